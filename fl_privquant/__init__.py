@@ -1,0 +1,1 @@
+"""Private quantization for federated learning."""

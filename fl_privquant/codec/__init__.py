@@ -1,0 +1,1 @@
+"""From model updates to integer payloads and back."""

@@ -1,0 +1,41 @@
+"""The errors that fl_privquant raises: each message gives the value, the bound and the knob to turn."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BudgetExhaustedError",
+    "CertificationError",
+    "CodeOverflowError",
+    "InfeasibleDesignError",
+    "InvalidSpecError",
+    "InvalidUpdateError",
+    "PrivQuantError",
+]
+
+
+class PrivQuantError(Exception):
+    """Parent of every error of this package."""
+
+
+class InvalidSpecError(PrivQuantError, ValueError):
+    """A parameter of a design is out of range, misspelled or contradicts another one."""
+
+
+class InfeasibleDesignError(PrivQuantError):
+    """No mechanism meets the spec; the message says what would have to change."""
+
+
+class CertificationError(PrivQuantError):
+    """A table of probabilities does not have the privacy that is claimed for it."""
+
+
+class CodeOverflowError(PrivQuantError, OverflowError):
+    """A sum of codes does not fit the integers that are to carry it."""
+
+
+class InvalidUpdateError(PrivQuantError, ValueError):
+    """An update or a payload is malformed: not finite, wrong length, codes out of range."""
+
+
+class BudgetExhaustedError(PrivQuantError):
+    """A release would spend more privacy than the budget allows."""

@@ -1,0 +1,1 @@
+"""Randomness and the encode kernel: the only code that draws codes."""

@@ -1,0 +1,1 @@
+"""Simulations, studies and benchmarks on top of fl_privquant."""
