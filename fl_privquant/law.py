@@ -26,12 +26,13 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.density import Density, as_density
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["Law"]
+__all__ = ["Law", "error_costs"]
 
 Floats = NDArray[np.float64]
 
 # Rows x rows x outputs at once: bounds the memory of a divergence to some 64 MB.
 _PAIR_BUDGET = 1 << 23
+_NODE_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ class Law:
     def pmf(self, x: ArrayLike) -> Floats:
         """(n, m) output probabilities for n inputs, clipped to [-1, 1] as the encoder does."""
         inputs = np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0)
-        piece, right = self._locate(inputs)
+        piece, right = _locate(inputs, self.starts, self.ends)
         return self.start_rows[piece] * (1.0 - right)[:, None] + self.end_rows[piece] * right[:, None]
 
     def error_at(self, x: ArrayLike, power: int = 1) -> Floats:
@@ -168,24 +169,9 @@ class Law:
             worst = max(worst, float(np.max(excess)))
         return worst
 
-    def _locate(self, inputs: Floats) -> tuple[NDArray[np.intp], Floats]:
-        piece = np.clip(np.searchsorted(self.starts, inputs, side="right") - 1, 0, None)
-        share = (inputs - self.starts[piece]) / (self.ends[piece] - self.starts[piece])
-        return piece, np.clip(share, 0.0, 1.0)
-
     def _expected_error(self, power: int, density: Density | ArrayLike | None) -> float:
-        nodes, weights = as_density(density).quadrature(self._breaks())
-        total = 0.0
-        for start in range(0, nodes.size, 1 << 16):
-            block = slice(start, start + (1 << 16))
-            total += float(weights[block] @ self.error_at(nodes[block], power))
-        return total
-
-    def _breaks(self) -> Floats:
-        """Where |value - x| or the law has a kink: between these an error is one polynomial."""
-        points = np.concatenate([self.starts, self.ends, self.values])
-        inside = points[(points > -1.0) & (points < 1.0)]
-        return np.unique(np.concatenate([[-1.0], inside, [1.0]]))
+        at_start, at_end = error_costs(self.values, self.starts, self.ends, power, density)
+        return float((at_start * self.start_rows).sum() + (at_end * self.end_rows).sum())
 
     def _row_pairs(self) -> list[tuple[Floats, Floats]]:
         rows = self.rows
@@ -193,3 +179,41 @@ class Law:
         return [
             (rows[None, :, :], rows[start : start + block, None, :]) for start in range(0, len(rows), block)
         ]
+
+
+def error_costs(
+    values: Floats,
+    starts: Floats,
+    ends: Floats,
+    power: int,
+    density: Density | ArrayLike | None = None,
+) -> tuple[Floats, Floats]:
+    """What each probability adds to E|M(X) - X|^power: the error is linear in the rows of a law.
+
+    Returns
+    -------
+    at_start, at_end
+        (K, m) each; the expected error of a law with these values and pieces is
+        ``(at_start * start_rows).sum() + (at_end * end_rows).sum()``.
+    """
+    # Where |value - x| or the law has a kink: between these an error is one polynomial.
+    points = np.concatenate([starts, ends, values])
+    inside = points[(points > -1.0) & (points < 1.0)]
+    breaks = np.unique(np.concatenate([[-1.0], inside, [1.0]]))
+    nodes, weights = as_density(density).quadrature(breaks)
+    at_start = np.zeros((starts.size, values.size))
+    at_end = np.zeros_like(at_start)
+    for first in range(0, nodes.size, _NODE_BLOCK):
+        x, weight = nodes[first : first + _NODE_BLOCK], weights[first : first + _NODE_BLOCK]
+        piece, right = _locate(x, starts, ends)
+        errors = np.abs(values - x[:, None]) ** power * weight[:, None]
+        np.add.at(at_start, piece, errors * (1.0 - right)[:, None])
+        np.add.at(at_end, piece, errors * right[:, None])
+    return at_start, at_end
+
+
+def _locate(x: Floats, starts: Floats, ends: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """The piece of each input, and how far along it the input lies (0 to 1)."""
+    piece = np.clip(np.searchsorted(starts, x, side="right") - 1, 0, None)
+    share = (x - starts[piece]) / (ends[piece] - starts[piece])
+    return piece, np.clip(share, 0.0, 1.0)

@@ -146,7 +146,7 @@ class CertifiedTable:
         )
 
     def certify(self, epsilon: float) -> CertifiedTable:
-        """This table, if its certified privacy loss is at most ``epsilon``."""
+        """The table itself, if its certified privacy loss is at most ``epsilon``."""
         if not self.epsilon <= epsilon:
             top, bottom = self.worst_ratio
             raise CertificationError(

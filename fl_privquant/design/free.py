@@ -1,0 +1,172 @@
+"""The free family: the best of *all* unbiased epsilon-DP laws on given values, by one linear program.
+
+Unknowns are the rows P[k, :] at knots x_k and the floor lo_i of each output:
+
+    minimise  E|M(X) - X|^power
+    subject to  sum_i P[k, i] = 1,   sum_i P[k, i] B_i = x_k,   lo_i <= P[k, i] <= e^epsilon lo_i.
+
+Between knots the law interpolates, which keeps it unbiased and no less private. As knots are
+refined the optimum is that over every unbiased epsilon-DP mechanism with these outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.density import Density
+from fl_privquant.design.program import LinearProgram, Method
+from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law import Law, error_costs
+
+__all__ = ["FreeOptimum", "design_free", "is_symmetric", "least_outer_value", "place_knots", "require_reach"]
+
+Floats = NDArray[np.float64]
+
+# Pieces narrower than this would not survive the rounding of their rows.
+_LEAST_PIECE = 1e-4
+_VALUE_STEP = 1e-5
+
+
+@dataclass(frozen=True)
+class FreeOptimum:
+    """The best law, its objective, and how the objective changes with each value."""
+
+    law: Law
+    objective: float
+    gradient: Floats
+
+
+def least_outer_value(epsilon: float) -> float:
+    """How far out the outermost values must lie: (e^epsilon + 1) / (e^epsilon - 1).
+
+    Necessary for every unbiased mechanism: B_m - M is non-negative with mean B_m - 1 at x = 1 and
+    B_m + 1 at x = -1, and their ratio is at most e^epsilon. Sufficient by the two-point mechanism.
+    """
+    return 1.0 / math.tanh(epsilon / 2.0)
+
+
+def require_reach(values: Floats, epsilon: float) -> None:
+    """Raise InfeasibleDesignError unless the outermost values reach far enough for ``epsilon``."""
+    least = least_outer_value(epsilon)
+    if values[0] > -least or values[-1] < least:
+        raise InfeasibleDesignError(
+            f"bins from {values[0]:.6g} to {values[-1]:.6g}: an unbiased mechanism with epsilon "
+            f"{epsilon:g} needs bins that reach ±{least:.6g} or beyond; widen the bins or raise epsilon"
+        )
+
+
+def is_symmetric(values: Floats, density: Density) -> bool:
+    """Whether values and density mirror around 0, so that the law may be taken to do so too."""
+    scale = float(np.abs(values).max())
+    return density.symmetric and bool(np.allclose(values, -values[::-1], rtol=0.0, atol=1e-12 * scale))
+
+
+def place_knots(values: Floats, count: int) -> Floats:
+    """``count`` equidistant knots on [-1, 1], moved onto the values that lie near one.
+
+    >>> place_knots(np.array([-3.0, -0.4, 0.4, 3.0]), 5)
+    array([-1. , -0.4,  0. ,  0.4,  1. ])
+    """
+    knots = np.linspace(-1.0, 1.0, count)
+    spacing = 2.0 / (count - 1)
+    inside = values[np.abs(values) < 1.0 - _LEAST_PIECE]
+    filler = knots[1:-1]
+    if inside.size:
+        distance = np.abs(filler[:, None] - inside).min(axis=1)
+        filler = filler[distance > spacing * 0.5]
+    points = np.sort(np.concatenate([knots[[0, -1]], filler, inside]))
+    wide = np.concatenate([[True], np.diff(points) > _LEAST_PIECE])
+    return np.asarray(points[wide])
+
+
+def design_free(
+    values: Floats,
+    epsilon: float,
+    density: Density,
+    power: int,
+    knots: Floats,
+    method: Method = "simplex",
+) -> FreeOptimum:
+    """The best unbiased epsilon-DP law with these output values and knots.
+
+    Parameters
+    ----------
+    values
+        (m,) output values, increasing.
+    epsilon
+        Privacy loss of one release, local view.
+    density
+        How inputs are distributed.
+    power
+        1 minimises the mean absolute error, 2 the mean squared error.
+    knots
+        Increasing, from -1 to 1; symmetric around 0 if values and density are.
+    method
+        "simplex" or "ipm" (HiGHS; interior point is faster from some 32 levels on), or "cbc".
+    """
+    require_reach(values, epsilon)
+    levels, count = values.size, knots.size
+    costs = _knot_costs(values, knots, power, density)
+
+    # Row k is floor + excess: with the excess >= 0 as a variable bound, one constraint an entry is left.
+    symmetric = is_symmetric(values, density)
+    floor_of, excess_of = _numbering(knots, levels, symmetric)
+    program = LinearProgram()
+    program.variables("floor", np.bincount(floor_of, costs.sum(axis=0)))
+    num_floors = int(floor_of.max()) + 1
+    program.variables("excess", np.bincount(excess_of.ravel() - num_floors, costs.ravel()))
+    reach = math.expm1(epsilon)
+    mean_rows: dict[int, str] = {}
+    seen: set[int] = set()
+    for k in range(count // 2 if symmetric else 0, count):
+        entries = [*floor_of.tolist(), *excess_of[k].tolist()]
+        program.equal([(entry, 1.0) for entry in entries], 1.0)
+        if not (symmetric and knots[k] == 0.0):  # there the mean is 0 by symmetry
+            mean_rows[k] = f"mean_{k}"
+            weighted = zip(entries, np.tile(values, 2).tolist(), strict=True)
+            program.equal(list(weighted), float(knots[k]), mean_rows[k])
+        for i in range(levels):
+            if excess_of[k, i] not in seen:
+                seen.add(excess_of[k, i])
+                program.at_most([(int(excess_of[k, i]), 1.0), (int(floor_of[i]), -reach)], 0.0)
+    solution = program.solve(method)
+
+    rows = solution.x[floor_of] + solution.x[excess_of]
+    # Envelope theorem: the optimum moves with a value as the cost and the mean constraints do.
+    prices = np.zeros(count)
+    for k, name in mean_rows.items():
+        prices[k] = solution.duals[name] / (2.0 if symmetric else 1.0)
+        if symmetric:
+            prices[count - 1 - k] = -prices[k]
+    law = Law.from_knots(values, knots, np.maximum(rows, 0.0))
+    wider = _knot_costs(values + _VALUE_STEP, knots, power, density)
+    narrower = _knot_costs(values - _VALUE_STEP, knots, power, density)
+    slopes = (wider - narrower) / (2.0 * _VALUE_STEP)
+    gradient = (slopes * rows).sum(axis=0) - prices @ rows
+    return FreeOptimum(law, solution.objective, gradient)
+
+
+def _knot_costs(values: Floats, knots: Floats, power: int, density: Density) -> Floats:
+    """(K, m) what each entry of the rows at the knots adds to the objective."""
+    at_start, at_end = error_costs(values, knots[:-1], knots[1:], power, density)
+    costs = np.zeros((knots.size, values.size))
+    costs[:-1] += at_start
+    costs[1:] += at_end
+    return costs
+
+
+def _numbering(knots: Floats, levels: int, symmetric: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Numbers of the variables: floors (m,), excesses (K, m); mirror images share one."""
+    count = knots.size
+    column = np.arange(levels)
+    if not symmetric:
+        return column, levels + np.arange(count * levels).reshape(count, levels)
+    floor_of = np.minimum(column, levels - 1 - column)
+    own = np.arange(count * levels).reshape(count, levels)
+    own = np.maximum(own, own[::-1, ::-1])
+    _, excess_of = np.unique(own, return_inverse=True)
+    return floor_of, int(floor_of.max()) + 1 + excess_of.reshape(count, levels)

@@ -1,0 +1,313 @@
+"""The paper's family: left and right bin drawn independently, designed by successive linear programs.
+
+Output probabilities are products q_j(i) * S(x, i) of a selection probability and a sum that is linear
+in the other side's selection probabilities. The paper makes the DP constraint linear with bounds
+o <= q <= u, found on a grid: p(x, i) is at most z = u S and at least w = o S (theorem "constraint1").
+Every solution of such a program is epsilon-DP, whatever the bounds. Three things are done better:
+
+* The bounds are McCormick's, o S + (q - o) S_least <= q S <= u S - (u - q) S_least, of which the paper's
+  are the case S_least = 0. What they lose is of second order in the width of the box [o, u].
+* The grid is successive: a box around the best selection so far, shrinking, with an exact audit at each
+  step. A grid over all bounds would be exponential in the number of levels.
+* All pairs of places count, not only the same one twice, and the maximum set of an outer bin has the
+  left limits at bins too (corrections to the printed theorem): a ceiling and a floor for each output,
+  O(m^2) rows instead of O(m^3).
+
+Symbols of the paper: q_j(i) selection probabilities, o_j(i) ``lower``, u_j(i) ``upper``.
+
+Reference: Cai, Zhang, Khalili, UAI 2024, theorems "constraint1" and "extend".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.density import Density
+from fl_privquant.design.free import is_symmetric, require_reach
+from fl_privquant.design.program import LinearProgram, Method
+from fl_privquant.design.selection import Interval, interval_mass, intervals, selection_law
+from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law import Law, error_costs
+
+__all__ = ["design_independent"]
+
+Floats = NDArray[np.float64]
+Terms = dict[int, float]
+
+_LEAST_PROBABILITY = 1e-6
+_WIDEST_BOX = 0.5
+_NARROWEST_BOX = 1e-6
+_LEAST_GAIN = 1e-7
+_GRID = (0.01, 0.03, 0.07, 0.13, 0.2, 0.28, 0.37, 0.47, 0.58, 0.7, 0.82, 0.93)
+_NUM_STARTS = 3
+
+
+@dataclass
+class _Family:
+    """The unknown selection probabilities of one set of bins, numbered, mirror images sharing one."""
+
+    values: Floats
+    density: Density
+    pieces: list[Interval] = field(init=False)
+    symmetric: bool = field(init=False)
+    left: list[NDArray[np.intp]] = field(init=False)
+    right: list[NDArray[np.intp]] = field(init=False)
+    groups: list[NDArray[np.intp]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pieces = intervals(self.values)
+        self.symmetric = is_symmetric(self.values, self.density)
+        count, levels = len(self.pieces), self.values.size
+        self.left, self.right, self.groups = [], [], []
+        used = 0
+        for piece in self.pieces:
+            self.left.append(np.arange(used, used + piece.split))
+            self.groups.append(self.left[-1])
+            used += piece.split
+        for k, piece in enumerate(self.pieces):
+            if self.symmetric:
+                self.right.append(self.left[count - 1 - k][::-1])
+                continue
+            self.right.append(np.arange(used, used + levels - piece.split))
+            self.groups.append(self.right[-1])
+            used += levels - piece.split
+        self.size = used
+
+    def law(self, q: Floats) -> Law:
+        return selection_law(self.values, [q[each] for each in self.left], [q[each] for each in self.right])
+
+    def normalise(self, q: Floats) -> Floats:
+        scaled = np.maximum(q, 0.0)
+        for group in self.groups:
+            scaled[group] /= scaled[group].sum()
+        return scaled
+
+    def factor(self, k: int, x: float, i: int) -> tuple[int, Terms]:
+        """p(x, i) = q[number] * (sum of coefficient * q): the number, and the terms of the sum."""
+        split, values = self.pieces[k].split, self.values
+        if i < split:
+            others = range(split, values.size)
+            numbers = self.right[k]
+            shares = [(values[r] - x) / (values[r] - values[i]) for r in others]
+            own = int(self.left[k][i])
+        else:
+            others = range(split)
+            numbers = self.left[k]
+            shares = [(x - values[low]) / (values[i] - values[low]) for low in others]
+            own = int(self.right[k][i - split])
+        terms: Terms = {}
+        for number, share in zip(numbers.tolist(), shares, strict=True):
+            terms[number] = terms.get(number, 0.0) + float(share)
+        return own, terms
+
+    def bound_costs(self) -> Floats:
+        """Theorem "extend": half the expected distance of the two bins bounds the absolute error."""
+        costs = np.zeros(self.size)
+        for k, piece in enumerate(self.pieces):
+            mass, split = interval_mass(self.density, piece), piece.split
+            np.add.at(costs, self.left[k], 0.5 * mass * (self.values[split - 1] - self.values[:split]))
+            np.add.at(costs, self.right[k], 0.5 * mass * (self.values[split:] - self.values[split]))
+        return costs
+
+    def error_slopes(self, q: Floats, power: int) -> Floats:
+        """Slope of the exact error in the selection probabilities, at q."""
+        costs = np.zeros(self.size)
+        starts = np.array([piece.start for piece in self.pieces])
+        ends = np.array([piece.end for piece in self.pieces])
+        at_start, at_end = error_costs(self.values, starts, ends, power, self.density)
+        for k, piece in enumerate(self.pieces):
+            for x, cost in ((piece.start, at_start[k]), (piece.end, at_end[k])):
+                low, high = self.values[: piece.split, None], self.values[None, piece.split :]
+                to_high = np.clip((x - low) / (high - low), 0.0, 1.0)
+                pair = (1.0 - to_high) * cost[: piece.split, None] + to_high * cost[None, piece.split :]
+                np.add.at(costs, self.left[k], pair @ q[self.right[k]])
+                np.add.at(costs, self.right[k], q[self.left[k]] @ pair)
+        return costs
+
+
+def design_independent(
+    values: Floats,
+    epsilon: float,
+    density: Density,
+    power: int,
+    start: Floats | None = None,
+    method: Method = "simplex",
+) -> tuple[Law, Floats]:
+    """The best law found with independent selections, and its selection probabilities.
+
+    Parameters are those of ``free``; ``start`` is a selection (a former second result) to begin
+    from instead of the grid. For ``power`` 1 the objective is the paper's linear bound of the mean
+    absolute error, for 2 the exact mean squared error, linearised.
+    """
+    require_reach(values, epsilon)
+    family = _Family(values, density)
+    starts = [start] if start is not None and start.size == family.size else _starts(family, epsilon, power)
+    best: Floats | None = None
+    best_cost = math.inf
+    for candidate in starts:
+        found = _descend(family, candidate, epsilon, power, method)
+        cost = math.inf if found is None else _cost(family, found, power)
+        if found is not None and cost < best_cost:
+            best, best_cost = found, cost
+    if best is None:
+        raise InfeasibleDesignError(
+            f"bins {np.array2string(values, precision=4)}: no independent selection with epsilon "
+            f"{epsilon:g} was found; widen the outer bins, raise epsilon, or use family='paired' or 'free'"
+        )
+    return family.law(best), best
+
+
+def _cost(family: _Family, q: Floats, power: int) -> float:
+    if power == 1:
+        return float(family.bound_costs() @ q)
+    return family.law(q).mse(family.density)
+
+
+def _starts(family: _Family, epsilon: float, power: int) -> list[Floats]:
+    """Selections to begin from: feasible ones with the least error first, else the most private."""
+    free_entries = sum(group.size - 1 for group in family.groups)
+    if free_entries <= 3:
+        candidates = list(_simplex_grid(family))
+    else:
+        candidates = [_by_rank(family, rate) for rate in np.linspace(0.02, 0.98, 49)]
+        candidates += [_by_distance(family, rate) for rate in np.geomspace(0.01, 20.0, 24)]
+    ranked = []
+    for q in candidates:
+        law = family.law(q)
+        excess = max(law.epsilon - epsilon, 0.0)
+        error = law.mae(family.density) if power == 1 else law.mse(family.density)
+        ranked.append((excess, error, q))
+    ranked.sort(key=lambda entry: entry[:2])
+    return [q for _, _, q in ranked[:_NUM_STARTS]]
+
+
+def _simplex_grid(family: _Family) -> list[Floats]:
+    choices = []
+    for group in family.groups:
+        heads = itertools.product(_GRID, repeat=group.size - 1)
+        choices.append([(*head, 1.0 - sum(head)) for head in heads if sum(head) < 0.999])
+    grid = []
+    for combination in itertools.product(*choices):
+        q = np.empty(family.size)
+        for group, entries in zip(family.groups, combination, strict=True):
+            q[group] = entries
+        grid.append(q)
+    return grid
+
+
+def _by_rank(family: _Family, rate: float) -> Floats:
+    """Selection as RQM's: geometric in the number of bins in between."""
+    return _fill(family, lambda group, nearest: np.abs(group - nearest) * math.log1p(-rate))
+
+
+def _by_distance(family: _Family, rate: float) -> Floats:
+    """Selection as ERM's: exponential in the distance to the nearest bin."""
+    span = family.values[-1] - family.values[0]
+    return _fill(
+        family, lambda group, nearest: -rate * np.abs(family.values[group] - family.values[nearest]) / span
+    )
+
+
+def _fill(family: _Family, log_weight: Callable[[NDArray[np.intp], int], Floats]) -> Floats:
+    q = np.empty(family.size)
+    levels = family.values.size
+    for k, piece in enumerate(family.pieces):
+        for numbers, bins, nearest in (
+            (family.left[k], np.arange(piece.split), piece.split - 1),
+            (family.right[k], np.arange(piece.split, levels), piece.split),
+        ):
+            q[numbers] = np.exp(log_weight(bins, nearest))
+    return family.normalise(q)
+
+
+def _descend(family: _Family, q: Floats, epsilon: float, power: int, method: Method) -> Floats | None:
+    """The best selection in shrinking boxes around the last one; None if none is epsilon-DP."""
+    # Float rounding of an exact solution; the certificate of the integer table has no such slack.
+    allowed = epsilon * (1.0 + 1e-12)
+    loss = family.law(q).epsilon
+    cost = _cost(family, q, power)
+    width = _WIDEST_BOX
+    while width > _NARROWEST_BOX:
+        lower, upper = _box(family, q, width)
+        private = loss <= allowed
+        found = _solve_box(family, q, lower, upper, epsilon, power, not private, method)
+        moved = False
+        if found is not None:
+            found_loss, found_cost = family.law(found).epsilon, _cost(family, found, power)
+            if found_loss <= allowed:
+                moved = not private or found_cost < cost * (1.0 - _LEAST_GAIN)
+            else:
+                moved = not private and found_loss < loss - _LEAST_GAIN
+            if moved:
+                q, loss, cost = found, found_loss, found_cost
+        if not moved:
+            width /= 2.0
+    return q if loss <= allowed else None
+
+
+def _box(family: _Family, q: Floats, width: float) -> tuple[Floats, Floats]:
+    lower = np.clip(q * (1.0 - width), _LEAST_PROBABILITY, 1.0)
+    upper = np.clip(q * (1.0 + width), 2.0 * _LEAST_PROBABILITY, 1.0)
+    for group in family.groups:
+        if group.size == 1:
+            lower[group] = upper[group] = 1.0
+    return lower, upper
+
+
+def _solve_box(
+    family: _Family,
+    q: Floats,
+    lower: Floats,
+    upper: Floats,
+    epsilon: float,
+    power: int,
+    elastic: bool,
+    method: Method,
+) -> Floats | None:
+    """Theorem "constraint1" in one box; elastic: the most private selection, if none is private enough."""
+    program = LinearProgram()
+    costs = family.bound_costs() if power == 1 else family.error_slopes(q, power)
+    number = program.variables("q", costs * (1e-3 if elastic else 1.0))
+    for i in number:
+        program.bound(i, float(lower[i]), float(upper[i]))
+    for group in family.groups:
+        program.equal([(int(entry), 1.0) for entry in group], 1.0)
+    levels = family.values.size
+    outputs = range((levels + 1) // 2) if family.symmetric else range(levels)
+    ceiling = program.variables("ceiling", np.zeros(len(outputs)))
+    floor = program.variables("floor", np.zeros(len(outputs)))
+    excess = program.variables("excess", [1.0 if elastic else 0.0], 0.0, None if elastic else 0.0)[0]
+    for i in outputs:
+        program.at_most([(ceiling[i], 1.0), (floor[i], -math.exp(epsilon)), (excess, -1.0)], 0.0)
+        own_at_bin: dict[bool, int] = {}
+        for k, piece in enumerate(family.pieces):
+            near, far = (piece.start, piece.end) if i < piece.split else (piece.end, piece.start)
+            own, terms = family.factor(k, far, i)
+            least = sum(share * lower[j] for j, share in terms.items())
+            product = [(j, -lower[own] * share) for j, share in terms.items()]
+            program.at_most([(floor[i], 1.0), (own, -least), *product], -lower[own] * least)
+            if near == family.values[i]:
+                # At its own bin an output has probability q_i(i): no bound needed, the sum is 1.
+                own_at_bin[i < piece.split] = own
+                program.at_most([(own, 1.0), (ceiling[i], -1.0)], 0.0)
+        for k, piece in enumerate(family.pieces):
+            on_left = i < piece.split
+            near = piece.start if on_left else piece.end
+            own, terms = family.factor(k, near, i)
+            if own_at_bin.get(on_left, own) != own:
+                program.at_most([(own, 1.0), (own_at_bin[on_left], -1.0)], 0.0)
+            elif on_left not in own_at_bin:
+                least = sum(share * lower[j] for j, share in terms.items())
+                product = [(j, upper[own] * share) for j, share in terms.items()]
+                program.at_most([(ceiling[i], -1.0), (own, least), *product], upper[own] * least)
+    try:
+        solution = program.solve(method)
+    except InfeasibleDesignError:
+        return None
+    return family.normalise(solution.x[: family.size])

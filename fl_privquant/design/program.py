@@ -1,0 +1,117 @@
+"""A linear program: built with PuLP, solved by HiGHS (or CBC), its status checked before any value is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pulp
+from numpy.typing import NDArray
+
+from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
+
+__all__ = ["LinearProgram", "Method", "Solution"]
+
+Method = Literal["simplex", "ipm", "cbc"]
+
+# Tighter than the solvers' defaults (1e-7): what they leave over is moved inside epsilon by integer
+# rounding, and the less there is, the less the knots move.
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An optimal point: ``x`` the variables, ``objective`` its cost, ``duals`` of the rows by name."""
+
+    x: NDArray[np.float64]
+    objective: float
+    duals: dict[str, float]
+
+
+class LinearProgram:
+    """Minimise cost . x subject to linear rows, x >= 0 unless said.
+
+    >>> program = LinearProgram()
+    >>> first, second = program.variables("x", [1.0, 2.0])
+    >>> program.equal([(first, 1.0), (second, 1.0)], 1.0)
+    >>> program.solve().x
+    array([1., 0.])
+    """
+
+    def __init__(self) -> None:
+        self._problem = pulp.LpProblem("design", pulp.LpMinimize)
+        self._columns: list[Any] = []
+        self._costs: list[float] = []
+
+    def variables(
+        self,
+        prefix: str,
+        costs: Sequence[float] | NDArray[np.float64],
+        lower: float = 0.0,
+        upper: float | None = None,
+    ) -> range:
+        """Numbers of new variables, one for each cost, bounded by ``lower`` and ``upper``."""
+        first = len(self._columns)
+        for i, cost in enumerate(costs):
+            # Names sort as numbers do: PuLP orders variables by name.
+            self._columns.append(pulp.LpVariable(f"v{first + i:09d}_{prefix}", lower, upper))
+            self._costs.append(float(cost))
+        return range(first, len(self._columns))
+
+    def at_most(self, terms: Sequence[tuple[int, float]], bound: float, name: str | None = None) -> None:
+        """Require sum of coefficient * variable <= bound."""
+        self._add(terms, pulp.LpConstraintLE, bound, name)
+
+    def equal(self, terms: Sequence[tuple[int, float]], value: float, name: str | None = None) -> None:
+        """Require sum of coefficient * variable = value."""
+        self._add(terms, pulp.LpConstraintEQ, value, name)
+
+    def bound(self, variable: int, lower: float, upper: float) -> None:
+        """Require lower <= variable <= upper."""
+        self._columns[variable].lowBound = lower
+        self._columns[variable].upBound = upper
+
+    def solve(self, method: Method = "simplex") -> Solution:
+        """The optimum.
+
+        Raises
+        ------
+        InfeasibleDesignError
+            The rows contradict each other. PuLP would still hand out plausible numbers.
+        PrivQuantError
+            The solver stopped for any other reason.
+        """
+        costs = zip(self._columns, self._costs, strict=True)
+        self._problem.setObjective(pulp.LpAffineExpression(list(costs)))
+        self._problem.solve(_solver(method))
+        status = pulp.LpStatus[self._problem.status]
+        if status == "Infeasible":
+            raise InfeasibleDesignError("the linear program has no solution")
+        if status != "Optimal" or self._problem.sol_status != pulp.LpSolutionOptimal:
+            raise PrivQuantError(f"the solver ({method}) stopped with status {status!r}, not 'Optimal'")
+        x = np.array([column.varValue for column in self._columns], dtype=np.float64)
+        duals = {name: row.pi for name, row in self._problem.constraints.items()}
+        return Solution(x, float(np.dot(x, self._costs)), duals)
+
+    def _add(self, terms: Sequence[tuple[int, float]], sense: int, bound: float, name: str | None) -> None:
+        # Mirror images share a variable, so that one may come twice; PuLP would keep only the last.
+        merged: dict[int, float] = {}
+        for i, coefficient in terms:
+            merged[i] = merged.get(i, 0.0) + coefficient
+        expression = pulp.LpAffineExpression([(self._columns[i], c) for i, c in merged.items()])
+        self._problem.addConstraint(pulp.LpConstraint(expression, sense, rhs=bound), name)
+
+
+def _solver(method: Method) -> Any:
+    if method == "cbc":
+        return pulp.PULP_CBC_CMD(msg=False, options=[f"primalT {_TOLERANCE}", f"dualT {_TOLERANCE}"])
+    return pulp.HiGHS(
+        msg=False,
+        solver=method,
+        primal_feasibility_tolerance=_TOLERANCE,
+        dual_feasibility_tolerance=_TOLERANCE,
+        # One thread: the same pivots, hence the same design, on every machine.
+        threads=1,
+    )

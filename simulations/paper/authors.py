@@ -1,0 +1,100 @@
+"""The authors' own program for asymmetric bins, from which their table 2 comes.
+
+It differs from theorem "constraint1" in three ways that cost accuracy, so it is kept here, to
+reproduce the printed figures, and not in the package:
+
+* every output probability is kept within e^epsilon of every other one, of whatever output;
+* where a product of two selection probabilities is bounded from above, one factor is taken as 1;
+* the lower bound of the other factor runs over multiples of 0.05, and the factor itself may then
+  only be up to 0.01 above it.
+
+Facts taken from the code that the paper links to (github.com/osu-srml/DP_Linprog).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.density import Density
+from fl_privquant.design.program import LinearProgram
+from fl_privquant.design.selection import interval_mass, intervals, selection_law
+from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law import Law
+
+Floats = NDArray[np.float64]
+Terms = list[tuple[int, float]]
+
+_BOUNDS = np.arange(1, 20) * 0.05
+_BOX = 0.01
+
+
+def design_as_authors(values: Floats, epsilon: float, density: Density) -> Law:
+    """The law that the authors' program finds for four bins, two of them inside [-1, 1]."""
+    best: tuple[float, Law] | None = None
+    for left, right in itertools.product(_BOUNDS.tolist(), repeat=2):
+        found = _solve(values, epsilon, density, left, right)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    if best is None:
+        raise InfeasibleDesignError(f"the authors' program has no solution at epsilon {epsilon:g}")
+    return best[1]
+
+
+def _solve(
+    values: Floats, epsilon: float, density: Density, left_bound: float, right_bound: float
+) -> tuple[float, Law] | None:
+    pieces = intervals(values)
+    masses = [interval_mass(density, piece) for piece in pieces]
+    program = LinearProgram()
+    left, right, lower = [], [], {}
+    for piece, mass in zip(pieces, masses, strict=True):
+        split = piece.split
+        left.append(program.variables("l", mass * (values[split - 1] - values[:split]), 1e-5))
+        right.append(program.variables("r", mass * (values[split:] - values[split]), 1e-5))
+        for group, bound, outermost in (
+            (left[-1], left_bound, left[-1][0]),
+            (right[-1], right_bound, right[-1][-1]),
+        ):
+            program.equal([(number, 1.0) for number in group], 1.0)
+            if len(group) == 2:
+                program.bound(outermost, bound, bound + _BOX)
+                lower[outermost] = bound
+    ceiling, floor = program.variables("bound", [0.0, 0.0])
+    program.at_most([(ceiling, 1.0), (floor, -math.exp(epsilon))], 0.0)
+    for k, piece in enumerate(pieces):
+        for i in range(values.size):
+            on_left = i < piece.split
+            own = left[k][i] if on_left else right[k][i - piece.split]
+            near, far = (piece.start, piece.end) if on_left else (piece.end, piece.start)
+            others = right[k] if on_left else left[k]
+            bins = values[piece.split :] if on_left else values[: piece.split]
+            own_group = left[k] if on_left else right[k]
+            for x, is_largest in ((near, True), (far, False)):
+                shares = np.abs(bins - x) / np.abs(bins - values[i])
+                product = list(zip(others, shares.tolist(), strict=True))
+                if len(others) == 1:
+                    terms: Terms = [(own, product[0][1])]
+                elif len(own_group) == 1 or (is_largest and x != values[i]):
+                    terms = product
+                elif is_largest:
+                    terms = [(own, 1.0)]
+                else:
+                    terms = [(own, sum(share * lower.get(number, 0.0) for number, share in product))]
+                if is_largest:
+                    program.at_most([*terms, (ceiling, -1.0)], 0.0)
+                else:
+                    program.at_most([(floor, 1.0), *((number, -share) for number, share in terms)], 0.0)
+    try:
+        solution = program.solve()
+    except InfeasibleDesignError:
+        return None
+    law = selection_law(
+        values,
+        [solution.x[list(group)] / solution.x[list(group)].sum() for group in left],
+        [solution.x[list(group)] / solution.x[list(group)].sum() for group in right],
+    )
+    return solution.objective, law
