@@ -24,6 +24,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from fl_privquant.density import Density
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.design.selection import Interval, interval_mass, intervals, selection_law
-from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 from fl_privquant.law import Law, error_costs
 
 __all__ = ["design_independent"]
@@ -41,9 +42,10 @@ Floats = NDArray[np.float64]
 Terms = dict[int, float]
 
 _LEAST_PROBABILITY = 1e-6
-_WIDEST_BOX = 0.5
-_NARROWEST_BOX = 1e-6
-_LEAST_GAIN = 1e-7
+# Relative width of the first and of the last box.
+_FULL_BOXES = (0.5, 1e-6)
+_QUICK_BOXES = (0.25, 2e-3)
+_LEAST_GAIN = 1e-6
 _GRID = (0.01, 0.03, 0.07, 0.13, 0.2, 0.28, 0.37, 0.47, 0.58, 0.7, 0.82, 0.93)
 _NUM_STARTS = 3
 
@@ -59,6 +61,7 @@ class _Family:
     left: list[NDArray[np.intp]] = field(init=False)
     right: list[NDArray[np.intp]] = field(init=False)
     groups: list[NDArray[np.intp]] = field(init=False)
+    _error_costs: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.pieces = intervals(self.values)
@@ -106,6 +109,7 @@ class _Family:
             terms[number] = terms.get(number, 0.0) + float(share)
         return own, terms
 
+    @cached_property
     def bound_costs(self) -> Floats:
         """Theorem "extend": half the expected distance of the two bins bounds the absolute error."""
         costs = np.zeros(self.size)
@@ -115,12 +119,26 @@ class _Family:
             np.add.at(costs, self.right[k], 0.5 * mass * (self.values[split:] - self.values[split]))
         return costs
 
+    def error_costs(self, power: int) -> tuple[Floats, Floats]:
+        """What each output probability at the ends of the pieces adds to the error."""
+        if power not in self._error_costs:
+            starts = np.array([piece.start for piece in self.pieces])
+            ends = np.array([piece.end for piece in self.pieces])
+            self._error_costs[power] = error_costs(self.values, starts, ends, power, self.density)
+        return self._error_costs[power]
+
+    def cost(self, q: Floats, power: int) -> float:
+        """What is minimised: the paper's bound of the absolute error, or the exact squared error."""
+        if power == 1:
+            return float(self.bound_costs @ q)
+        law = self.law(q)
+        at_start, at_end = self.error_costs(power)
+        return float((at_start * law.start_rows).sum() + (at_end * law.end_rows).sum())
+
     def error_slopes(self, q: Floats, power: int) -> Floats:
         """Slope of the exact error in the selection probabilities, at q."""
         costs = np.zeros(self.size)
-        starts = np.array([piece.start for piece in self.pieces])
-        ends = np.array([piece.end for piece in self.pieces])
-        at_start, at_end = error_costs(self.values, starts, ends, power, self.density)
+        at_start, at_end = self.error_costs(power)
         for k, piece in enumerate(self.pieces):
             for x, cost in ((piece.start, at_start[k]), (piece.end, at_end[k])):
                 low, high = self.values[: piece.split, None], self.values[None, piece.split :]
@@ -142,17 +160,19 @@ def design_independent(
     """The best law found with independent selections, and its selection probabilities.
 
     Parameters are those of ``free``; ``start`` is a selection (a former second result) to begin
-    from instead of the grid. For ``power`` 1 the objective is the paper's linear bound of the mean
-    absolute error, for 2 the exact mean squared error, linearised.
+    from instead of the grid, in smaller boxes and less finely: for a search over bins. For ``power`` 1
+    the objective is the paper's linear bound of the mean absolute error, for 2 the exact mean squared
+    error, linearised.
     """
     require_reach(values, epsilon)
     family = _Family(values, density)
     starts = [start] if start is not None and start.size == family.size else _starts(family, epsilon, power)
     best: Floats | None = None
     best_cost = math.inf
+    boxes = _FULL_BOXES if start is None else _QUICK_BOXES
     for candidate in starts:
-        found = _descend(family, candidate, epsilon, power, method)
-        cost = math.inf if found is None else _cost(family, found, power)
+        found = _descend(family, candidate, epsilon, power, boxes, method)
+        cost = math.inf if found is None else family.cost(found, power)
         if found is not None and cost < best_cost:
             best, best_cost = found, cost
     if best is None:
@@ -161,12 +181,6 @@ def design_independent(
             f"{epsilon:g} was found; widen the outer bins, raise epsilon, or use family='paired' or 'free'"
         )
     return family.law(best), best
-
-
-def _cost(family: _Family, q: Floats, power: int) -> float:
-    if power == 1:
-        return float(family.bound_costs() @ q)
-    return family.law(q).mse(family.density)
 
 
 def _starts(family: _Family, epsilon: float, power: int) -> list[Floats]:
@@ -226,20 +240,22 @@ def _fill(family: _Family, log_weight: Callable[[NDArray[np.intp], int], Floats]
     return family.normalise(q)
 
 
-def _descend(family: _Family, q: Floats, epsilon: float, power: int, method: Method) -> Floats | None:
+def _descend(
+    family: _Family, q: Floats, epsilon: float, power: int, boxes: tuple[float, float], method: Method
+) -> Floats | None:
     """The best selection in shrinking boxes around the last one; None if none is epsilon-DP."""
     # Float rounding of an exact solution; the certificate of the integer table has no such slack.
     allowed = epsilon * (1.0 + 1e-12)
     loss = family.law(q).epsilon
-    cost = _cost(family, q, power)
-    width = _WIDEST_BOX
-    while width > _NARROWEST_BOX:
+    cost = family.cost(q, power)
+    width, narrowest = boxes
+    while width > narrowest:
         lower, upper = _box(family, q, width)
         private = loss <= allowed
         found = _solve_box(family, q, lower, upper, epsilon, power, not private, method)
         moved = False
         if found is not None:
-            found_loss, found_cost = family.law(found).epsilon, _cost(family, found, power)
+            found_loss, found_cost = family.law(found).epsilon, family.cost(found, power)
             if found_loss <= allowed:
                 moved = not private or found_cost < cost * (1.0 - _LEAST_GAIN)
             else:
@@ -247,7 +263,7 @@ def _descend(family: _Family, q: Floats, epsilon: float, power: int, method: Met
             if moved:
                 q, loss, cost = found, found_loss, found_cost
         if not moved:
-            width /= 2.0
+            width /= 3.0
     return q if loss <= allowed else None
 
 
@@ -272,7 +288,7 @@ def _solve_box(
 ) -> Floats | None:
     """Theorem "constraint1" in one box; elastic: the most private selection, if none is private enough."""
     program = LinearProgram()
-    costs = family.bound_costs() if power == 1 else family.error_slopes(q, power)
+    costs = family.bound_costs if power == 1 else family.error_slopes(q, power)
     number = program.variables("q", costs * (1e-3 if elastic else 1.0))
     for i in number:
         program.bound(i, float(lower[i]), float(upper[i]))
@@ -308,6 +324,6 @@ def _solve_box(
                 program.at_most([(ceiling[i], -1.0), (own, least), *product], upper[own] * least)
     try:
         solution = program.solve(method)
-    except InfeasibleDesignError:
-        return None
+    except PrivQuantError:
+        return None  # a box without a solution, or without a verdict, is narrowed
     return family.normalise(solution.x[: family.size])

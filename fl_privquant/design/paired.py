@@ -79,8 +79,8 @@ def design_paired(
     for terms in outputs[2 * half :]:
         for i, output in enumerate(terms):
             entries = [(pair, share) for pair, share in output.items() if share > 0.0]
-            program.at_most(entries + [(floor[floor_of[i]], -math.exp(epsilon))], 0.0)
-            program.at_most([(pair, -share) for pair, share in entries] + [(floor[floor_of[i]], 1.0)], 0.0)
+            program.at_most([*entries, (floor[floor_of[i]], -math.exp(epsilon))], 0.0)
+            program.at_most([(floor[floor_of[i]], 1.0), *((pair, -share) for pair, share in entries)], 0.0)
     solution = np.maximum(program.solve(method).x, 0.0)
 
     joints = [solution[own] for own in number]

@@ -1,4 +1,4 @@
-"""A linear program: built with PuLP, solved by HiGHS (or CBC), its status checked before any value is read."""
+"""A linear program: built with PuLP, solved by HiGHS (or CBC), its status checked before values are read."""
 
 from __future__ import annotations
 
@@ -86,6 +86,9 @@ class LinearProgram:
         costs = zip(self._columns, self._costs, strict=True)
         self._problem.setObjective(pulp.LpAffineExpression(list(costs)))
         self._problem.solve(_solver(method))
+        if method == "simplex" and self._problem.status == pulp.LpStatusNotSolved:
+            # Degenerate programs can end without a verdict at this tolerance; the other method gives one.
+            self._problem.solve(_solver("ipm"))
         status = pulp.LpStatus[self._problem.status]
         if status == "Infeasible":
             raise InfeasibleDesignError("the linear program has no solution")

@@ -1,0 +1,156 @@
+"""Compiled loops of :mod:`fl_privquant.codec.pack`: whole 64-bit words in, whole words out.
+
+Kept apart so that numba is imported when the first payload is packed, not with the package. No
+loop here reads or writes beyond its arrays: the callers cut whole blocks and treat the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["expand_lanes", "join_digits", "narrow_lanes", "split_digits"]
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+Words = NDArray[np.uint64]
+Digits = NDArray[np.uint8] | NDArray[np.uint16]
+
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+
+
+def _compiled(function: _Function) -> _Function:
+    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+
+
+@_compiled
+def narrow_lanes(lanes: Words, group_bits: int, shifts: Words, low: Words, high: Words, out: Words) -> None:
+    """Squeeze the values in the lanes of each word to ``group_bits`` adjacent bits, words end to end.
+
+    Each of the three steps joins neighbouring fields in pairs: the ``low`` one stays, the ``high``
+    one moves down by ``shifts``. The number of lanes' bits must fill ``out`` exactly.
+    """
+    shift_0, shift_1, shift_2 = shifts[0], shifts[1], shifts[2]
+    low_0, low_1, low_2 = low[0], low[1], low[2]
+    high_0, high_1, high_2 = high[0], high[1], high[2]
+    if 64 % group_bits == 0:
+        groups = 64 // group_bits
+        for k in range(out.size):
+            joined = np.uint64(0)
+            for j in range(groups):
+                x = lanes[k * groups + j]
+                x = (x & low_0) | ((x & high_0) >> shift_0)
+                x = (x & low_1) | ((x & high_1) >> shift_1)
+                x = (x & low_2) | ((x & high_2) >> shift_2)
+                joined |= x << np.uint64(j * group_bits)
+            out[k] = joined
+        return
+    joined = np.uint64(0)
+    filled = 0
+    k = 0
+    for i in range(lanes.size):
+        x = lanes[i]
+        x = (x & low_0) | ((x & high_0) >> shift_0)
+        x = (x & low_1) | ((x & high_1) >> shift_1)
+        x = (x & low_2) | ((x & high_2) >> shift_2)
+        joined |= x << np.uint64(filled)
+        filled += group_bits
+        if filled >= 64:
+            out[k] = joined
+            k += 1
+            filled -= 64
+            # group_bits < 64 on this path, so the shift stays below 64 even when nothing is left.
+            joined = x >> np.uint64(group_bits - filled)
+
+
+@_compiled
+def expand_lanes(words: Words, group_bits: int, shifts: Words, low: Words, high: Words, out: Words) -> None:
+    """Spread adjacent bits back to lanes: the inverse of :func:`narrow_lanes`."""
+    shift_0, shift_1, shift_2 = shifts[0], shifts[1], shifts[2]
+    low_0, low_1, low_2 = low[0], low[1], low[2]
+    high_0, high_1, high_2 = high[0], high[1], high[2]
+    if 64 % group_bits == 0:
+        groups = 64 // group_bits
+        for k in range(words.size):
+            word = words[k]
+            for j in range(groups):
+                x = word >> np.uint64(j * group_bits)
+                x = (x & low_2) | ((x << shift_2) & high_2)
+                x = (x & low_1) | ((x << shift_1) & high_1)
+                x = (x & low_0) | ((x << shift_0) & high_0)
+                out[k * groups + j] = x
+        return
+    last = words.size - 1
+    for i in range(out.size):
+        bit = i * group_bits
+        k = bit >> 6
+        start = np.uint64(bit & 63)
+        # Where a group ends inside its word, what the next one adds is masked away below.
+        following = words[min(k + 1, last)]
+        x = (words[k] >> start) | ((following << np.uint64(1)) << (np.uint64(63) - start))
+        x = (x & low_2) | ((x << shift_2) & high_2)
+        x = (x & low_1) | ((x << shift_1) & high_1)
+        x = (x & low_0) | ((x << shift_0) & high_0)
+        out[i] = x
+
+
+@_compiled
+def join_digits(digits: Digits, base: np.uint64, per_word: int, out: Words) -> None:
+    """Write ``per_word`` base-``base`` digits into each word, the first digit the least significant."""
+    # A sum of digits times powers runs in vector registers; Horner's rule is one chain, 3 times slower.
+    powers = np.ones(per_word, dtype=np.uint64)
+    for j in range(1, per_word):
+        powers[j] = powers[j - 1] * base
+    for k in range(out.size):
+        part = digits[k * per_word : (k + 1) * per_word]
+        word = np.uint64(0)
+        for j in range(per_word):
+            word += np.uint64(part[j]) * powers[j]
+        out[k] = word
+
+
+@_compiled
+def split_digits(words: Words, base: np.uint64, per_word: int, out: Digits) -> int:
+    """Read the digits of each word; return the first word that is too large, or -1.
+
+    A division for every digit would be slow. The top digit of an odd number of them is divided
+    off, the rest is two halves below 2^32. A half x of h digits becomes the fixed-point fraction
+    F = floor(2^32 x / base^h) + 1, whose integer part after each multiplication by the base is
+    the next digit. Exact: after j steps F/2^32 = (y + e) / base^(h-j) with y the digits that are
+    left, an integer, and 0 < e <= base^h / 2^32 < 1, since base^h is below 2^32 (the base is no
+    power of two).
+    """
+    half = per_word // 2
+    half_range = np.uint64(1)
+    for _ in range(half):
+        half_range *= base
+    odd = per_word - 2 * half
+    one = np.uint64(1)
+    for k in range(words.size):
+        start = k * per_word
+        word = words[k]
+        upper = word // half_range
+        lower = word - upper * half_range
+        if odd:
+            top = upper // half_range
+            upper -= top * half_range
+            if top >= base:
+                return k
+            out[start + 2 * half] = top
+        elif upper >= half_range:
+            return k
+        low_fraction = (lower << _HALF) // half_range + one
+        high_fraction = (upper << _HALF) // half_range + one
+        for j in range(half - 1, -1, -1):
+            low_fraction *= base
+            high_fraction *= base
+            out[start + j] = low_fraction >> _HALF
+            out[start + half + j] = high_fraction >> _HALF
+            low_fraction &= _LOW_HALF
+            high_fraction &= _LOW_HALF
+    return -1

@@ -1,0 +1,288 @@
+"""What a mechanism is: values, an exact law, an encoder and a decoder, and bytes that carry it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.codebook import MAX_LEVELS, Codebook
+from fl_privquant.density import Density
+from fl_privquant.errors import CertificationError, PrivQuantError
+from fl_privquant.law import Law
+from fl_privquant.sampling.kernel import Sampler
+from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.table import CertifiedTable
+
+__all__ = ["Mechanism", "TableMechanism"]
+
+_MAGIC = b"PQMECH"
+_VERSION = 1
+_PREFIX = struct.Struct("<6sHI")
+_DIGEST_BYTES = 32
+_MAX_ROWS = 1 << 16
+
+
+class Mechanism(ABC):
+    """A mechanism for inputs in [-clip, clip]; laws are scale-free, so the clip is given on use."""
+
+    kind: ClassVar[str]
+    _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
+
+    name: str
+    parameters: Mapping[str, Any]
+
+    def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if kind:
+            cls.kind = kind
+            Mechanism._kinds[kind] = cls
+
+    @property
+    @abstractmethod
+    def epsilon(self) -> float:
+        """Certified privacy loss of one coordinate, one release, local view; infinite if not private."""
+
+    @property
+    def delta(self) -> float:
+        """The delta that goes with :attr:`epsilon`; 0 for pure differential privacy."""
+        return 0.0
+
+    @property
+    @abstractmethod
+    def bits_per_coordinate(self) -> float:
+        """Bits that carry what one coordinate is encoded to, without secure aggregation."""
+
+    @property
+    def summable(self) -> bool:
+        """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
+        return True
+
+    @abstractmethod
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        """Random indices for the inputs; ``rng=None`` draws from the operating system's randomness."""
+
+    @abstractmethod
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+        """Estimates of the inputs that gave these indices; unbiased unless the mechanism says otherwise."""
+
+    @abstractmethod
+    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        """The integers >= 0 to be added up, below 2^sum_bits."""
+
+    @abstractmethod
+    def sum_bits(self, num_clients: int) -> int:
+        """Bits of the modulus 2^bits in which the codes of ``num_clients`` clients are added up."""
+
+    @abstractmethod
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+        """The mean estimate from the sum of codes of ``num_clients`` clients, modulo 2^sum_bits."""
+
+    @abstractmethod
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        """Exact mean absolute error for inputs in [-1, 1]; uniform unless a density is given."""
+
+    @abstractmethod
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        """Exact mean squared error for inputs in [-1, 1]; uniform unless a density is given."""
+
+    @abstractmethod
+    def _header(self) -> dict[str, Any]:
+        """What describes the mechanism besides its arrays, as JSON."""
+
+    @abstractmethod
+    def _arrays(self) -> list[NDArray[Any]]:
+        """The arrays that follow the header."""
+
+    @classmethod
+    @abstractmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Mechanism:
+        """The mechanism described by a header and the bytes of its arrays, certified."""
+
+    def to_bytes(self) -> bytes:
+        """The mechanism in a compact form that :meth:`from_bytes` certifies again."""
+        header = json.dumps({"kind": self.kind, **self._header()}, sort_keys=True).encode()
+        body = b"".join(np.ascontiguousarray(each).tobytes() for each in self._arrays())
+        payload = _PREFIX.pack(_MAGIC, _VERSION, len(header)) + header + body
+        return payload + hashlib.sha256(payload).digest()
+
+    @staticmethod
+    def from_bytes(blob: bytes) -> Mechanism:
+        """The mechanism in ``blob``, with its privacy certified anew: nothing is taken on trust.
+
+        Raises
+        ------
+        CertificationError
+            The blob is damaged, of an unknown version, or claims more privacy than its table has.
+        """
+        if len(blob) < _PREFIX.size + _DIGEST_BYTES:
+            raise CertificationError(f"mechanism: {len(blob)} bytes are too few to be one")
+        payload, digest = blob[:-_DIGEST_BYTES], blob[-_DIGEST_BYTES:]
+        magic, version, header_length = _PREFIX.unpack_from(payload)
+        if magic != _MAGIC or version != _VERSION:
+            raise CertificationError(
+                f"mechanism: starts with {magic!r}, version {version}; expected {_MAGIC!r} and {_VERSION}"
+            )
+        if hashlib.sha256(payload).digest() != digest:
+            raise CertificationError("mechanism: its checksum does not match, it was damaged on the way")
+        try:
+            header = json.loads(payload[_PREFIX.size : _PREFIX.size + header_length])
+            kind = Mechanism._kinds[header["kind"]]
+            return kind._from_parts(header, payload[_PREFIX.size + header_length :])
+        except CertificationError:
+            raise
+        except (PrivQuantError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise CertificationError(f"mechanism: malformed ({type(error).__name__}: {error})") from error
+
+
+@dataclass(frozen=True, eq=False)
+class TableMechanism(Mechanism, kind="table"):
+    """A mechanism that draws from a certified table of integer weights.
+
+    Guarantee: ``epsilon``-differential privacy of each coordinate and release against whoever sees
+    the codes, certified in exact arithmetic on the very table that is sampled from.
+
+    Parameters
+    ----------
+    name
+        The registered name.
+    table
+        What is sampled from.
+    claimed_epsilon
+        What the design was asked for; the certified loss is at most this.
+    parameters
+        How it was designed, for reports.
+    """
+
+    name: str
+    table: CertifiedTable
+    claimed_epsilon: float
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.table.certify(self.claimed_epsilon)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name}: {self.num_levels} levels, certified epsilon {self.epsilon:.6g} per coordinate "
+            f"and release (local view), mse {self.mse():.5g}, mae {self.mae():.5g}>"
+        )
+
+    @property
+    def epsilon(self) -> float:
+        return self.table.epsilon
+
+    @property
+    def codebook(self) -> Codebook:
+        """Integer codes and their values."""
+        return self.table.codebook
+
+    @property
+    def law(self) -> Law:
+        """The exact law of what is sampled."""
+        return self.table.law
+
+    @property
+    def num_levels(self) -> int:
+        """Number m of output values."""
+        return self.codebook.num_levels
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """(m,) output values for inputs in [-1, 1]."""
+        return self.codebook.values
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """(m,) integers >= 0 on the lattice: ``values = offset + step * codes``."""
+        return self.codebook.codes
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return float(math.ceil(math.log2(self.num_levels)))
+
+    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+        """(n, m) exact output probabilities for inputs in [-1, 1]."""
+        return self.law.pmf(x)
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        return self.law.mae(density)
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        return self.law.mse(density)
+
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        return self._sampler.encode(x, clip=clip, stream=rng, threads=threads)
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+        return self.codebook.decode(indices, clip)
+
+    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(self.codes[indices])
+
+    def sum_bits(self, num_clients: int) -> int:
+        return self.codebook.sum_bits(num_clients)
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+        return self.codebook.decode_sum(total, num_clients, clip)
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler(self.table)
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "epsilon": float(self.claimed_epsilon).hex(),
+            "levels": self.num_levels,
+            "rows": len(self.table.weights),
+            "pieces": len(self.table.start_rows),
+            "step": float(self.codebook.step).hex(),
+            "offset": float(self.codebook.offset).hex(),
+            "parameters": dict(self.parameters),
+        }
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [
+            self.codes.astype("<u4"),
+            self.table.weights.astype("<u8"),
+            self.table.start_rows.astype("<u4"),
+            self.table.end_rows.astype("<u4"),
+        ]
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> TableMechanism:
+        levels, rows, pieces = (int(header[key]) for key in ("levels", "rows", "pieces"))
+        # Sizes are checked before anything of that size is made: they are the sender's word.
+        if not (2 <= levels <= MAX_LEVELS and 1 <= rows <= _MAX_ROWS and 1 <= pieces < _MAX_ROWS):
+            raise CertificationError(
+                f"mechanism: {levels} levels, {rows} rows, {pieces} pieces are out of range"
+            )
+        expected = 4 * levels + 8 * rows * levels + 8 * pieces
+        if len(body) != expected:
+            raise CertificationError(f"mechanism: {len(body)} bytes of arrays, expected {expected}")
+        ends = np.cumsum([4 * levels, 8 * rows * levels, 4 * pieces, 4 * pieces])
+        codes, weights, start_rows, end_rows = (
+            np.frombuffer(body[start:end], dtype)
+            for start, end, dtype in zip([0, *ends[:-1]], ends, ("<u4", "<u8", "<u4", "<u4"), strict=True)
+        )
+        codebook = Codebook(
+            codes.astype(np.int64), float.fromhex(header["step"]), float.fromhex(header["offset"])
+        )
+        if weights.max() > np.iinfo(np.int64).max:
+            raise CertificationError("mechanism: a weight is above 2^63")
+        table = CertifiedTable(codebook, weights.astype(np.int64).reshape(rows, levels), start_rows, end_rows)
+        return cls(str(header["name"]), table, float.fromhex(header["epsilon"]), dict(header["parameters"]))

@@ -1,0 +1,52 @@
+"""One bit: Duchi's two-point mechanism, randomized response between two far values.
+
+Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
+integer table; unbiased. The values are ±(e^epsilon + 1) / (e^epsilon - 1), adjusted to the integer
+weights so that both ends of [-1, 1] are met exactly.
+Reference: Duchi, Jordan, Wainwright, "Minimax Optimal Procedures for Locally Private Estimation",
+JASA 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fl_privquant.codebook import Codebook
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.registry import Spec, checked_epsilon, register
+from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
+
+__all__ = ["OneBitSpec", "design_one_bit"]
+
+
+@dataclass(frozen=True)
+class OneBitSpec(Spec):
+    """What the two-point mechanism is asked to be; it has two levels."""
+
+    epsilon: float
+    levels: int = 2
+
+    def __post_init__(self) -> None:
+        checked_epsilon(self.epsilon)
+        if self.levels != 2:
+            raise InvalidSpecError(f"levels: {self.levels}, but one_bit has 2; leave bits and levels out")
+
+
+@register("one_bit", OneBitSpec, cached=False)
+def design_one_bit(spec: OneBitSpec) -> TableMechanism:
+    """The certified two-point mechanism at ``epsilon``."""
+    # Rounded up, so that the ratio of the two weights stays below e^epsilon; at least 1, for it to exist.
+    rare = max(math.ceil(TOTAL_WEIGHT / (math.exp(spec.epsilon) + 1.0) * (1.0 + 1e-15)), 1)
+    common = TOTAL_WEIGHT - rare
+    if common <= rare:
+        raise InvalidSpecError(
+            f"epsilon: {spec.epsilon} is too small for weights of 32 bits; use 1e-8 or more"
+        )
+    value = TOTAL_WEIGHT / (common - rare)
+    codebook = Codebook(np.array([0, 1]), 2.0 * value, -value)
+    table = CertifiedTable(codebook, np.array([[common, rare], [rare, common]]), np.array([0]), np.array([1]))
+    return TableMechanism("one_bit", table, spec.epsilon, spec.parameters())

@@ -1,0 +1,199 @@
+"""OPTM: the optimal randomized quantization mechanism, designed by linear programming.
+
+Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on
+the integer table that is sampled from; unbiased for inputs in [-clip, clip].
+Assumes: nothing about the inputs; the density only shapes the error.
+Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming",
+UAI 2024 (family ``independent``). The families ``paired`` and ``free`` contain it; see
+:mod:`fl_privquant.design`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.codebook import FINE_MAX_CODE, Codebook
+from fl_privquant.density import Density, UniformDensity
+from fl_privquant.design.free import design_free, least_outer_value, place_knots
+from fl_privquant.design.independent import design_independent
+from fl_privquant.design.monotone import design_monotone
+from fl_privquant.design.paired import design_paired
+from fl_privquant.design.program import Method
+from fl_privquant.design.search import BinSearch, Evaluation
+from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.law import Law
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.registry import (
+    Spec,
+    checked_bins,
+    checked_choice,
+    checked_epsilon,
+    checked_levels,
+    register,
+)
+from fl_privquant.table import CertifiedTable
+
+__all__ = ["POWERS", "OptmSpec", "design_optm"]
+
+Floats = NDArray[np.float64]
+
+POWERS = {"mae": 1, "mse": 2}
+"""The exponent of the error that each objective minimises."""
+
+# A hair inside the bound, where the two-point mechanism needs every digit of epsilon.
+_BEYOND_LEAST = 1.0 + 1e-6
+_SEARCH_KNOTS = 17
+_INTERIOR_POINT_LEVELS = 24
+# Integer rounding needs some room inside epsilon; most designs need none beyond their own.
+_SLACKS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+
+
+@dataclass(frozen=True)
+class OptmSpec(Spec):
+    """What OPTM is asked to be.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one coordinate, one release, local view.
+    levels
+        Number of output values.
+    family
+        ``independent`` (the paper), ``paired``, or ``free`` (the best of all unbiased laws).
+    objective
+        ``mse``, which governs averages over clients, or ``mae`` (the paper).
+    bins
+        Output values for inputs in [-1, 1], where they are not to be searched.
+    density
+        How inputs are distributed: uniform, a frozen scipy distribution, or samples.
+    lattice
+        Whether searched values have integer codes up to ``max_code``, so that sums stay narrow.
+    max_code
+        Largest code of a lattice; 2 levels - 1 if not given.
+    max_value
+        Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. The
+        mean absolute error alone would send outer values, and the squared error, to infinity.
+    num_knots
+        Knots of the free family's law on [-1, 1]; between 33 and 129 if not given.
+    constraints
+        For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m).
+    """
+
+    epsilon: float
+    levels: int = 4
+    family: str = "free"
+    objective: str = "mse"
+    bins: tuple[float, ...] | None = None
+    density: Density = field(default_factory=UniformDensity)
+    lattice: bool = True
+    max_code: int | None = None
+    max_value: float | None = None
+    num_knots: int | None = None
+    constraints: str = "constraint1"
+
+    def __post_init__(self) -> None:
+        checked_epsilon(self.epsilon)
+        checked_choice("family", self.family, ("independent", "paired", "free"))
+        checked_choice("objective", self.objective, tuple(POWERS))
+        checked_choice("constraints", self.constraints, ("constraint1", "constraint2"))
+        if self.constraints == "constraint2" and self.family != "independent":
+            raise InvalidSpecError(
+                f"constraints: constraint2 goes with family='independent', not {self.family!r}"
+            )
+        if checked_bins(self.bins) is not None:
+            object.__setattr__(self, "levels", len(self.bins or ()))
+        checked_levels(self.levels)
+        if self.max_code is not None and not self.levels - 1 <= self.max_code <= FINE_MAX_CODE:
+            raise InvalidSpecError(
+                f"max_code: {self.max_code} is outside {self.levels - 1}..{FINE_MAX_CODE}, which is for "
+                f"{self.levels} levels"
+            )
+        if self.num_knots is not None and not 2 <= self.num_knots <= 4097:
+            raise InvalidSpecError(f"num_knots: {self.num_knots} is outside 2..4097")
+        if self.max_value is not None and not np.isfinite(self.max_value):
+            raise InvalidSpecError(f"max_value: {self.max_value} is not finite")
+
+    @property
+    def power(self) -> int:
+        """The exponent of the error that is minimised."""
+        return POWERS[self.objective]
+
+
+@register("optm", OptmSpec)
+def design_optm(spec: OptmSpec) -> TableMechanism:
+    """The certified mechanism with the least error that meets the spec."""
+    codebook = _search(spec) if spec.bins is None else Codebook.from_values(spec.bins)
+    failure: CertificationError | None = None
+    for slack in _SLACKS:
+        law = _law(spec, codebook.values, spec.epsilon * (1.0 - slack))
+        try:
+            table = CertifiedTable.from_law(law, codebook, spec.epsilon)
+        except CertificationError as error:
+            failure = error
+            continue
+        return TableMechanism("optm", table, spec.epsilon, spec.parameters())
+    raise CertificationError(f"no integer table inside epsilon {spec.epsilon:g} was found: {failure}")
+
+
+def _law(spec: OptmSpec, values: Floats, epsilon: float) -> Law:
+    if spec.family == "free":
+        count = spec.num_knots or int(np.clip(2 * spec.levels + 1, 33, 129))
+        method: Method = "ipm" if spec.levels > _INTERIOR_POINT_LEVELS else "simplex"
+        knots = place_knots(values, count)
+        return design_free(values, epsilon, spec.density, spec.power, knots, method).law
+    if spec.family == "paired":
+        return design_paired(values, epsilon, spec.density, spec.power)
+    if spec.constraints == "constraint2":
+        return design_monotone(values, epsilon, spec.density, spec.power)
+    return design_independent(values, epsilon, spec.density, spec.power)[0]
+
+
+def _search(spec: OptmSpec) -> Codebook:
+    least = least_outer_value(spec.epsilon) * _BEYOND_LEAST
+    search = BinSearch(
+        _evaluation(spec),
+        spec.levels,
+        least,
+        spec.max_value if spec.max_value is not None else 4.0 * least,
+        None if spec.density.symmetric else _typical(spec.density, spec.levels),
+    )
+    if not spec.lattice:
+        return search.continuous()
+    return search.lattice(spec.max_code or 2 * spec.levels - 1)
+
+
+def _evaluation(spec: OptmSpec) -> Callable[[Floats], Evaluation]:
+    if spec.family == "free":
+        knots = np.linspace(-1.0, 1.0, _SEARCH_KNOTS)
+
+        def free(values: Floats) -> Evaluation:
+            found = design_free(values, spec.epsilon, spec.density, spec.power, knots)
+            return Evaluation(found.objective, found.gradient)
+
+        return free
+
+    last: list[Floats] = []
+
+    def other(values: Floats) -> Evaluation:
+        if spec.family == "paired" or spec.constraints == "constraint2":
+            law = _law(spec, values, spec.epsilon)
+        else:
+            start = last[-1] if last else None
+            law, selection = design_independent(values, spec.epsilon, spec.density, spec.power, start)
+            last[:] = [selection]
+        return Evaluation(law.mae(spec.density) if spec.power == 1 else law.mse(spec.density))
+
+    return other
+
+
+def _typical(density: Density, levels: int) -> Floats:
+    """Where inputs usually are: quantiles of the density."""
+    nodes, weights = density.quadrature(np.linspace(-1.0, 1.0, 65))
+    order = np.argsort(nodes)
+    cumulated = np.cumsum(weights[order])
+    shares = 0.1 + 0.8 * np.arange(1, levels - 1) / (levels - 1)
+    return np.asarray(np.interp(shares, cumulated, nodes[order]))

@@ -1,0 +1,203 @@
+"""The registry: names of mechanisms, their specs, and ``design``, which turns one into the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from fl_privquant.codebook import MAX_LEVELS
+from fl_privquant.density import Density, as_density
+from fl_privquant.design.cache import DesignCache
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.mechanisms.base import Mechanism
+
+__all__ = ["Entry", "Spec", "checked_choice", "checked_epsilon", "design", "entry", "mechanisms", "register"]
+
+# Part of every cache key: a change of the programs' results must not meet designs of before.
+_DESIGN_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a mechanism is asked to be. Fields are what ``design`` takes, and what YAML files hold."""
+
+    def fingerprint(self, name: str) -> str:
+        """A hash of the whole spec: the key of the design cache."""
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        described = {
+            key: value.describe() if isinstance(value, Density) else value for key, value in fields.items()
+        }
+        text = json.dumps([_DESIGN_VERSION, name, described], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def parameters(self) -> dict[str, Any]:
+        """The spec as plain values, for reports."""
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {
+            key: value.describe() if isinstance(value, Density) else value
+            for key, value in fields.items()
+            if value is not None
+        }
+
+
+SpecT = TypeVar("SpecT", bound=Spec)
+
+
+@dataclass(frozen=True)
+class Entry(Generic[SpecT]):
+    """A registered mechanism: its name, what specifies it, and what builds it."""
+
+    name: str
+    spec: type[SpecT]
+    build: Callable[[SpecT], Mechanism]
+    cached: bool
+
+
+_ENTRIES: dict[str, Entry[Any]] = {}
+
+
+def register(
+    name: str, spec: type[SpecT], *, cached: bool = True
+) -> Callable[[Callable[[SpecT], Mechanism]], Callable[[SpecT], Mechanism]]:
+    """Register the decorated function as the builder of mechanism ``name``.
+
+    ``cached`` designs are kept on disk: for those that take longer to find than to load.
+    """
+
+    def decorate(build: Callable[[SpecT], Mechanism]) -> Callable[[SpecT], Mechanism]:
+        _ENTRIES[name] = Entry(name, spec, build, cached)
+        return build
+
+    return decorate
+
+
+def mechanisms() -> tuple[str, ...]:
+    """Names of all registered mechanisms.
+
+    >>> "optm" in mechanisms()
+    True
+    """
+    return tuple(sorted(_ENTRIES))
+
+
+def entry(name: str) -> Entry[Any]:
+    """The registered mechanism of that name."""
+    if name not in _ENTRIES:
+        raise InvalidSpecError(
+            f"mechanism: {name!r} is not one of {', '.join(mechanisms())}{_nearest(name, mechanisms())}"
+        )
+    return _ENTRIES[name]
+
+
+def design(
+    name: str, *, bits: int | None = None, levels: int | None = None, cache: bool = True, **parameters: Any
+) -> Any:
+    """The mechanism ``name`` that meets the given parameters, certified.
+
+    Parameters
+    ----------
+    name
+        One of :func:`mechanisms`.
+    bits, levels
+        Size of the output: 2^bits values, or any number of levels from 2 on.
+    cache
+        Whether to keep and reuse the design on disk (see :mod:`fl_privquant.design.cache`).
+    **parameters
+        The fields of the mechanism's spec, such as ``epsilon``.
+
+    Examples
+    --------
+    >>> mechanism = design("one_bit", epsilon=1.0)
+    >>> mechanism.epsilon <= 1.0, mechanism.values.round(4)
+    (True, array([-2.164,  2.164]))
+    """
+    found = entry(name)
+    known = {each.name for each in dataclasses.fields(found.spec)}
+    if bits is not None:
+        if levels is not None:
+            raise InvalidSpecError(f"bits={bits} and levels={levels}: give one of the two")
+        if isinstance(bits, bool) or bits != int(bits) or not 1 <= bits <= MAX_LEVELS.bit_length() - 1:
+            raise InvalidSpecError(f"bits: {bits} is not a whole number from 1 to 16")
+        levels = 2 ** int(bits)
+    if levels is not None:
+        parameters["levels"] = levels
+    for key in parameters:
+        if key not in known:
+            raise InvalidSpecError(
+                f"{key}: not a parameter of {name!r}, which takes {', '.join(sorted(known))}"
+                f"{_nearest(key, known)}"
+            )
+    if "density" in parameters:
+        parameters["density"] = as_density(parameters["density"])
+    if parameters.get("bins") is not None:
+        parameters["bins"] = tuple(float(each) for each in parameters["bins"])
+    required = {
+        each.name
+        for each in dataclasses.fields(found.spec)
+        if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+    }
+    if missing := sorted(required - set(parameters)):
+        raise InvalidSpecError(f"{', '.join(missing)}: required by {name!r} and not given")
+    spec = found.spec(**parameters)
+    if not (cache and found.cached):
+        return found.build(spec)
+    return DesignCache.default().fetch(
+        spec.fingerprint(name), lambda: found.build(spec), Mechanism.from_bytes
+    )
+
+
+def checked_epsilon(epsilon: float) -> float:
+    """The privacy loss as a float, if it is one that can be designed for."""
+    try:
+        value = float(epsilon)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not (math.isfinite(value) and value > 0.0):
+        raise InvalidSpecError(
+            f"epsilon: {epsilon} is not a finite number above 0; typical values per coordinate are 0.5 to 8"
+        )
+    return value
+
+
+def checked_levels(levels: int) -> int:
+    """The number of output values, if it is a whole number from 2 to 65536."""
+    if isinstance(levels, bool) or levels != int(levels) or not 2 <= levels <= MAX_LEVELS:
+        raise InvalidSpecError(f"levels: {levels} is not a whole number from 2 to {MAX_LEVELS}")
+    return int(levels)
+
+
+def checked_bins(bins: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    """Output values that a user fixes, if they are finite, increase and cover [-1, 1]."""
+    if bins is None:
+        return None
+    values = np.array(bins)
+    checked_levels(values.size)
+    if not np.all(np.isfinite(values)) or np.any(np.diff(values) <= 0.0):
+        raise InvalidSpecError(f"bins: {list(bins)} must be finite and increase strictly, without repeats")
+    if values[0] > -1.0 or values[-1] < 1.0:
+        raise InvalidSpecError(
+            f"bins: from {values[0]:g} to {values[-1]:g} do not cover [-1, 1], where inputs lie after clipping"
+        )
+    return tuple(bins)
+
+
+def checked_choice(field: str, value: str, choices: tuple[str, ...]) -> str:
+    """The value, if it is one of the choices."""
+    if value not in choices:
+        raise InvalidSpecError(
+            f"{field}: {value!r} is not one of {', '.join(choices)}{_nearest(value, choices)}"
+        )
+    return value
+
+
+def _nearest(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,128 @@
+"""RQM: randomized quantization on uniform bins, of which a random subset is used.
+
+Inner bins are kept with probability ``keep`` each, the outermost always; the output is one of the two
+kept bins next to the input, unbiased. The selection is geometric: q_j(i) = keep (1 - keep)^(j - i) for
+i > 1, and (1 - keep)^(j - 1) for i = 1.
+
+Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, computed exactly
+from the law (not from the published bound) and certified on the integer table; unbiased.
+Reference: Youn, Hu, Ziani, Abernethy, "Randomized Quantization is All You Need for Differential
+Privacy in Federated Learning", 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from fl_privquant.codebook import Codebook
+from fl_privquant.density import Density, UniformDensity
+from fl_privquant.design.free import least_outer_value
+from fl_privquant.design.selection import mirrored_selection
+from fl_privquant.design.tuning import tune_rate
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.law import Law
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.optm import POWERS
+from fl_privquant.mechanisms.registry import Spec, checked_choice, checked_epsilon, checked_levels, register
+from fl_privquant.table import CertifiedTable
+
+__all__ = ["RqmSpec", "design_rqm", "rqm_law"]
+
+_KEEP_RATES = np.linspace(0.01, 0.999, 60)
+_ROUNDING_ROOM = 1e-7
+_WIDEST = 8.0
+
+
+@dataclass(frozen=True)
+class RqmSpec(Spec):
+    """What RQM is asked to be: tuned to ``epsilon``, or with ``margin`` and ``keep`` as given.
+
+    ``margin`` is how far the outermost bins lie beyond [-1, 1] (the paper's Delta), ``keep`` the
+    probability of keeping an inner bin (its q).
+    """
+
+    epsilon: float | None = None
+    levels: int = 4
+    objective: str = "mse"
+    density: Density = field(default_factory=UniformDensity)
+    margin: float | None = None
+    keep: float | None = None
+
+    def __post_init__(self) -> None:
+        checked_levels(self.levels)
+        checked_choice("objective", self.objective, tuple(POWERS))
+        if self.epsilon is not None:
+            checked_epsilon(self.epsilon)
+        elif self.margin is None or self.keep is None:
+            raise InvalidSpecError("epsilon: give the privacy loss to tune for, or both margin and keep")
+        if self.margin is not None and not 0.0 < self.margin < np.inf:
+            raise InvalidSpecError(f"margin: {self.margin} is not a finite number above 0")
+        if self.keep is not None and not 0.0 < self.keep < 1.0:
+            raise InvalidSpecError(f"keep: {self.keep} is not a probability between 0 and 1")
+
+
+@register("rqm", RqmSpec)
+def design_rqm(spec: RqmSpec) -> TableMechanism:
+    """The certified mechanism, with the least error inside epsilon where parameters are free."""
+    if spec.epsilon is None:
+        margin, keep = float(spec.margin or 0.0), float(spec.keep or 0.0)
+        law = rqm_law(_bins(spec.levels, margin), keep)
+        epsilon = law.epsilon * (1.0 + _ROUNDING_ROOM)
+    else:
+        epsilon = spec.epsilon
+        margin, keep, law = _tune(spec, epsilon * (1.0 - _ROUNDING_ROOM))
+    codebook = Codebook(np.arange(spec.levels), 2.0 * (1.0 + margin) / (spec.levels - 1), -1.0 - margin)
+    table = CertifiedTable.from_law(law, codebook, epsilon)
+    return TableMechanism("rqm", table, epsilon, {**spec.parameters(), "margin": margin, "keep": keep})
+
+
+def rqm_law(bins: NDArray[np.float64], keep: float) -> Law:
+    """The exact law of RQM on the given bins (uniform in the published mechanism)."""
+    selection = []
+    for n in range(1, bins.size + 1):
+        weights = keep * (1.0 - keep) ** np.arange(n - 1, -1, -1.0)
+        weights[0] = (1.0 - keep) ** (n - 1)
+        selection.append(weights)
+    return mirrored_selection(bins, selection)
+
+
+def _bins(levels: int, margin: float) -> NDArray[np.float64]:
+    return np.linspace(-1.0 - margin, 1.0 + margin, levels)
+
+
+def _tune(spec: RqmSpec, epsilon: float) -> tuple[float, float, Law]:
+    power = POWERS[spec.objective]
+    keeps = _KEEP_RATES if spec.keep is None else np.array([spec.keep])
+    least = least_outer_value(epsilon) - 1.0
+    best: tuple[float, float, float, Law] | None = None
+
+    def error(margin: float) -> float:
+        nonlocal best
+        bins = _bins(spec.levels, margin)
+        try:
+            tuned = tune_rate(lambda keep: rqm_law(bins, keep), keeps, epsilon, spec.density, power)
+        except InfeasibleDesignError:
+            return 1e6 / margin  # wider bins are more private
+        found = (tuned.evaluation.objective, margin, tuned.rate, tuned.law)
+        best = found if best is None or found[0] < best[0] else best
+        return found[0]
+
+    if spec.margin is not None:
+        error(spec.margin)
+    else:
+        widest = _WIDEST * (1.0 + least)
+        margins = np.geomspace(max(least, 1e-3), widest, 24)
+        errors = [error(margin) for margin in margins]
+        at = int(np.argmin(errors))
+        bounds = (margins[max(at - 1, 0)], margins[min(at + 1, margins.size - 1)])
+        minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-4})
+    if best is None:
+        raise InfeasibleDesignError(
+            f"rqm: no margin and keep probability have epsilon {spec.epsilon:g} with {spec.levels} levels; "
+            "raise epsilon"
+        )
+    return best[1:]

@@ -1,0 +1,185 @@
+"""Compiled loops of :mod:`fl_privquant.sampling.kernel`.
+
+Kept apart so that numba is imported with the first draw, not with the package.
+
+An update is encoded in blocks that fit the first-level cache, one simple loop a stage. Loops
+without branches are what the compiler turns into vector instructions, and unpredictable branches
+would cost more than everything else here: hence comparisons that are added, not tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.sampling.tables import Tables
+
+__all__ = ["alias_cells", "encode_chunk"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_BLOCK = 1024
+_HALF_WORD = np.uint64(32)
+_SIGN = np.int32(31)
+_TWO = np.int32(2)
+
+
+def _compiled(function: _Function) -> _Function:
+    # error_model: a division that cannot be by zero is not checked for it.
+    return cast(_Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+@_compiled
+def alias_cells(weights: NDArray[np.int64], shift: int) -> NDArray[np.uint32]:
+    """(R * C,) alias cells, C = 2^(32 - shift) >= m a row, which draw each row's integer weights exactly.
+
+    Cell c of a row stands for 2^shift of its 2^32 units: the first ``threshold`` of them are
+    output c, the others are output ``alias``. A cell is ``alias << shift | threshold``; one that
+    is c all through has alias c, so that a threshold below 2^shift is enough.
+
+    Walker's method (Vose 1991) in integers. As C cells of 2^shift units are exactly the 2^32 that
+    a row sums to, an unfilled cell always finds another with more than it can hold, and nothing
+    is left over.
+    """
+    num_rows, levels = weights.shape
+    row_cells = (1 << 32) >> shift
+    capacity = 1 << shift
+    cells = np.empty(num_rows * row_cells, np.uint32)
+    units = np.empty(row_cells, np.int64)
+    # Two stacks in one array: cells below capacity grow from the left, the others from the right.
+    order = np.empty(row_cells, np.int64)
+    for row in range(num_rows):
+        num_short, num_full = 0, 0
+        for c in range(row_cells):
+            units[c] = weights[row, c] if c < levels else 0
+            if units[c] < capacity:
+                order[num_short] = c
+                num_short += 1
+            else:
+                num_full += 1
+                order[row_cells - num_full] = c
+        while num_short > 0:
+            num_short -= 1
+            short, donor = order[num_short], order[row_cells - num_full]
+            cells[row * row_cells + short] = (donor << shift) | units[short]
+            units[donor] -= capacity - units[short]
+            if units[donor] < capacity:
+                num_full -= 1
+                order[num_short] = donor
+                num_short += 1
+        for i in range(row_cells - num_full, row_cells):
+            cells[row * row_cells + order[i]] = order[i] << shift
+    return cells
+
+
+@_compiled
+def encode_chunk(
+    x: NDArray[np.floating[Any]],
+    clip: float,
+    words: NDArray[np.uint64],
+    tables: Tables,
+    out: NDArray[np.unsignedinteger[Any]],
+) -> int:
+    """Number of inputs that are not finite; ``out`` holds a drawn index for each input.
+
+    The high half of a word decides between the two rows of the piece, the low half draws from the
+    row. An input that is not finite is encoded as -1 or 1, within bounds but without meaning.
+    """
+    not_finite = 0
+    positions = np.empty(_BLOCK, np.float64)
+    indices = np.empty(_BLOCK, np.int32)
+    drawn = np.empty(_BLOCK, np.uint32)
+    for begin in range(0, x.size, _BLOCK):
+        end = min(begin + _BLOCK, x.size)
+        position, index, cell = positions[: end - begin], indices[: end - begin], drawn[: end - begin]
+        block_words = words[begin:end]
+        not_finite += _clip(x[begin:end], clip, tables, position, index)
+        _find_pieces(tables, position, index)
+        _choose_rows(block_words, position, index)
+        _load_cells(tables, block_words, index, cell)
+        _draw(block_words, cell, tables.shift, out[begin:end])
+    return not_finite
+
+
+@_compiled
+def _clip(
+    x: NDArray[np.floating[Any]],
+    clip: float,
+    tables: Tables,
+    position: NDArray[np.float64],
+    index: NDArray[np.int32],
+) -> int:
+    """Inputs scaled to [-1, 1], and their grid cells."""
+    not_finite = 0
+    for i in range(x.size):
+        value = float(x[i])
+        # Infinity less itself is not a number, and that differs from everything.
+        not_finite += int(value - value != 0.0)
+        scaled = value / clip
+        # Written so that what is not a number becomes -1, and no grid cell is out of bounds.
+        scaled = scaled if scaled > -1.0 else -1.0
+        scaled = scaled if scaled < 1.0 else 1.0
+        position[i] = scaled
+        index[i] = np.int32((scaled + 1.0) * tables.cells_per_unit)
+    return not_finite
+
+
+@_compiled
+def _find_pieces(tables: Tables, position: NDArray[np.float64], index: NDArray[np.int32]) -> None:
+    """From grid cells to pieces, and from inputs to the share of their piece, in units of 2^-32."""
+    grid, starts, scales = tables.grid, tables.starts, tables.scales
+    for i in range(index.size):
+        index[i] = grid[np.uint64(index[i])]
+    step = tables.first_step
+    # Step by step over the whole block: a search of one input at a time would branch on it.
+    while step > 1:
+        for i in range(index.size):
+            index[i] += np.int32(step) * np.int32(position[i] >= starts[np.uint64(index[i] + step)])
+        step >>= 1
+    for i in range(index.size):
+        piece = np.uint64(index[i])
+        piece += np.uint64(position[i] >= starts[piece + np.uint64(1)])
+        position[i] = (position[i] - starts[piece]) * scales[piece]
+        index[i] = np.int32(piece)
+
+
+@_compiled
+def _choose_rows(words: NDArray[np.uint64], position: NDArray[np.float64], index: NDArray[np.int32]) -> None:
+    """From pieces to their start (2 piece) or end (2 piece + 1), dithered by the high half-words."""
+    for i in range(words.size):
+        # Half a unit makes it the nearest multiple of 2^-32, not the next one.
+        high = np.float64(np.int64(words[i] >> _HALF_WORD)) + 0.5
+        index[i] = _TWO * index[i] + np.int32(high < position[i])
+
+
+@_compiled
+def _load_cells(
+    tables: Tables, words: NDArray[np.uint64], index: NDArray[np.int32], cell: NDArray[np.uint32]
+) -> None:
+    """The alias cells that the low half-words choose in the chosen rows."""
+    rows, cells, shift = tables.rows, tables.cells, np.uint64(tables.shift)
+    for i in range(words.size):
+        own = np.uint64(np.uint32(words[i])) >> shift
+        cell[i] = cells[np.uint64(rows[np.uint64(index[i])]) + own]
+
+
+@_compiled
+def _draw(
+    words: NDArray[np.uint64],
+    cell: NDArray[np.uint32],
+    shift: int,
+    out: NDArray[np.unsignedinteger[Any]],
+) -> None:
+    """A cell's own output, or its alias, by the rest of the low half-words."""
+    places = np.uint32(shift)
+    below = np.uint32((1 << shift) - 1)
+    for i in range(words.size):
+        low = np.uint32(words[i])
+        own, alias = low >> places, cell[i] >> places
+        # Both are below 2^31: the sign of their difference, spread over all bits, selects.
+        is_own = np.uint32(np.int32((low & below) - (cell[i] & below)) >> _SIGN)
+        out[i] = alias ^ ((own ^ alias) & is_own)

@@ -1,0 +1,138 @@
+"""Random words that are fit for privacy: an AES-256-CTR keystream, addressable by word.
+
+A privacy proof needs randomness that the observer cannot predict. General-purpose generators are
+not that: their state can be recovered from their output. Here words are the keystream of AES-256
+in counter mode (NIST SP 800-38A, section 6.5), under a key that the operating system draws.
+
+Word i depends on the key and on i only. So the words of an update are the same in whatever pieces,
+and by however many threads, they are asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+import sys
+import threading
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from fl_privquant.errors import InvalidSpecError
+
+__all__ = ["RandomStream"]
+
+_KEY_BYTES = 32
+_BLOCK_BYTES = 16
+_WORD_BYTES = 8
+# The counter has 128 bits, and a block holds two words.
+_MAX_WORDS = 2 << 128
+# What is encrypted to get the bare keystream; its length bounds one call of the cipher.
+_ZEROS = memoryview(bytes(1 << 18))
+_DOMAIN = "fl_privquant random stream v1"
+
+
+class RandomStream:
+    """Uniform 64-bit words under one key.
+
+    A word must not serve twice: two draws from the same word are not independent, and no privacy
+    guarantee survives that. So a stream hands out its words through :meth:`reserve`, each once,
+    and refuses to be copied or pickled. Do not share one across ``os.fork``.
+
+    Parameters
+    ----------
+    key
+        32 bytes.
+    simulated
+        Whether the key can be known to others, so that privacy is simulated only.
+
+    Examples
+    --------
+    >>> stream = RandomStream.seeded(7, round=2, client=5)
+    >>> stream.simulated, [hex(word) for word in stream.words(2)]
+    (True, ['0x76b3e8979328345b', '0xe24f29c46f5a4a28'])
+    """
+
+    def __init__(self, key: bytes, *, simulated: bool) -> None:
+        if len(key) != _KEY_BYTES:
+            raise InvalidSpecError(f"key: {len(key)} bytes, expected {_KEY_BYTES} (AES-256)")
+        self._algorithm = algorithms.AES(key)
+        self._simulated = simulated
+        self._reserved = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def secure(cls) -> RandomStream:
+        """A stream with a fresh key from the operating system: what privacy needs."""
+        return cls(os.urandom(_KEY_BYTES), simulated=False)
+
+    @classmethod
+    def seeded(
+        cls,
+        seed: int,
+        *,
+        round: int = 0,  # noqa: A002
+        client: int = 0,
+        purpose: str = "encode",
+    ) -> RandomStream:
+        """The stream at this address, the same every time: for simulation, never for deployment.
+
+        Different addresses give unrelated streams; whoever knows the seed knows every word.
+        """
+        numbers = [operator.index(number) for number in (seed, round, client)]
+        # The free text comes last, so that no two addresses are written alike.
+        address = "\0".join([_DOMAIN, *map(str, numbers), purpose])
+        return cls(hashlib.sha256(address.encode()).digest(), simulated=True)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the key was derived from a seed, so that privacy is simulated only."""
+        return self._simulated
+
+    def __repr__(self) -> str:
+        # Never the key.
+        return f"RandomStream({'simulated' if self._simulated else 'secure'})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a RandomStream cannot be copied: the copy would repeat its words")
+
+    def reserve(self, count: int) -> int:
+        """The address of the first of ``count`` words that no one else is given."""
+        if count < 0:
+            raise InvalidSpecError(f"count: {count} words, expected 0 or more")
+        with self._lock:
+            first_word = self._reserved
+            self._reserved += count
+        return first_word
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """(count,) the next words."""
+        out = np.empty(count, dtype=np.uint64)
+        self.fill(out, self.reserve(count))
+        return out
+
+    def fill(self, out: NDArray[np.uint64], first_word: int) -> None:
+        """Write the words from address ``first_word`` on into ``out``; threads may do so at once.
+
+        Words are the keystream's bytes read as little-endian, on every machine. Nothing is
+        reserved here: the address should come from :meth:`reserve`.
+        """
+        if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous:
+            raise InvalidSpecError(f"out: {out.ndim}-d {out.dtype}, expected a contiguous vector of uint64")
+        if not 0 <= first_word <= _MAX_WORDS - out.size:
+            raise InvalidSpecError(f"first_word: {first_word} is outside the stream's 2^129 words")
+        if out.size == 0:
+            return
+        block, skipped_words = divmod(first_word, 2)
+        counter = modes.CTR(block.to_bytes(_BLOCK_BYTES, "big"))
+        # A cipher context is cheap beside a chunk of words, and is not thread safe.
+        encryptor = Cipher(self._algorithm, counter).encryptor()
+        encryptor.update(_ZEROS[: skipped_words * _WORD_BYTES])
+        target = out.view(np.uint8).data
+        for start in range(0, len(target), len(_ZEROS)):
+            part = target[start : start + len(_ZEROS)]
+            encryptor.update_into(_ZEROS[: len(part)], part)
+        if sys.byteorder == "big":
+            out.byteswap(inplace=True)

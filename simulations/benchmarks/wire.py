@@ -1,0 +1,129 @@
+"""How fast integers are packed and unpacked, as ratios to other work on the same machine.
+
+For each layout, against numpy copying the unpacked integers: that is what memory allows, and what
+is measured is the share of it that is reached. For two bits a coordinate, also against numpy's
+packbits (which knows one bit only) and against encoding. All in one process, in turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fl_privquant.codec.pack import (
+    bits_per_coordinate,
+    pack_codes,
+    pack_indices,
+    packed_size,
+    unpack_codes,
+    unpack_indices,
+)
+from fl_privquant.sampling.kernel import Sampler
+from simulations.benchmarks.encode import Row, dithered_table
+
+__all__ = ["run"]
+
+COORDINATES = 10**7
+LEVELS = (2, 3, 4, 5, 16, 256, 1000)
+WIDTHS = (11, 16, 20, 32)
+ROUNDS = 7
+# Far below what is measured: a layout that loses its vector code falls below this, noise does not.
+SHARE_OF_COPY = 0.05
+
+Call = Callable[[], object]
+
+
+def run() -> list[Row]:
+    """Every measurement of the wire beside its target, printed as a table."""
+    rows = _two_bits()
+    for num_levels in LEVELS:
+        rows += _indices(num_levels)
+    for width in WIDTHS:
+        rows += _codes(width)
+    share = packed_size(10**6, num_levels=4) / (4 * 10**6)
+    rows.append(Row("2 bits: bytes against float32, 10^6 coordinates", share, 1 / 15, at_least=False))
+    view = Table(title=f"wire: one thread, {COORDINATES:.0e} coordinates")
+    for column in ("what", "measured", "target", ""):
+        view.add_column(column, justify="left" if column == "what" else "right")
+    for row in rows:
+        bound = f"{'>=' if row.at_least else '<='} {row.target:.3g}"
+        view.add_row(row.name, f"{row.measured:.3f}", bound, "holds" if row.holds else "[red]missed[/red]")
+    Console().print(view)
+    return rows
+
+
+def _two_bits() -> list[Row]:
+    generator = np.random.default_rng(0)
+    sampler = Sampler(dithered_table(4))
+    update = generator.normal(0.0, 0.3, COORDINATES).astype(np.float32)
+    indices = sampler.encode(update)
+    payload = pack_indices(indices, 4)
+    bits = indices & 1
+    packed_bits = np.packbits(bits)
+    encode, pack, unpack, packbits, unpackbits = _best_seconds(
+        [
+            lambda: sampler.encode(update),
+            lambda: pack_indices(indices, 4),
+            lambda: unpack_indices(payload, 4, COORDINATES),
+            lambda: np.packbits(bits),
+            lambda: np.unpackbits(packed_bits),
+        ]
+    )
+    return [
+        Row("2 bits: speed of pack against encode", encode / pack, 1.0),
+        Row("2 bits: speed of unpack against encode", encode / unpack, 1.0),
+        Row("2 bits: speed of pack against numpy's packbits", packbits / pack, 0.2),
+        Row("2 bits: speed of unpack against numpy's unpackbits", unpackbits / unpack, 0.2),
+    ]
+
+
+def _indices(num_levels: int) -> list[Row]:
+    dtype = np.uint8 if num_levels <= 256 else np.uint16
+    indices = np.random.default_rng(0).integers(0, num_levels, COORDINATES, dtype=dtype)
+    payload = pack_indices(indices, num_levels)
+    return _against_copy(
+        f"{num_levels} levels, {bits_per_coordinate(num_levels):.3g} bits",
+        indices.copy,
+        lambda: pack_indices(indices, num_levels),
+        lambda: unpack_indices(payload, num_levels, COORDINATES),
+    )
+
+
+def _codes(width: int) -> list[Row]:
+    codes = np.random.default_rng(0).integers(0, 1 << width, COORDINATES, dtype=np.uint32)
+    payload = pack_codes(codes, width)
+    return _against_copy(
+        f"codes of {width} bits",
+        codes.copy,
+        lambda: pack_codes(codes, width),
+        lambda: unpack_codes(payload, width, COORDINATES),
+    )
+
+
+def _against_copy(layout: str, copy: Call, pack: Call, unpack: Call) -> list[Row]:
+    copied, packed, unpacked = _best_seconds([copy, pack, unpack])
+    return [
+        Row(
+            f"{layout}: {name} ({1e9 * seconds / COORDINATES:.2f} ns) against a copy",
+            copied / seconds,
+            SHARE_OF_COPY,
+        )
+        for name, seconds in (("pack", packed), ("unpack", unpacked))
+    ]
+
+
+def _best_seconds(calls: list[Call]) -> list[float]:
+    """The shortest time of each call, taking turns so that all meet the same machine."""
+    best = [float("inf")] * len(calls)
+    for turn in range(ROUNDS + 1):
+        for i, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            # The first turn compiles and warms up.
+            if turn:
+                best[i] = min(best[i], time.perf_counter() - start)
+    return best

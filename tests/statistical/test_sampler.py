@@ -1,0 +1,165 @@
+"""What is drawn against the exact law: G-tests of 10^7 draws, and broken samplers that must fail them.
+
+Seeds are fixed, so an outcome never changes between runs. With fresh seeds an honest sampler would
+fail a G-test once in 10^6, and a bound of 5 standard errors about once in 2 * 10^6 a point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from fl_privquant.codebook import Codebook
+from fl_privquant.law import Law
+from fl_privquant.sampling.kernel import Sampler
+from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.tables import Tables
+from fl_privquant.table import CertifiedTable
+
+DRAWS = 10**7
+FAILURE_ODDS = 1e-6
+
+
+def rqm_table(outer: float, levels: int, keep: float) -> CertifiedTable:
+    """The randomized quantization mechanism: inner bins are kept with probability ``keep``.
+
+    The input goes to the nearest kept bin on its left or on its right, unbiased. Rows jump at bins.
+    """
+    bins = np.linspace(-outer, outer, levels)
+    splits = [j for j in range(1, levels) if bins[j] > -1.0 and bins[j - 1] < 1.0]
+    starts = np.array([max(bins[j - 1], -1.0) for j in splits])
+    ends = np.array([min(bins[j], 1.0) for j in splits])
+
+    def row(x: float, split: int) -> np.ndarray:
+        left = keep * (1.0 - keep) ** np.arange(split)[::-1]
+        right = keep * (1.0 - keep) ** np.arange(levels - split)
+        left[0], right[-1] = (1.0 - keep) ** (split - 1), (1.0 - keep) ** (levels - split - 1)
+        low, high = bins[:split, None], bins[split:]
+        to_high = np.outer(left, right) * (x - low) / (high - low)
+        return np.concatenate([left - to_high.sum(axis=1), to_high.sum(axis=0)])
+
+    rows = [np.array([row(x, j) for x, j in zip(at, splits, strict=True)]) for at in (starts, ends)]
+    law = Law(bins, starts, ends, *rows)
+    return CertifiedTable.from_law(law, Codebook.from_values(bins), law.epsilon + 1e-6)
+
+
+def dithered_table(levels: int, keep: float) -> CertifiedTable:
+    """Randomized rounding, replaced by a uniform output with odds 1 - keep: a continuous law."""
+    values = np.linspace(-1.0, 1.0, levels) / keep
+    law = Law.from_knots(values, values * keep, keep * np.eye(levels) + (1.0 - keep) / levels)
+    return CertifiedTable.from_law(law, Codebook.from_values(values), law.epsilon + 1e-6)
+
+
+TABLES = {
+    "one bit": lambda: dithered_table(2, 0.4),
+    "three levels": lambda: dithered_table(3, 0.4),
+    "rqm, 2 bits": lambda: rqm_table(2.7, 4, 0.22),
+    "rqm, 4 bits": lambda: rqm_table(1.5, 16, 0.3),
+    "8 bits": lambda: dithered_table(256, 0.5),
+}
+
+
+def inputs_of(table: CertifiedTable, most_pieces: int = 6) -> np.ndarray:
+    """Knots from both sides, points between them, and both ends of the range."""
+    law = table.law
+    chosen = np.unique(np.linspace(0, law.starts.size - 1, most_pieces).astype(int))
+    starts, ends = law.starts[chosen], law.ends[chosen]
+    between = [starts + share * (ends - starts) for share in (0.001, 0.37, 0.5, 0.98)]
+    before_ends = np.nextafter(ends, -np.inf)
+    return np.unique(np.clip(np.concatenate([starts, *between, before_ends, [-1.0, 1.0]]), -1.0, 1.0))
+
+
+def g_test(sampler: Sampler, x: np.ndarray, seed: int) -> float:
+    """Probability that an honest sampler is as far from the exact law at the inputs ``x``."""
+    stream = RandomStream.seeded(seed)
+    draws = DRAWS // x.size
+    expected = draws * sampler.table.law.pmf(x)
+    observed = np.array(
+        [
+            np.bincount(sampler.encode(np.full(draws, point), stream=stream), minlength=expected.shape[1])
+            for point in x
+        ]
+    )
+    # The chi-square law of the statistic needs some draws in each class.
+    assert expected[expected > 0.0].min() > 10.0
+    if np.any(observed[expected == 0.0]):
+        return 0.0
+    statistic = 2.0 * special.rel_entr(observed, expected).sum()
+    freedom = (expected > 0.0).sum() - x.size
+    return float(stats.chi2.sf(statistic, freedom))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_draws_follow_the_exact_law(name: str) -> None:
+    table = TABLES[name]()
+    assert g_test(Sampler(table), inputs_of(table), seed=1) > FAILURE_ODDS
+
+
+def low_thresholds(tables: Tables) -> Tables:
+    """Alias thresholds that are 1 % too low."""
+    below = np.uint32((1 << tables.shift) - 1)
+    threshold = tables.cells & below
+    return tables._replace(cells=(tables.cells & ~below) | (threshold - threshold // 100))
+
+
+def low_dither(tables: Tables) -> Tables:
+    """Row thresholds that are 5 % too low.
+
+    With 16 levels of RQM the two rows of a piece differ by little: 1 % of that is beyond 10^7 draws.
+    """
+    return tables._replace(scales=tables.scales * 0.95)
+
+
+@pytest.mark.parametrize("broken", [low_thresholds, low_dither])
+@pytest.mark.parametrize("name", TABLES)
+def test_a_broken_kernel_is_caught(name: str, broken: Callable[[Tables], Tables]) -> None:
+    table = TABLES[name]()
+    sampler = Sampler(table)
+    sampler._tables = broken(sampler._tables)
+    assert g_test(sampler, inputs_of(table), seed=1) < FAILURE_ODDS
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_mean_is_unbiased_at_every_input(name: str) -> None:
+    table = TABLES[name]()
+    sampler, stream = Sampler(table), RandomStream.seeded(2)
+    x = inputs_of(table, most_pieces=2)
+    draws = DRAWS // x.size
+    deviations = table.law.error_at(x, power=2) ** 0.5
+    for point, deviation in zip(x, deviations, strict=True):
+        indices = sampler.encode(np.full(draws, 0.3 * point), clip=0.3, stream=stream)
+        counts = np.bincount(indices, minlength=table.codebook.num_levels)
+        mean = table.codebook.decode(np.arange(counts.size), clip=0.3) @ counts / draws
+        assert abs(mean - 0.3 * point) < 5.0 * 0.3 * deviation / draws**0.5
+
+
+def test_the_mean_is_unbiased_over_an_update() -> None:
+    table = TABLES["rqm, 2 bits"]()
+    x = np.random.default_rng(0).uniform(-1.0, 1.0, DRAWS).astype(np.float32)
+    indices = Sampler(table).encode(x, stream=RandomStream.seeded(3), threads=2)
+    errors = table.codebook.decode(indices) - x
+    assert abs(errors.mean()) < 5.0 * errors.std() / DRAWS**0.5
+    # And the error is as large as the law says: the audit and the sampler agree.
+    assert errors.std() ** 2 == pytest.approx(table.law.mse(), rel=3e-3)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 1 << 15])
+def test_neighbouring_draws_are_independent(lag: int) -> None:
+    table = TABLES["rqm, 2 bits"]()
+    indices = Sampler(table).encode(np.full(DRAWS // 2, 0.1), stream=RandomStream.seeded(4))
+    # Pairs that share no draw: blocks of 2 lag, first half with second half.
+    blocks = indices[: indices.size // (2 * lag) * 2 * lag].reshape(-1, 2, lag)
+    first, second = blocks[:, 0].ravel(), blocks[:, 1].ravel()
+    observed = np.bincount(4 * first + second, minlength=16)
+    row = table.law.pmf(0.1)[0]
+    statistic = 2.0 * special.rel_entr(observed, first.size * np.outer(row, row).ravel()).sum()
+    assert stats.chi2.sf(statistic, 15) > FAILURE_ODDS
+
+
+def test_the_rqm_of_these_tests_is_the_known_one() -> None:
+    law = rqm_table(2.7, 4, 0.22).law
+    assert law.epsilon == pytest.approx(0.99877, abs=1e-5)
+    assert law.mse() == pytest.approx(4.98059, abs=1e-5)
