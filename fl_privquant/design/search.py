@@ -1,7 +1,8 @@
 """Bin search: the output values that suit an epsilon, a number of levels and a density best.
 
 The linear program is inside: it gives the best law for given values and (free family) the slope of
-its optimum in each value, so that values descend by L-BFGS; other families go by Nelder-Mead.
+its optimum in each value, so that values descend by L-BFGS; other families go by Nelder-Mead, with
+many levels over the outermost value and one exponent that bends an even spacing.
 Symmetric densities get symmetric values. On a lattice the shape is an integer vector: few shapes are
 all tried, of many the continuous optimum is rounded to each lattice and improved integer by integer;
 only the scale is then continuous. Everything is deterministic.
@@ -17,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +40,7 @@ _SHAPE_STEP = 1e-6
 _MANY_SHAPES = 12
 _FINALISTS = 4
 _GAIN = 1e-5
+_FEW_LEVELS = 5
 _START_BEYOND = 1.12
 
 
@@ -63,6 +66,8 @@ class BinSearch:
         Bounds for the moduli of the outermost values.
     typical
         (m - 2,) where inputs usually are, to start asymmetric values from; None: symmetric values.
+    has_gradient
+        Whether evaluations come with a slope.
     """
 
     evaluate: Callable[[Floats], Evaluation]
@@ -70,6 +75,7 @@ class BinSearch:
     least: float
     most: float
     typical: Floats | None = None
+    has_gradient: bool = True
     num_programs: int = field(default=0, init=False)
     best: float = field(default=math.inf, init=False)
     _tick: Callable[[], None] = field(default=lambda: None, init=False)
@@ -96,10 +102,12 @@ class BinSearch:
                 edges = np.array([-values[0], values[-1]])
                 shapes = self._rounded(values, max_code)
                 worth = {shape: self._worth(_values(shape, edges)) for shape in shapes}
-                shapes = sorted(shapes, key=lambda shape: worth[shape])[:_FINALISTS]
+                finalists = _FINALISTS if self.has_gradient else 1
+                shapes = sorted(shapes, key=lambda shape: worth[shape])[:finalists]
             scaled = [(shape, *self._search_edges(shape, edges)) for shape in shapes]
             shape, edges, worth_found = min(scaled, key=lambda entry: entry[2])
-            shape, edges = self._climb(shape, edges, worth_found, max_code)
+            if self.has_gradient:
+                shape, edges = self._climb(shape, edges, worth_found, max_code)
             return Codebook(np.array(shape), float(edges.sum()) / shape[-1], -float(edges[0]))
 
     def _search_shape(self) -> Floats:
@@ -147,6 +155,9 @@ class BinSearch:
                 yield np.full(2, edge), np.log(np.maximum(np.diff(values), 1e-2))
             return
         half = self.levels // 2
+        if self._bent:
+            yield np.full(1, self._clip(self.least * 1.5)), np.ones(1)
+            return
         shapes = [np.arange(1, half + 1) / half]
         if half > 1:
             outer = np.linspace(0.75, 1.0, half)
@@ -159,10 +170,21 @@ class BinSearch:
             gaps = np.exp(point[2:] - point[2:].max())
             fractions = np.concatenate([[0.0], np.cumsum(gaps)]) / gaps.sum()
             return np.asarray(-point[0] + (point[0] + point[1]) * fractions)
-        gaps = np.exp(point[1:] - point[1:].max())
-        half = point[0] * np.cumsum(gaps) / gaps.sum()
+        if self._bent:
+            count = self.levels // 2
+            even = (np.arange(count) + (1.0 if self.levels % 2 else 0.5)) / (
+                count - (0.0 if self.levels % 2 else 0.5)
+            )
+            half = point[0] * even ** max(float(point[1]), 0.05)
+        else:
+            gaps = np.exp(point[1:] - point[1:].max())
+            half = point[0] * np.cumsum(gaps) / gaps.sum()
         centre = [0.0] if self.levels % 2 else []
         return np.concatenate([-half[::-1], centre, half])
+
+    @property
+    def _bent(self) -> bool:
+        return not self.has_gradient and self.typical is None and self.levels > _FEW_LEVELS
 
     def _symmetric_shapes(self, max_code: int) -> list[tuple[int, ...]] | None:
         """All symmetric integer shapes, or None if there are too many to try."""
@@ -238,11 +260,14 @@ class BinSearch:
             return evaluation.objective, shifts @ gradient / (2.0 * _SHAPE_STEP)
 
         if start.size == 1:
-            tolerance = {"xatol": 1e-3 * bounds[0][0]}
+            tolerance: Any = {"xatol": 1e-3 * bounds[0][0]}
             optimize.minimize_scalar(
-                lambda edge: worth(np.array([edge])), bounds=bounds[0], method="bounded", options=tolerance
+                lambda edge: worth(np.array([edge])),
+                bounds=bounds[0],
+                method="bounded",
+                options=tolerance,
             )
-        elif self._evaluate(to_values(start)).gradient is not None:
+        elif self.has_gradient:
             optimize.minimize(
                 worth_and_slope,
                 start,

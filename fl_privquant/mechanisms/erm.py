@@ -38,7 +38,7 @@ from fl_privquant.table import CertifiedTable
 
 __all__ = ["ErmSpec", "design_erm", "erm_law"]
 
-_GAMMAS = np.concatenate([np.geomspace(1e-3, 30.0, 30)])
+_GAMMAS = np.geomspace(1e-3, 30.0, 30)
 _ROUNDING_ROOM = 1e-7
 
 
@@ -119,6 +119,7 @@ def _search(spec: ErmSpec) -> Codebook:
         spec.levels,
         least,
         spec.max_value if spec.max_value is not None else 4.0 * least,
+        has_gradient=False,
     )
     try:
         return search.lattice(spec.max_code or 2 * spec.levels - 1) if spec.lattice else search.continuous()

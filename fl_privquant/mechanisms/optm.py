@@ -160,6 +160,7 @@ def _search(spec: OptmSpec) -> Codebook:
         least,
         spec.max_value if spec.max_value is not None else 4.0 * least,
         None if spec.density.symmetric else _typical(spec.density, spec.levels),
+        has_gradient=spec.family == "free",
     )
     if not spec.lattice:
         return search.continuous()

@@ -184,7 +184,7 @@ def checked_bins(bins: tuple[float, ...] | None) -> tuple[float, ...] | None:
         raise InvalidSpecError(f"bins: {list(bins)} must be finite and increase strictly, without repeats")
     if values[0] > -1.0 or values[-1] < 1.0:
         raise InvalidSpecError(
-            f"bins: from {values[0]:g} to {values[-1]:g} do not cover [-1, 1], where inputs lie after clipping"
+            f"bins: from {values[0]:g} to {values[-1]:g} do not cover [-1, 1], where clipped inputs lie"
         )
     return tuple(bins)
 

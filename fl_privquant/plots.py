@@ -1,0 +1,124 @@
+"""Pictures of mechanisms: the law of one, and the error of several against the input.
+
+Needs matplotlib (``pip install fl-privquant[plot]``). A mechanism has the same colour everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fl_privquant.errors import PrivQuantError
+from fl_privquant.mechanisms.base import TableMechanism
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["COLOURS", "colour_of", "draw_error", "draw_law", "plot_errors", "plot_law", "pyplot", "save"]
+
+COLOURS = {
+    "optm": "#0b5fa5",
+    "optm paired": "#4d9bd6",
+    "optm independent": "#9cc9ec",
+    "rqm": "#d1495b",
+    "erm": "#edae49",
+    "mvu": "#66a182",
+    "pbm": "#8d6a9f",
+    "one_bit": "#5c5c5c",
+    "stochastic": "#a3a380",
+    "none": "#111111",
+    "discrete_laplace": "#b56576",
+    "discrete_gaussian": "#355070",
+    "skellam": "#6d597a",
+    "laplace": "#e29578",
+    "gaussian": "#83c5be",
+}
+"""One fixed colour a mechanism; variants after a space are shades of it."""
+
+_SPARE = ("#3d5a80", "#98c1d9", "#ee6c4d", "#293241", "#7f5539")
+
+
+def colour_of(label: str) -> str:
+    """The fixed colour of a mechanism, by its name or by its name and a variant."""
+    for key in (label, label.split(" ")[0]):
+        if key in COLOURS:
+            return COLOURS[key]
+    return _SPARE[sum(map(ord, label)) % len(_SPARE)]
+
+
+def draw_law(axes: Axes, mechanism: TableMechanism) -> None:
+    """Draw p(x, i) against x, one line an output; jumps at bins are shown as jumps."""
+    import matplotlib as mpl
+
+    law = mechanism.law
+    shades = mpl.colormaps["viridis"](np.linspace(0.05, 0.92, law.num_levels))
+    for i, value in enumerate(law.values):
+        for k in range(law.starts.size):
+            axes.plot(
+                [law.starts[k], law.ends[k]],
+                [law.start_rows[k, i], law.end_rows[k, i]],
+                color=shades[i],
+                linewidth=1.8,
+                label=f"{value:+.3g}" if k == 0 and law.num_levels <= 16 else None,
+            )
+    axes.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x", ylabel="probability of the output")
+    axes.set_title(
+        f"{mechanism.name}: certified ε {mechanism.epsilon:.4g}\nper coordinate and release, local view",
+        fontsize=10,
+    )
+    if law.num_levels <= 16:
+        axes.legend(title="output", fontsize=8, ncols=2 if law.num_levels > 4 else 1)
+
+
+def draw_error(axes: Axes, mechanisms: Mapping[str, TableMechanism], power: int = 1) -> None:
+    """Draw the expected error of each mechanism against the input."""
+    # Tuned peers often coincide: thinner lines on top let the ones below be seen.
+    widths = np.linspace(4.5, 1.5, len(mechanisms))
+    for width, (label, mechanism) in zip(widths, mechanisms.items(), strict=True):
+        x = np.unique(np.concatenate([np.linspace(-1.0, 1.0, 801), mechanism.law.starts, mechanism.law.ends]))
+        error = mechanism.law.error_at(x, power)
+        axes.plot(x, error, color=colour_of(label), linewidth=width, label=label)
+    kind = "absolute" if power == 1 else "squared"
+    axes.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x", ylabel=f"expected {kind} error")
+    axes.legend(fontsize=8, loc="lower left")
+
+
+def plot_law(mechanism: TableMechanism, path: Path) -> Path:
+    """Write the law of a mechanism to a PNG or PDF file."""
+    plt = pyplot()
+    figure, axes = plt.subplots(figsize=(5.4, 3.8), layout="constrained")
+    draw_law(axes, mechanism)
+    return save(figure, path)
+
+
+def plot_errors(mechanisms: Mapping[str, TableMechanism], path: Path, title: str = "") -> Path:
+    """Write the absolute and the squared error of several mechanisms to a PNG or PDF file."""
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.8), layout="constrained")
+    for power, each in enumerate(axes, start=1):
+        draw_error(each, mechanisms, power)
+    figure.suptitle(title, fontsize=11)
+    return save(figure, path)
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, drawing to files, or a clear error where it is not installed."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise PrivQuantError("plots need matplotlib: pip install 'fl-privquant[plot]'") from error
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Write a figure and close it; the ending of the path says in which format."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=160)
+    pyplot().close(figure)
+    return path

@@ -1,0 +1,40 @@
+"""``python -m simulations.paper table1 | table2 | figure-scalar-error``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.paper import scalar
+
+app = typer.Typer(help="The experiments of the paper, one command each.", no_args_is_help=True)
+
+
+@app.command()
+def table1() -> None:
+    """Mean absolute error of scalar inputs, uniform."""
+    scalar.print_rows(
+        scalar.table1(), "Table 1: x uniform on [-1, 1], 4 levels; ε per coordinate, one release, local view"
+    )
+
+
+@app.command()
+def table2() -> None:
+    """Mean absolute error of scalar inputs from N(0.5, σ)."""
+    scalar.print_rows(
+        scalar.table2(), "Table 2: x from N(0.5, σ), 4 levels, ε = 1 per coordinate, one release, local view"
+    )
+
+
+@app.command("figure-scalar-error")
+def figure_scalar_error(
+    output: Annotated[Path, typer.Option(help="PNG or PDF file.")] = Path("outputs/paper/scalar-error.png"),
+) -> None:
+    """Absolute error against the input at three epsilons."""
+    print(f"drawn to {scalar.figure_scalar_error(output)}")
+
+
+if __name__ == "__main__":
+    app()
