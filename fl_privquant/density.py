@@ -26,6 +26,9 @@ Floats = NDArray[np.float64]
 _CUBIC_NODES, _CUBIC_WEIGHTS = np.polynomial.legendre.leggauss(2)
 _SMOOTH_NODES, _SMOOTH_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
+_TAILS = np.geomspace(1e-12, 1e-2, 6)
+_PANEL_SHARES = np.concatenate([_TAILS, np.linspace(0.0, 1.0, 65)[1:-1], 1.0 - _TAILS])
+
 
 class Density(ABC):
     """A distribution of inputs, clipped to [-1, 1] just as the encoder clips them."""
@@ -99,7 +102,7 @@ class DistributionDensity(Density):
 
     def quadrature(self, breaks: Floats) -> tuple[Floats, Floats]:
         # Quantiles as extra panels: a density of width 0.01 needs its nodes where its mass is.
-        quantiles = self.distribution.ppf(np.linspace(0.0, 1.0, 65)[1:-1])
+        quantiles = self.distribution.ppf(_PANEL_SHARES)
         inside = quantiles[(quantiles > -1.0) & (quantiles < 1.0)]
         panels = np.unique(np.concatenate([breaks, inside, np.linspace(-1.0, 1.0, 17)]))
         nodes, widths = _panels(panels, _SMOOTH_NODES, _SMOOTH_WEIGHTS)

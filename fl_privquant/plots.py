@@ -76,13 +76,14 @@ def draw_law(axes: Axes, mechanism: TableMechanism) -> None:
 def draw_error(axes: Axes, mechanisms: Mapping[str, TableMechanism], power: int = 1) -> None:
     """Draw the expected error of each mechanism against the input."""
     # Tuned peers often coincide: thinner lines on top let the ones below be seen.
-    widths = np.linspace(4.5, 1.5, len(mechanisms))
+    widths = np.linspace(4.0, 1.6, len(mechanisms))
     for width, (label, mechanism) in zip(widths, mechanisms.items(), strict=True):
         x = np.unique(np.concatenate([np.linspace(-1.0, 1.0, 801), mechanism.law.starts, mechanism.law.ends]))
         error = mechanism.law.error_at(x, power)
         axes.plot(x, error, color=colour_of(label), linewidth=width, label=label)
     kind = "absolute" if power == 1 else "squared"
     axes.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x", ylabel=f"expected {kind} error")
+    axes.set_xticks([-1, -0.5, 0, 0.5, 1])
     axes.legend(fontsize=8, loc="lower left")
 
 

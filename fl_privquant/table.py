@@ -38,6 +38,8 @@ COVERAGE_TOLERANCE = 1e-8
 _MAX_PIECES = 1 << 20
 # Columns whose probability is everywhere below this many units are solver dust, not outputs.
 _DUST = 16
+# Rounding moves a probability by some units of 2^-32, times e^epsilon; more would be another law.
+_MOST_MOVED = 1e-4
 # Beyond this many levels only the roomiest entries take part in correcting a row's mean.
 _CORRECTION_ENTRIES = 24
 
@@ -173,6 +175,12 @@ class CertifiedTable:
         for row, target in zip(weights, target_codes.tolist(), strict=True):
             _settle_sum(row, lower, upper, codebook.codes, target)
             _settle_mean(row, lower, upper, codebook.codes, target)
+        moved = float(np.abs(weights / TOTAL_WEIGHT - rows).max())
+        if moved > _MOST_MOVED:
+            raise CertificationError(
+                f"a probability would have to move by {moved:.2g} to fit into epsilon {epsilon:g}; design "
+                "the law for that epsilon"
+            )
         return cls(codebook, weights, start_rows, end_rows).certify(epsilon)
 
 
@@ -223,7 +231,9 @@ def _bounds(rows: Floats, epsilon: float) -> tuple[Ints, Ints]:
     largest, smallest = rows.max(axis=0) * TOTAL_WEIGHT, rows.min(axis=0) * TOTAL_WEIGHT
     if math.isinf(epsilon):
         return np.zeros(rows.shape[1], np.int64), np.full(rows.shape[1], TOTAL_WEIGHT, np.int64)
-    lower = np.maximum(np.floor(smallest), 1.0)
+    # What a column leaves of epsilon is room to round in, half of it below and half above.
+    spare = np.maximum(math.exp(epsilon) * smallest / np.maximum(largest, 1.0), 1.0)
+    lower = np.maximum(np.floor(smallest / np.sqrt(spare)), 1.0)
     upper = np.floor(np.minimum(lower * math.exp(epsilon) * (1.0 - 1e-15), TOTAL_WEIGHT))
     dust = largest < _DUST
     lower[dust] = upper[dust] = 0.0

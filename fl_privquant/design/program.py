@@ -23,7 +23,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Solution:
-    """An optimal point: ``x`` the variables, ``objective`` its cost, ``duals`` of the rows by name."""
+    """An optimal point: ``x`` the variables, ``objective`` its cost, ``duals`` of the named rows."""
 
     x: NDArray[np.float64]
     objective: float
@@ -44,6 +44,7 @@ class LinearProgram:
         self._problem = pulp.LpProblem("design", pulp.LpMinimize)
         self._columns: list[Any] = []
         self._costs: list[float] = []
+        self._named: dict[str, Any] = {}
 
     def variables(
         self,
@@ -56,7 +57,7 @@ class LinearProgram:
         first = len(self._columns)
         for i, cost in enumerate(costs):
             # Names sort as numbers do: PuLP orders variables by name.
-            self._columns.append(pulp.LpVariable(f"v{first + i:09d}_{prefix}", lower, upper))
+            self._columns.append(self._problem.add_variable(f"v{first + i:09d}_{prefix}", lower, upper))
             self._costs.append(float(cost))
         return range(first, len(self._columns))
 
@@ -95,7 +96,7 @@ class LinearProgram:
         if status != "Optimal" or self._problem.sol_status != pulp.LpSolutionOptimal:
             raise PrivQuantError(f"the solver ({method}) stopped with status {status!r}, not 'Optimal'")
         x = np.array([column.varValue for column in self._columns], dtype=np.float64)
-        duals = {name: row.pi for name, row in self._problem.constraints.items()}
+        duals = {name: float(row.pi) for name, row in self._named.items()}
         return Solution(x, float(np.dot(x, self._costs)), duals)
 
     def _add(self, terms: Sequence[tuple[int, float]], sense: int, bound: float, name: str | None) -> None:
@@ -104,12 +105,16 @@ class LinearProgram:
         for i, coefficient in terms:
             merged[i] = merged.get(i, 0.0) + coefficient
         expression = pulp.LpAffineExpression([(self._columns[i], c) for i, c in merged.items()])
-        self._problem.addConstraint(pulp.LpConstraint(expression, sense, rhs=bound), name)
+        row = pulp.LpConstraint(expression, sense, rhs=bound)
+        self._problem.addConstraint(row, name)
+        if name is not None:
+            self._named[name] = row
 
 
 def _solver(method: Method) -> Any:
     if method == "cbc":
-        return pulp.PULP_CBC_CMD(msg=False, options=[f"primalT {_TOLERANCE}", f"dualT {_TOLERANCE}"])
+        options = [f"primalT {_TOLERANCE}", f"dualT {_TOLERANCE}"]
+        return pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False, options=options)
     return pulp.HiGHS(
         msg=False,
         solver=method,

@@ -260,6 +260,7 @@ class BinSearch:
             return evaluation.objective, shifts @ gradient / (2.0 * _SHAPE_STEP)
 
         if start.size == 1:
+            worth(np.array([bounds[0][0]]))  # the bounded search below never looks at an end
             tolerance: Any = {"xatol": 1e-3 * bounds[0][0]}
             optimize.minimize_scalar(
                 lambda edge: worth(np.array([edge])),

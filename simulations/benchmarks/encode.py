@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from fl_privquant.codebook import Codebook
 from fl_privquant.law import Law
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.table import CertifiedTable
+from simulations.benchmarks.measure import Call, Row, best_seconds, print_rows
 
 __all__ = ["Row", "run"]
 
@@ -32,35 +28,12 @@ ROUNDS = 7
 # The other encoders take n x m temporaries: blocks keep these in cache, which is to their advantage.
 BLOCK = 1 << 16
 
-Encoder = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measurement beside its target."""
-
-    name: str
-    measured: float
-    target: float
-    at_least: bool = True
-
-    @property
-    def holds(self) -> bool:
-        """Whether the target is met."""
-        return self.measured >= self.target if self.at_least else self.measured <= self.target
-
 
 def run() -> list[Row]:
     """Every measurement of encoding beside its target, printed as a table."""
     rows = [row for levels in LEVELS for row in _throughput(levels)]
     rows.append(_memory())
-    view = Table(title=f"encode: secure stream, one thread, {COORDINATES:.0e} float32")
-    for column in ("what", "measured", "target", ""):
-        view.add_column(column, justify="left" if column == "what" else "right")
-    for row in rows:
-        bound = f"{'>=' if row.at_least else '<='} {row.target:g}"
-        view.add_row(row.name, f"{row.measured:.2f}", bound, "holds" if row.holds else "[red]missed[/red]")
-    Console().print(view)
+    print_rows(f"encode: secure stream, one thread, {COORDINATES:.0e} float32", rows)
     return rows
 
 
@@ -78,31 +51,18 @@ def _throughput(levels: int) -> list[Row]:
     generator = np.random.default_rng(0)
     update = generator.normal(0.0, 0.3, COORDINATES).astype(np.float32)
     uniforms = np.empty(COORDINATES)
-    encode: Encoder = lambda: sampler.encode(update)  # noqa: E731
-    fill: Encoder = lambda: generator.random(out=uniforms)  # noqa: E731
-    own, filled = _best_seconds([encode, fill], ROUNDS)
+    encode: Call = lambda: sampler.encode(update)  # noqa: E731
+    fill: Call = lambda: generator.random(out=uniforms)  # noqa: E731
+    own, filled = best_seconds([encode, fill], ROUNDS)
     rows = [Row(f"m = {levels}: speed against numpy's fill of as many float64", filled / own, 0.5)]
-    others: dict[str, Encoder] = {"numpy": lambda: numpy_encode(table.law, update, generator)}
+    others: dict[str, Call] = {"numpy": lambda: numpy_encode(table.law, update, generator)}
     torch_encode = _torch_encoder(table.law, update)
     if torch_encode is not None:
         others["torch"] = torch_encode
     for name, other in others.items():
-        own, theirs = _best_seconds([encode, other], 2)
+        own, theirs = best_seconds([encode, other], 2)
         rows.append(Row(f"m = {levels}: speed against the same law in {name}", theirs / own, 8.0))
     return rows
-
-
-def _best_seconds(calls: list[Encoder], rounds: int) -> list[float]:
-    """The shortest time of each call, taking turns so that all meet the same machine."""
-    best = [float("inf")] * len(calls)
-    for turn in range(rounds + 1):
-        for i, call in enumerate(calls):
-            start = time.perf_counter()
-            call()
-            # The first turn compiles and warms up.
-            if turn:
-                best[i] = min(best[i], time.perf_counter() - start)
-    return best
 
 
 def numpy_encode(law: Law, x: NDArray[np.float32], generator: np.random.Generator) -> NDArray[np.uint8]:
@@ -124,7 +84,7 @@ def numpy_encode(law: Law, x: NDArray[np.float32], generator: np.random.Generato
     return out
 
 
-def _torch_encoder(law: Law, update: NDArray[np.float32]) -> Encoder | None:
+def _torch_encoder(law: Law, update: NDArray[np.float32]) -> Call | None:
     """The same in torch on one thread; None where torch is not installed."""
     try:
         import torch

@@ -7,12 +7,7 @@ packbits (which knows one bit only) and against encoding. All in one process, in
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from fl_privquant.codec.pack import (
     bits_per_coordinate,
@@ -23,7 +18,8 @@ from fl_privquant.codec.pack import (
     unpack_indices,
 )
 from fl_privquant.sampling.kernel import Sampler
-from simulations.benchmarks.encode import Row, dithered_table
+from simulations.benchmarks.encode import dithered_table
+from simulations.benchmarks.measure import Call, Row, best_seconds, print_rows
 
 __all__ = ["run"]
 
@@ -33,8 +29,6 @@ WIDTHS = (11, 16, 20, 32)
 ROUNDS = 7
 # Far below what is measured: a layout that loses its vector code falls below this, noise does not.
 SHARE_OF_COPY = 0.05
-
-Call = Callable[[], object]
 
 
 def run() -> list[Row]:
@@ -46,13 +40,7 @@ def run() -> list[Row]:
         rows += _codes(width)
     share = packed_size(10**6, num_levels=4) / (4 * 10**6)
     rows.append(Row("2 bits: bytes against float32, 10^6 coordinates", share, 1 / 15, at_least=False))
-    view = Table(title=f"wire: one thread, {COORDINATES:.0e} coordinates")
-    for column in ("what", "measured", "target", ""):
-        view.add_column(column, justify="left" if column == "what" else "right")
-    for row in rows:
-        bound = f"{'>=' if row.at_least else '<='} {row.target:.3g}"
-        view.add_row(row.name, f"{row.measured:.3f}", bound, "holds" if row.holds else "[red]missed[/red]")
-    Console().print(view)
+    print_rows(f"wire: one thread, {COORDINATES:.0e} coordinates", rows)
     return rows
 
 
@@ -64,14 +52,15 @@ def _two_bits() -> list[Row]:
     payload = pack_indices(indices, 4)
     bits = indices & 1
     packed_bits = np.packbits(bits)
-    encode, pack, unpack, packbits, unpackbits = _best_seconds(
+    encode, pack, unpack, packbits, unpackbits = best_seconds(
         [
             lambda: sampler.encode(update),
             lambda: pack_indices(indices, 4),
             lambda: unpack_indices(payload, 4, COORDINATES),
             lambda: np.packbits(bits),
             lambda: np.unpackbits(packed_bits),
-        ]
+        ],
+        ROUNDS,
     )
     return [
         Row("2 bits: speed of pack against encode", encode / pack, 1.0),
@@ -105,7 +94,7 @@ def _codes(width: int) -> list[Row]:
 
 
 def _against_copy(layout: str, copy: Call, pack: Call, unpack: Call) -> list[Row]:
-    copied, packed, unpacked = _best_seconds([copy, pack, unpack])
+    copied, packed, unpacked = best_seconds([copy, pack, unpack], ROUNDS)
     return [
         Row(
             f"{layout}: {name} ({1e9 * seconds / COORDINATES:.2f} ns) against a copy",
@@ -114,16 +103,3 @@ def _against_copy(layout: str, copy: Call, pack: Call, unpack: Call) -> list[Row
         )
         for name, seconds in (("pack", packed), ("unpack", unpacked))
     ]
-
-
-def _best_seconds(calls: list[Call]) -> list[float]:
-    """The shortest time of each call, taking turns so that all meet the same machine."""
-    best = [float("inf")] * len(calls)
-    for turn in range(ROUNDS + 1):
-        for i, call in enumerate(calls):
-            start = time.perf_counter()
-            call()
-            # The first turn compiles and warms up.
-            if turn:
-                best[i] = min(best[i], time.perf_counter() - start)
-    return best

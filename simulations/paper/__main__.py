@@ -9,6 +9,8 @@ import typer
 
 from simulations.paper import scalar
 
+FIGURES = Path(__file__).parent / "figures"
+
 app = typer.Typer(help="The experiments of the paper, one command each.", no_args_is_help=True)
 
 
@@ -30,7 +32,7 @@ def table2() -> None:
 
 @app.command("figure-scalar-error")
 def figure_scalar_error(
-    output: Annotated[Path, typer.Option(help="PNG or PDF file.")] = Path("outputs/paper/scalar-error.png"),
+    output: Annotated[Path, typer.Option(help="PNG or PDF file.")] = FIGURES / "scalar-error.png",
 ) -> None:
     """Absolute error against the input at three epsilons."""
     print(f"drawn to {scalar.figure_scalar_error(output)}")

@@ -1,0 +1,94 @@
+"""How long designs take: in single linear programs, in the solver's own time, and from the cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+import fl_privquant as pq
+from fl_privquant.density import UniformDensity
+from fl_privquant.design import program
+from fl_privquant.design.free import design_free, place_knots
+from simulations.benchmarks.measure import Row, best_seconds, print_rows
+
+__all__ = ["run"]
+
+ROUNDS = 3
+
+
+def run() -> list[Row]:
+    """Every measurement of designing beside its target, printed as a table."""
+    rows = [_search(), _model_building(), _cached()]
+    print_rows("design", rows)
+    return rows
+
+
+def _search() -> Row:
+    """A whole design, bins searched, against one program of the kind that the result comes from."""
+    mechanism = pq.design("optm", epsilon=1.0, bits=2, cache=False)
+    knots = place_knots(mechanism.values, 33)
+    search, single = best_seconds(
+        [
+            lambda: pq.design("optm", epsilon=1.0, bits=2, cache=False),
+            lambda: design_free(mechanism.values, 1.0, UniformDensity(), 2, knots),
+        ],
+        ROUNDS,
+    )
+    return Row(
+        "2-bit free design, bins searched, in single programs", search / single, 300.0, at_least=False
+    )
+
+
+def _model_building() -> Row:
+    """The whole of a 64-level program, PuLP included, against the time inside HiGHS."""
+    values = np.linspace(-3.0, 3.0, 64)
+    knots = place_knots(values, 129)
+    inside: list[float] = []
+    solver = program._solver
+
+    def timed(method: program.Method) -> object:
+        made = solver(method)
+        call = made.callSolver
+
+        def call_solver(problem: object) -> None:
+            call(problem)
+            inside.append(problem.solverModel.getRunTime())  # type: ignore[attr-defined]
+
+        made.callSolver = call_solver
+        return made
+
+    program._solver = timed  # type: ignore[assignment]
+    try:
+        (whole,) = best_seconds([lambda: design_free(values, 1.0, UniformDensity(), 2, knots, "ipm")], ROUNDS)
+    finally:
+        program._solver = solver
+    return Row("64-level free program, in HiGHS' own time for it", whole / min(inside), 1.5, at_least=False)
+
+
+_LOAD = """
+import time, fl_privquant as pq
+start = time.perf_counter()
+pq.design("optm", epsilon=1.0, bits=2)
+print(1e3 * (time.perf_counter() - start))
+"""
+
+
+def _cached() -> Row:
+    """A design that is in the cache, in a new process: the best of several, after import."""
+    with tempfile.TemporaryDirectory() as directory:
+        times = [
+            float(
+                subprocess.run(
+                    [sys.executable, "-c", _LOAD],
+                    env={"FL_PRIVQUANT_CACHE": directory, "PATH": ""},
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                ).stdout
+            )
+            for _ in range(4)
+        ]
+    return Row("a cached design, milliseconds after import", min(times[1:]), 20.0, at_least=False)

@@ -1,0 +1,40 @@
+"""What all tests share: a design cache of their own, and a few laws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from fl_privquant.law import Law
+
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_design_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Designs of the suite are neither read from nor left in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FL_PRIVQUANT_CACHE", str(tmp_path_factory.mktemp("designs")))
+        yield
+
+
+def random_law(seed: int, levels: int, num_knots: int) -> Law:
+    """An unbiased continuous law: each row splits its mass between pairs of values around its knot."""
+    rng = np.random.default_rng(seed)
+    inner = np.sort(rng.uniform(-2.5, 2.5, levels - 2))
+    values = np.concatenate([[-3.0], inner, [3.0]])
+    knots = np.linspace(-1.0, 1.0, num_knots)
+    rows = np.zeros((num_knots, levels))
+    for k, knot in enumerate(knots):
+        for low in np.flatnonzero(values < knot):
+            for high in np.flatnonzero(values > knot):
+                weight = rng.uniform(0.1, 1.0)
+                share = (knot - values[low]) / (values[high] - values[low])
+                rows[k, low] += weight * (1.0 - share)
+                rows[k, high] += weight * share
+        rows[k] /= rows[k].sum()
+    return Law.from_knots(values, knots, rows)

@@ -1,0 +1,165 @@
+"""What every registered mechanism must do: a new one is covered as soon as it is registered."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fl_privquant as pq
+from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.registry import entry
+
+
+def typical(name: str, epsilon: float = 1.0, **parameters: Any) -> Any:
+    fields = {field.name for field in dataclasses.fields(entry(name).spec)}
+    wanted = {"epsilon": epsilon, **parameters}
+    return pq.design(name, **{key: value for key, value in wanted.items() if key in fields})
+
+
+@pytest.fixture(params=pq.mechanisms())
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def mechanism(name: str) -> Any:
+    return typical(name)
+
+
+def private(name: str) -> bool:
+    return "epsilon" in {field.name for field in dataclasses.fields(entry(name).spec)}
+
+
+def test_epsilon_is_certified_at_most_what_was_asked(name: str, mechanism: Any) -> None:
+    assert mechanism.name == name
+    if private(name):
+        assert 0.5 < mechanism.epsilon <= 1.0
+        assert 0.0 <= mechanism.delta < 1e-4
+    else:
+        assert mechanism.epsilon == math.inf
+
+
+def test_more_privacy_costs_accuracy(name: str) -> None:
+    if not private(name):
+        pytest.skip("has no privacy parameter")  # nothing to compare
+    errors = [typical(name, epsilon).mse() for epsilon in (0.8, 1.5, 3.0)]
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_round_trip_through_bytes(mechanism: Any) -> None:
+    blob = mechanism.to_bytes()
+    again = pq.Mechanism.from_bytes(blob)
+    assert type(again) is type(mechanism)
+    assert again.to_bytes() == blob
+    assert (again.epsilon, again.delta, again.mse()) == (mechanism.epsilon, mechanism.delta, mechanism.mse())
+    assert again.bits_per_coordinate == mechanism.bits_per_coordinate
+
+
+def test_damaged_bytes_raise(mechanism: Any) -> None:
+    blob = mechanism.to_bytes()
+    for at in range(0, len(blob), max(1, len(blob) // 97)):
+        damaged = bytearray(blob)
+        damaged[at] ^= 0x10
+        with pytest.raises(CertificationError):
+            pq.Mechanism.from_bytes(bytes(damaged))
+    for end in (0, 3, 20, len(blob) // 2, len(blob) - 1):
+        with pytest.raises(CertificationError):
+            pq.Mechanism.from_bytes(blob[:end])
+
+
+def test_estimates_are_unbiased(mechanism: Any) -> None:
+    x = np.linspace(-0.1, 0.1, 5)
+    draws = 40_000
+    stream = pq.RandomStream.seeded(11)
+    estimates = mechanism.decode(mechanism.encode(np.tile(x, (draws, 1)), clip=0.1, rng=stream), clip=0.1)
+    spread = estimates.std(axis=0) + 1e-12
+    # 6 standard errors: for 5 inputs and some 20 mechanisms, odds below 1e-6 of a false alarm.
+    assert np.all(np.abs(estimates.mean(axis=0) - x) < 6 * spread / math.sqrt(draws))
+
+
+def test_the_exact_error_is_what_draws_show(mechanism: Any) -> None:
+    x = np.linspace(-1.0, 1.0, 200_001)
+    estimates = mechanism.decode(mechanism.encode(x, rng=pq.RandomStream.seeded(5)))
+    squared, absolute = (estimates - x) ** 2, np.abs(estimates - x)
+    assert squared.mean() == pytest.approx(mechanism.mse(), abs=7 * squared.std() / math.sqrt(x.size) + 1e-9)
+    assert absolute.mean() == pytest.approx(
+        mechanism.mae(), abs=7 * absolute.std() / math.sqrt(x.size) + 1e-9
+    )
+
+
+def test_a_sum_of_codes_decodes_to_the_mean(mechanism: Any) -> None:
+    if not mechanism.summable:
+        pytest.skip("its updates are not integers to be summed")
+    num_clients = 1 if mechanism.parameters.get("num_clients") == 1 else 7
+    x = np.random.default_rng(0).uniform(-1, 1, (num_clients, 300))
+    indices = mechanism.encode(x, rng=pq.RandomStream.seeded(3))
+    codes = mechanism.to_codes(indices)
+    modulus = 1 << mechanism.sum_bits(num_clients)
+    assert codes.min() >= 0
+    assert codes.max() < modulus
+    mean = mechanism.decode_sum(codes.sum(axis=0) % modulus, num_clients)
+    assert mean == pytest.approx(mechanism.decode(indices).mean(axis=0), abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3, 4)])
+def test_any_shape_and_precision(mechanism: Any, shape: tuple[int, ...], dtype: type) -> None:
+    x = np.full(shape, 0.25, dtype)
+    encoded = mechanism.encode(x, rng=pq.RandomStream.seeded(1))
+    assert encoded.shape == shape
+    assert mechanism.decode(encoded).shape == shape
+
+
+def test_the_same_seed_gives_the_same_codes(mechanism: Any) -> None:
+    x = np.linspace(-1, 1, 70_000).astype(np.float32)
+    first, second = (mechanism.encode(x, rng=pq.RandomStream.seeded(9, round=2)) for _ in range(2))
+    assert np.array_equal(first, second)
+    threaded = mechanism.encode(x, rng=pq.RandomStream.seeded(9, round=2), threads=2)
+    assert np.array_equal(first, threaded)
+
+
+def test_by_default_codes_are_not_repeatable(name: str, mechanism: Any) -> None:
+    if name == "none":
+        pytest.skip("draws nothing")
+    x = np.zeros(4096) + 0.013
+    assert not np.array_equal(mechanism.encode(x), mechanism.encode(x))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(mechanism: Any, bad: float) -> None:
+    with pytest.raises(InvalidUpdateError):
+        mechanism.encode(np.array([0.1, bad]))
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, np.nan, np.inf])
+def test_a_bad_clip_is_refused(mechanism: Any, clip: float) -> None:
+    with pytest.raises(InvalidSpecError, match="clip"):
+        mechanism.encode(np.zeros(3), clip=clip)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, np.nan, np.inf, "one"])
+def test_a_bad_epsilon_is_refused(name: str, epsilon: Any) -> None:
+    if not private(name):
+        pytest.skip("has no privacy parameter")
+    with pytest.raises(InvalidSpecError, match="epsilon"):
+        typical(name, epsilon)
+
+
+def test_an_unknown_parameter_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSpecError, match="not a parameter of"):
+        pq.design(name, epsilom=1.0)
+
+
+def test_forged_claims_raise(mechanism: Any) -> None:
+    """A table that claims less loss than it has is refused, however well-formed its bytes."""
+    if not isinstance(mechanism, TableMechanism) or math.isinf(mechanism.epsilon):
+        pytest.skip("its own tests forge it")
+    forged = TableMechanism(mechanism.name, mechanism.table, mechanism.epsilon)
+    object.__setattr__(forged, "claimed_epsilon", mechanism.epsilon * 0.999999)
+    with pytest.raises(CertificationError, match="above the claimed"):
+        pq.Mechanism.from_bytes(forged.to_bytes())

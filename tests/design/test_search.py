@@ -1,0 +1,83 @@
+"""Bin search: the figures to reach, on the lattice and off it; determinism; caps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fl_privquant as pq
+from fl_privquant.design.free import least_outer_value
+from fl_privquant.errors import InfeasibleDesignError
+
+
+def best(**parameters: object) -> pq.Mechanism:
+    return pq.design("optm", family="free", **parameters)
+
+
+@pytest.mark.parametrize(("epsilon", "bound"), [(0.5, 16.14), (1.0, 4.065), (1.5, 1.635), (3.0, 0.299)])
+def test_two_bits_on_a_lattice(epsilon: float, bound: float) -> None:
+    mechanism = best(epsilon=epsilon, bits=2, max_code=7)
+    assert mechanism.epsilon <= epsilon
+    assert mechanism.codes.max() <= 7
+    assert mechanism.mse() <= bound
+
+
+@pytest.mark.parametrize(("epsilon", "bound"), [(0.5, 16.06), (1.0, 3.92), (1.5, 1.58), (3.0, 0.275)])
+def test_three_bits_off_the_lattice(epsilon: float, bound: float) -> None:
+    mechanism = best(epsilon=epsilon, bits=3, lattice=False)
+    assert mechanism.epsilon <= epsilon
+    assert mechanism.mse() <= bound
+
+
+@pytest.mark.parametrize(("epsilon", "bound"), [(0.5, 3.56), (1.0, 1.61), (1.5, 0.985)])
+def test_absolute_error_with_the_default_cap(epsilon: float, bound: float) -> None:
+    mechanism = best(epsilon=epsilon, bits=2, objective="mae", lattice=False)
+    assert mechanism.epsilon <= epsilon
+    assert mechanism.mae() <= bound
+    assert mechanism.values[-1] <= 4 * least_outer_value(epsilon) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(("sigma", "bound"), [(0.1, 1.45), (0.2, 1.48), (0.3, 1.51)])
+def test_truncated_gaussians(sigma: float, bound: float) -> None:
+    density = stats.truncnorm(-1.5 / sigma, 0.5 / sigma, 0.5, sigma)
+    mechanism = best(epsilon=1.0, bits=2, objective="mae", lattice=False, density=density)
+    assert mechanism.epsilon <= 1.0
+    assert mechanism.mae(density) <= bound
+
+
+@pytest.mark.parametrize("levels", [2, 3, 5, 6])
+def test_any_number_of_levels(levels: int) -> None:
+    mechanism = best(epsilon=1.0, levels=levels)
+    assert mechanism.num_levels == levels
+    assert mechanism.codes[-1] <= 2 * levels - 1
+    assert mechanism.values == pytest.approx(-mechanism.values[::-1])
+    assert mechanism.mse() <= pq.design("one_bit", epsilon=1.0).mse() * (1 + 1e-5)
+
+
+def test_asymmetric_lattice_follows_the_samples() -> None:
+    samples = np.random.default_rng(0).normal(0.6, 0.1, 400)
+    mechanism = best(epsilon=2.0, bits=2, density=samples, max_code=15)
+    assert mechanism.codes[-1] <= 15
+    uniform = best(epsilon=2.0, bits=2, max_code=15)
+    assert mechanism.mse(samples) < uniform.mse(samples)
+
+
+def test_searches_are_deterministic() -> None:
+    first, second = (best(epsilon=1.7, levels=5, cache=False).to_bytes() for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("family", ["paired", "independent"])
+def test_other_families_search_too(family: str) -> None:
+    mechanism = pq.design("optm", epsilon=1.0, bits=2, family=family, objective="mae")
+    assert mechanism.epsilon <= 1.0
+    paper = pq.design("optm", epsilon=1.0, bins=(-3, -0.5, 0.5, 3), family=family, objective="mae")
+    assert mechanism.mae() < paper.mae()
+
+
+def test_a_cap_below_what_is_needed_is_infeasible() -> None:
+    with pytest.raises(InfeasibleDesignError, match="max_value"):
+        best(epsilon=1.0, bits=2, max_value=2.0)
+    capped = best(epsilon=1.0, bits=2, objective="mae", max_value=3.0)
+    assert capped.values[-1] <= 3.0 + 1e-9
