@@ -19,7 +19,19 @@ from fl_privquant.design.cache import DesignCache
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["Entry", "Spec", "checked_choice", "checked_epsilon", "design", "entry", "mechanisms", "register"]
+__all__ = [
+    "Entry",
+    "Spec",
+    "checked_bins",
+    "checked_choice",
+    "checked_delta",
+    "checked_epsilon",
+    "checked_levels",
+    "design",
+    "entry",
+    "mechanisms",
+    "register",
+]
 
 # Part of every cache key: a change of the programs' results must not meet designs of before.
 _DESIGN_VERSION = 1
@@ -163,6 +175,20 @@ def checked_epsilon(epsilon: float) -> float:
     if not (math.isfinite(value) and value > 0.0):
         raise InvalidSpecError(
             f"epsilon: {epsilon} is not a finite number above 0; typical values per coordinate are 0.5 to 8"
+        )
+    return value
+
+
+def checked_delta(delta: float) -> float:
+    """The delta as a float, if it is one that can be designed for."""
+    try:
+        value = float(delta)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0.0 < value < 1.0:
+        raise InvalidSpecError(
+            f"delta: {delta} is not between 0 and 1; typical values are 1e-9 to 1e-5, for delta 0 use "
+            "'discrete_laplace'"
         )
     return value
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,7 +44,7 @@ from fl_privquant.sampling.rejection import (
 )
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["DiscreteGaussian", "DiscreteLaplace", "Skellam"]
+__all__ = ["DiscreteGaussian", "DiscreteLaplace", "IntegerNoise", "Skellam"]
 
 _CHUNK = 1 << 15
 # Beyond these a table would have more magnitudes than it may.
@@ -84,14 +84,23 @@ class _IntegerNoise:
     def sample(self, shape: int | tuple[int, ...], stream: RandomStream) -> NDArray[np.int64]:
         """Independent draws (int64) of the given shape."""
         out = np.empty(shape, dtype=np.int64)
-        flat = out.reshape(-1)
-        first_word = stream.reserve(flat.size)
-        if self._tabulated:
-            _draw_from_table(_tabulate(self), flat, stream, first_word)
-        else:
-            for i in range(flat.size):
-                flat[i] = self._draw(Continuation(stream, first_word + i))
+        self.fill(out.reshape(-1), stream, stream.reserve(out.size))
         return out
+
+    def fill(self, out: NDArray[np.int64], stream: RandomStream, first_word: int) -> None:
+        """Write draws into a vector, one for each reserved word from address ``first_word`` on."""
+        if self._tabulated:
+            _draw_from_table(_tabulate(self), out, stream, first_word)
+        else:
+            for i in range(out.size):
+                out[i] = self._draw(Continuation(stream, first_word + i))
+
+    def units(self) -> list[int]:
+        """Probability of each magnitude 0, 1, ... in units of 2^-127, exactly as it is drawn."""
+        if not self._tabulated:
+            raise InvalidSpecError(f"{self.parameter}: too large to be drawn from a table")
+        table = _tabulate(self)
+        return table.units()[: table.largest + 1]
 
     @property
     def _tabulated(self) -> bool:
@@ -258,6 +267,10 @@ class Skellam(_IntegerNoise):
 
     def _ratios(self) -> Ratios:
         return skellam_ratios(self.variance)
+
+
+IntegerNoise: TypeAlias = DiscreteLaplace | DiscreteGaussian | Skellam
+"""Any of the three noises."""
 
 
 @lru_cache(maxsize=32)

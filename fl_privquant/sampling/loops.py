@@ -1,4 +1,4 @@
-"""Compiled loops of :mod:`fl_privquant.sampling.kernel`.
+"""Compiled loops of :mod:`fl_privquant.sampling.kernel` and :mod:`fl_privquant.sampling.rounding`.
 
 Kept apart so that numba is imported with the first draw, not with the package.
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.sampling.tables import Tables
 
-__all__ = ["alias_cells", "encode_chunk"]
+__all__ = ["add_noise", "alias_cells", "encode_chunk", "round_chunk"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -183,3 +183,43 @@ def _draw(
         # Both are below 2^31: the sign of their difference, spread over all bits, selects.
         is_own = np.uint32(np.int32((low & below) - (cell[i] & below)) >> _SIGN)
         out[i] = alias ^ ((own ^ alias) & is_own)
+
+
+@_compiled
+def round_chunk(
+    x: NDArray[np.floating[Any]],
+    clip: float,
+    max_code: int,
+    words: NDArray[np.uint64],
+    out: NDArray[np.unsignedinteger[Any]],
+) -> int:
+    """Number of inputs that are not finite; ``out`` holds a neighbouring lattice point of each input.
+
+    Points 0 to ``max_code`` stand for -clip to clip. An input that is not finite is rounded to an
+    end, within bounds but without meaning.
+    """
+    not_finite = 0
+    points_per_unit = 0.5 * max_code
+    for i in range(x.size):
+        value = float(x[i])
+        not_finite += int(value - value != 0.0)
+        scaled = value / clip
+        # As in _clip: what is not a number becomes -1.
+        scaled = scaled if scaled > -1.0 else -1.0
+        scaled = scaled if scaled < 1.0 else 1.0
+        position = (scaled + 1.0) * points_per_unit
+        below = np.int32(position)
+        share = (position - below) * 4294967296.0
+        high = np.float64(np.int64(words[i] >> _HALF_WORD)) + 0.5
+        out[i] = below + np.int32(high < share)
+    return not_finite
+
+
+@_compiled
+def add_noise(
+    noise: NDArray[np.int64], low: int, high: int, mask: int, out: NDArray[np.unsignedinteger[Any]]
+) -> None:
+    """Add the noise to ``out``, clamped to low..high, then reduced modulo ``mask`` + 1, a power of two."""
+    for i in range(noise.size):
+        total = np.int64(out[i]) + noise[i]
+        out[i] = min(max(total, low), high) & mask

@@ -77,7 +77,7 @@ def test_estimates_are_unbiased(mechanism: Any) -> None:
     draws = 40_000
     stream = pq.RandomStream.seeded(11)
     estimates = mechanism.decode(mechanism.encode(np.tile(x, (draws, 1)), clip=0.1, rng=stream), clip=0.1)
-    spread = estimates.std(axis=0) + 1e-12
+    spread = estimates.std(axis=0) + 1e-9  # float rounding, where nothing is random
     # 6 standard errors: for 5 inputs and some 20 mechanisms, odds below 1e-6 of a false alarm.
     assert np.all(np.abs(estimates.mean(axis=0) - x) < 6 * spread / math.sqrt(draws))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fl_privquant.codebook import Codebook
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law import Law
-from fl_privquant.sampling import kernel, loops
+from fl_privquant.sampling import chunks, loops
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
@@ -222,7 +222,7 @@ def test_threads_do_not_matter(sampler, update, expected, threads: int) -> None:
 @pytest.mark.parametrize("chunk", [1001, 1024, 40_000, 1 << 20])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_chunks_do_not_matter(monkeypatch, sampler, update, expected, chunk: int, threads: int) -> None:
-    monkeypatch.setattr(kernel, "_CHUNK", chunk)
+    monkeypatch.setattr(chunks, "_CHUNK", chunk)
     indices = sampler.encode(update, clip=0.1, stream=RandomStream.seeded(11), threads=threads)
     np.testing.assert_array_equal(indices, expected)
 

@@ -1,0 +1,430 @@
+"""What the additive mechanisms share: randomized rounding to a lattice, integer noise, a modular wrap.
+
+An input in [-clip, clip] is rounded at random to one of ``levels`` lattice points, unbiased; integer
+noise is added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are added up in
+that same ring. The sum decodes by its centred representative: the one next to the middle of what the
+inputs alone can sum to. Only if the noises together leave the ring's room is the estimate wrong, and
+the probability of that is bounded before anything is sent.
+
+Each mechanism has a file of its own, which holds its noise, its calibration and its tail bound.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.density import Density, as_density
+from fl_privquant.errors import (
+    CertificationError,
+    CodeOverflowError,
+    InfeasibleDesignError,
+    InvalidSpecError,
+    InvalidUpdateError,
+)
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, certified_delta
+from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels
+from fl_privquant.sampling.discrete import IntegerNoise
+from fl_privquant.sampling.rounding import encode_on_lattice
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["MAX_WRAP_BITS", "AdditiveMechanism", "AdditiveSpec", "rounding_variance"]
+
+MAX_WRAP_BITS = 32
+"""Widest ring: codes are at most uint32."""
+
+_MAX_CLIENTS = 1 << 31
+_LARGEST_OVERFLOW = 0.01
+# Widest ring whose output probabilities are listed one by one.
+_MAX_LISTED_BITS = 20
+# Covers the rounding of tails and bounds that are computed in floats, to 12 digits or better.
+_FLOAT_ROOM = 1.0 + 1e-9
+# A fraction as Python writes it. Not all that Python reads: 1e999999999 would keep us busy.
+_FRACTION = re.compile("[1-9][0-9]{0,99}(/[1-9][0-9]{0,99})?")
+
+
+@dataclass(frozen=True)
+class AdditiveSpec(Spec):
+    """What an additive mechanism is asked to be.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one coordinate, one release, local view.
+    levels
+        Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the
+        code that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`).
+    num_clients
+        The largest number of clients whose codes will be added up.
+    wrap_bits
+        Bits of a code; by default the fewest that keep ``overflow_probability``.
+    overflow_probability
+        Largest probability that noise carries one coordinate of the sum out of the ring.
+    """
+
+    epsilon: float
+    levels: int = 16
+    num_clients: int = 1
+    wrap_bits: int | None = None
+    overflow_probability: float = 1e-9
+
+    def __post_init__(self) -> None:
+        if checked_epsilon(self.epsilon) > MAX_EPSILON:
+            raise InvalidSpecError(
+                f"epsilon: {self.epsilon} is above {MAX_EPSILON:g}; for no privacy use 'stochastic'"
+            )
+        checked_levels(self.levels)
+        _checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
+        if self.wrap_bits is not None:
+            _checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
+        if not 0.0 < self.overflow_probability <= _LARGEST_OVERFLOW:
+            raise InvalidSpecError(
+                f"overflow_probability: {self.overflow_probability} is not above 0 and at most "
+                f"{_LARGEST_OVERFLOW:g}; typical values are 1e-9 to 1e-6"
+            )
+
+    @property
+    def max_shift(self) -> int:
+        """The largest difference of two rounded inputs."""
+        return self.levels - 1
+
+
+@dataclass(frozen=True, eq=False)
+class AdditiveMechanism(Mechanism):
+    """Rounding to a lattice plus integer noise modulo 2^wrap_bits, certified when it is made.
+
+    Guarantee: (``epsilon``, ``delta``)-differential privacy of each coordinate and release against
+    whoever sees the code, certified in exact arithmetic on the very table that the noise is drawn from
+    (:mod:`fl_privquant.mechanisms.integer_privacy`); the sum of codes reveals no more. The estimate is
+    unbiased but for a wrap, of probability at most ``overflow_probability`` a coordinate.
+    Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
+
+    Parameters
+    ----------
+    name
+        The registered name.
+    noise
+        What is added to the lattice point.
+    levels
+        Number of lattice points from -1 to 1.
+    num_clients
+        The largest number of clients whose codes may be added up.
+    wrap_bits
+        Codes are integers modulo 2^wrap_bits.
+    claimed_epsilon, claimed_delta, claimed_overflow
+        What the design was asked for; what is certified is at most this.
+    parameters
+        How it was designed, for reports.
+    """
+
+    name: str
+    noise: IntegerNoise
+    levels: int
+    num_clients: int
+    wrap_bits: int
+    claimed_epsilon: float
+    claimed_delta: float
+    claimed_overflow: float
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    noise_type: ClassVar[type[IntegerNoise]]
+
+    def __post_init__(self) -> None:
+        checked_levels(self.levels)
+        _checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
+        _checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
+        if not (self.epsilon <= self.claimed_epsilon and self.delta <= self.claimed_delta):
+            raise CertificationError(
+                f"certified epsilon {self.epsilon:.9g}, delta {self.delta:.9g} (one coordinate, one release, "
+                f"local view) is above the claimed {self.claimed_epsilon:.9g}, {self.claimed_delta:.9g}"
+            )
+        if not self.overflow_probability <= self.claimed_overflow:
+            raise CertificationError(
+                f"overflow probability {self.overflow_probability:.9g} of {self.num_clients} clients in "
+                f"{self.wrap_bits} bits is above the claimed {self.claimed_overflow:.9g}"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name}: {self.levels} levels, codes of {self.wrap_bits} bits for up to "
+            f"{self.num_clients} clients, certified epsilon {self.epsilon:.6g} and delta {self.delta:.3g} "
+            f"per coordinate and release (local view), mse {self.mse():.5g}, mae {self.mae():.5g}>"
+        )
+
+    @classmethod
+    def fit(cls, name: str, spec: AdditiveSpec, noise: IntegerNoise, delta: float) -> Self:
+        """The certified mechanism with this noise, in the narrowest ring that is wide enough."""
+        widths = range(1, MAX_WRAP_BITS + 1)
+        enough = (
+            bits
+            for bits in widths
+            if cls._overflow(noise, spec.levels, spec.num_clients, bits) <= spec.overflow_probability
+        )
+        least = next(enough, None)
+        wrap_bits = least if spec.wrap_bits is None else spec.wrap_bits
+        if least is None or wrap_bits is None or wrap_bits < least:
+            needed = f"more than {MAX_WRAP_BITS}" if least is None else least
+            raise InfeasibleDesignError(
+                f"{name}: the noise of {spec.num_clients} clients on {spec.levels} levels needs {needed} "
+                f"bits to overflow with probability {spec.overflow_probability:g} at most, not "
+                f"{MAX_WRAP_BITS if wrap_bits is None else wrap_bits}; raise wrap_bits or "
+                "overflow_probability, lower levels or num_clients"
+            )
+        return cls(
+            name,
+            noise,
+            int(spec.levels),
+            int(spec.num_clients),
+            int(wrap_bits),
+            float(spec.epsilon),
+            float(delta),
+            float(spec.overflow_probability),
+            spec.parameters(),
+        )
+
+    @property
+    def epsilon(self) -> float:
+        return self._privacy[0]
+
+    @property
+    def delta(self) -> float:
+        """The certified delta at :attr:`epsilon`: never below the exact one."""
+        return self._privacy[1]
+
+    def delta_at(self, epsilon: float) -> float:
+        """The certified delta of one coordinate, one release, local view, at another epsilon."""
+        return certified_delta(self.noise, self.max_shift, epsilon)
+
+    @property
+    def max_shift(self) -> int:
+        """The largest difference of the integers that noise is added to."""
+        return self.levels - 1
+
+    @property
+    def step(self) -> float:
+        """Distance of lattice points, for inputs in [-1, 1]."""
+        return 2.0 / self.max_shift
+
+    @property
+    def reach(self) -> int | None:
+        """How far beyond the lattice the noise may carry a point, if that is bounded."""
+        return None
+
+    @cached_property
+    def overflow_probability(self) -> float:
+        """Bound of the probability that noise carries a coordinate of the clients' sum out of the ring."""
+        return self._overflow(self.noise, self.levels, self.num_clients, self.wrap_bits)
+
+    @property
+    def num_levels(self) -> int:
+        """Number of codes: 2^wrap_bits."""
+        return 1 << self.wrap_bits
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """(2^wrap_bits,) what each code of one client stands for, for inputs in [-1, 1]."""
+        return self.decode(np.arange(self._listed_levels()))
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return float(self.wrap_bits)
+
+    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+        """(n, 2^wrap_bits) output probabilities for inputs in [-1, 1], wrap included."""
+        position = (np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0) + 1.0) / self.step
+        below = np.minimum(np.floor(position), self.max_shift - 1).astype(np.int64)
+        share = (position - below)[:, None]
+        levels = self._listed_levels()
+        largest = self.noise.largest or 0
+        reach = np.arange(-largest, largest + 1)
+        wrapped = np.bincount(reach % levels, self.noise.pmf(reach), levels)
+        at = np.arange(levels) - below[:, None]
+        return np.asarray((1.0 - share) * wrapped[at % levels] + share * wrapped[(at - 1) % levels])
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        """Exact mean absolute error for inputs in [-1, 1], but for the wrap; uniform unless told.
+
+        For noise k other than 0 the error does not change its sign between the two lattice points, so
+        that its mean is |k|; for 0 it is that of rounding, twice the variance.
+        """
+        magnitudes = np.arange(1, (self.noise.largest or 0) + 1)
+        mean_magnitude = 2.0 * float(magnitudes @ self.noise.pmf(magnitudes))
+        no_noise = float(self.noise.pmf(0))
+        return self.step * (mean_magnitude + no_noise * 2.0 * rounding_variance(self.levels, density))
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        """Exact mean squared error for inputs in [-1, 1], but for the wrap; uniform unless told.
+
+        The variance of the noise and of the rounding, which are independent.
+        """
+        return self.step**2 * (float(self.noise.variance) + rounding_variance(self.levels, density))
+
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        """Random codes in 0..2^wrap_bits - 1; ``rng=None`` draws from the operating system's randomness."""
+        return encode_on_lattice(
+            x,
+            self.max_shift,
+            noise=self.noise,
+            reach=self.reach,
+            bits=self.wrap_bits,
+            clip=clip,
+            stream=rng,
+            threads=threads,
+        )
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+        return self.decode_sum(indices, 1, clip)
+
+    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(indices).astype(np.int64)
+
+    def sum_bits(self, num_clients: int) -> int:
+        """Bits of the ring; it holds the codes of as many clients as it was designed for."""
+        if num_clients < 1:
+            raise InvalidSpecError(f"num_clients: {num_clients} is below 1")
+        if num_clients > self.num_clients:
+            raise CodeOverflowError(
+                f"{self.name}: its {self.wrap_bits} bits were designed for the sum of {self.num_clients} "
+                f"codes, not of {num_clients}; design it with num_clients={num_clients}"
+            )
+        return self.wrap_bits
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+        """The mean estimate from the sum of codes of ``num_clients`` clients, reduced or not."""
+        bits = self.sum_bits(num_clients)
+        sums = np.asarray(total)
+        if sums.dtype.kind not in "ui":
+            raise InvalidUpdateError(f"codes: {sums.dtype}, expected integers")
+        largest = num_clients * ((1 << bits) - 1)
+        if sums.size and (int(sums.min()) < 0 or int(sums.max()) > largest):
+            raise CodeOverflowError(
+                f"a sum of {num_clients} codes of {bits} bits lies in 0..{largest}, received "
+                f"{int(sums.min())}..{int(sums.max())}; the number of clients or the payload is wrong"
+            )
+        lowest = -(_room(self.levels, num_clients, bits) // 2)
+        # In place: fresh memory for every step would cost more than the arithmetic.
+        above = sums.astype(np.int64)
+        above -= lowest
+        above &= (1 << bits) - 1
+        means = above.astype(np.float64)
+        means += lowest
+        means *= self.step / num_clients
+        means -= 1.0
+        means *= clip
+        return means
+
+    @classmethod
+    @abstractmethod
+    def _log_moment(cls, noise: Any, rate: float) -> float:
+        """Upper bound of log E exp(rate N) for noise N."""
+
+    @classmethod
+    @abstractmethod
+    def _best_rate(cls, noise: Any, mean: float) -> float:
+        """The rate at which _log_moment(rate) - rate * mean is least, or near it: any rate gives a bound."""
+
+    @classmethod
+    def _overflow(cls, noise: IntegerNoise, levels: int, num_clients: int, wrap_bits: int) -> float:
+        """Bound of the probability that the noises of the clients leave the ring's room.
+
+        The exact tail for one client. For more, Chernoff's bound on the sum of independent, symmetric
+        noises: 2 exp(n log E exp(rate N) - rate t). It grows with n while the room falls, so it holds for
+        fewer clients too.
+        """
+        room = _room(levels, num_clients, wrap_bits)
+        if room < 0:
+            return 1.0
+        reach = room // 2
+        if num_clients == 1:
+            outside = noise.tail(reach)
+        else:
+            rate = cls._best_rate(noise, (reach + 1) / num_clients)
+            exponent = num_clients * cls._log_moment(noise, rate) - rate * (reach + 1)
+            outside = 2.0 * math.exp(min(exponent, 0.0))
+        return min(outside * _FLOAT_ROOM + num_clients * noise.total_variation, 1.0)
+
+    @cached_property
+    def _privacy(self) -> tuple[float, float]:
+        """What is certified: epsilon and delta."""
+        return self.claimed_epsilon, self.delta_at(self.claimed_epsilon)
+
+    def _listed_levels(self) -> int:
+        if self.wrap_bits > _MAX_LISTED_BITS:
+            raise InvalidSpecError(
+                f"{self.name}: 2^{self.wrap_bits} codes are too many to list; "
+                f"this is for wrap_bits up to {_MAX_LISTED_BITS}"
+            )
+        return self.num_levels
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "noise": str(getattr(self.noise, self.noise.parameter)),
+            "levels": self.levels,
+            "num_clients": self.num_clients,
+            "wrap_bits": self.wrap_bits,
+            "epsilon": float(self.claimed_epsilon).hex(),
+            "delta": float(self.claimed_delta).hex(),
+            "overflow_probability": float(self.claimed_overflow).hex(),
+            "parameters": dict(self.parameters),
+        }
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return []
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
+        if body:
+            raise CertificationError(
+                f"mechanism: {len(body)} bytes after the header of an additive mechanism"
+            )
+        if not _FRACTION.fullmatch(header["noise"]):
+            raise CertificationError("mechanism: the parameter of its noise is no positive fraction")
+        return cls(
+            str(header["name"]),
+            cls.noise_type(Fraction(header["noise"])),
+            int(header["levels"]),
+            int(header["num_clients"]),
+            int(header["wrap_bits"]),
+            float.fromhex(header["epsilon"]),
+            float.fromhex(header["delta"]),
+            float.fromhex(header["overflow_probability"]),
+            dict(header["parameters"]),
+        )
+
+
+def rounding_variance(levels: int, density: Density | ArrayLike | None = None) -> float:
+    """Mean variance of randomized rounding to ``levels`` points from -1 to 1, in squared lattice steps.
+
+    An input that is a share f of the way between two points has f (1 - f).
+
+    >>> round(rounding_variance(16), 12) == round(1 / 6, 12)
+    True
+    """
+    nodes, weights = as_density(density).quadrature(np.linspace(-1.0, 1.0, levels))
+    position = (nodes + 1.0) * (0.5 * (levels - 1))
+    share = position - np.floor(position)
+    return float(weights @ (share * (1.0 - share)))
+
+
+def _room(levels: int, num_clients: int, wrap_bits: int) -> int:
+    """How many integers of the ring the inputs of the clients leave to the noise, less one."""
+    return (1 << wrap_bits) - 1 - num_clients * (levels - 1)
+
+
+def _checked_whole(name: str, value: int, largest: int) -> int:
+    if isinstance(value, bool) or value != int(value) or not 1 <= value <= largest:
+        raise InvalidSpecError(f"{name}: {value} is not a whole number from 1 to {largest}")
+    return int(value)

@@ -1,0 +1,151 @@
+"""Mechanisms whose outputs are floats: baselines to compare with, which cannot be added up in a ring."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["ContinuousMechanism", "FloatMechanism", "open_uniforms"]
+
+
+class FloatMechanism(Mechanism):
+    """A mechanism that encodes to floats, which are no integers to be summed."""
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        """That of single precision, as models have; double precision takes twice as many."""
+        return 32.0
+
+    @property
+    def summable(self) -> bool:
+        return False
+
+    def to_codes(self, indices: NDArray[Any]) -> NoReturn:
+        self._refuse()
+
+    def sum_bits(self, num_clients: int) -> NoReturn:
+        self._refuse()
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidSpecError(
+            f"{self.name}: its outputs are floats and have no codes to add up; decode each client's, or use "
+            "a mechanism that is summable, such as discrete_laplace, discrete_gaussian or stochastic"
+        )
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class ContinuousMechanism(FloatMechanism):
+    """The clipped input plus real noise, in floating point.
+
+    Guarantee: (``epsilon``, ``delta``) of each coordinate and release, local view, *for real numbers only*.
+    The digits of a float that holds input plus noise can tell the input (Mironov, CCS 2012): for
+    comparison, never for deployment.
+    Assumes: exact arithmetic, which no computer has.
+
+    Parameters
+    ----------
+    name
+        The registered name.
+    scale
+        Scale of the noise, for inputs in [-1, 1].
+    claimed_epsilon, claimed_delta
+        What the design was asked for; it is checked against the scale.
+    parameters
+        How it was designed, for reports.
+    """
+
+    name: str
+    scale: float
+    claimed_epsilon: float
+    claimed_delta: float
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.scale < np.inf:
+            raise InvalidSpecError(f"scale: {self.scale} is not a finite number above 0")
+        if not self._is_private():
+            raise CertificationError(
+                f"{self.name}: noise of scale {self.scale:.9g} has not the claimed epsilon "
+                f"{self.claimed_epsilon:.9g} and delta {self.claimed_delta:.9g} (one coordinate, one "
+                "release, local view)"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name}: floats, epsilon {self.epsilon:.6g} and delta {self.delta:.3g} per coordinate and "
+            f"release (local view) in exact arithmetic only, mse {self.mse():.5g}, mae {self.mae():.5g}>"
+        )
+
+    @property
+    def epsilon(self) -> float:
+        return self.claimed_epsilon
+
+    @property
+    def delta(self) -> float:
+        return self.claimed_delta
+
+    @abstractmethod
+    def _is_private(self) -> bool:
+        """Whether noise of this scale has the claimed privacy for inputs 2 apart."""
+
+    @abstractmethod
+    def _noise(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """One draw of noise of scale 1 for each word."""
+
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        """Inputs clipped and scaled to [-1, 1] plus noise, in the precision of the inputs."""
+        return encode_in_chunks(x, self._encode_chunk, dtype=None, clip=clip, stream=rng, threads=threads)
+
+    def _encode_chunk(self, chunk: Chunk) -> int:
+        # What is not finite is counted and refused; an input far above the clip is not at fault.
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.clip(chunk.x.astype(np.float64) / chunk.clip, -1.0, 1.0)
+        chunk.out[...] = scaled + self.scale * self._noise(chunk.words)
+        return int(np.count_nonzero(~np.isfinite(chunk.x)))
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+        values = np.asarray(indices)
+        if values.dtype.kind != "f":
+            raise InvalidUpdateError(f"{self.name}: {values.dtype} values, expected floating point")
+        return np.asarray(clip * values.astype(np.float64))
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "scale": float(self.scale).hex(),
+            "epsilon": float(self.claimed_epsilon).hex(),
+            "delta": float(self.claimed_delta).hex(),
+            "parameters": dict(self.parameters),
+        }
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
+        if body:
+            raise CertificationError(
+                f"mechanism: {len(body)} bytes after the header of a continuous mechanism"
+            )
+        scale, epsilon, delta = (float.fromhex(header[key]) for key in ("scale", "epsilon", "delta"))
+        return cls(str(header["name"]), scale, epsilon, delta, dict(header["parameters"]))
+
+
+def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Numbers in (0, 1) from the highest 52 bits of the words: odd multiples of 2^-53."""
+    return np.asarray(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)

@@ -1,0 +1,135 @@
+"""The privacy of integer noise, from its own probabilities: certified in exact integer arithmetic.
+
+**Approximate.** A release is j + N with an integer j in 0..D and noise N. Its delta at epsilon, for inputs
+a shift s apart, is the hockey-stick divergence
+
+    delta_s = sum over y of max(P[N = y] - e^epsilon P[N = y - s], 0).
+
+Why the largest shift is the worst. The three noises are log-concave, so the ratio of the two
+probabilities falls with y and the sum runs over a half-line: delta_s is the largest value, over t,
+of P[N <= t] - e^epsilon P[N <= t - s]. For every t this grows with s, hence so does delta_s; by
+symmetry -s is like s. Random rounding of the input mixes integers j, and the divergence is jointly
+convex: a mixture is at most as bad as its worst pair. Reducing modulo a power of two is
+post-processing.
+
+What is drawn is a table of integer units, within ``total_variation`` T of that ideal law. Its own
+delta_D is computed from the units; two laws that are each moved by T move a divergence by at most
+(1 + e^epsilon) T, and going to the ideal law and back for another shift costs that twice.
+
+**Pure.** A table ends somewhere, and an output that only some inputs can reach has no finite epsilon.
+So j + N is clamped to C beyond either end of 0..D, where D + C is within the table: what lies further
+out is one output together with the end. This is post-processing, and happens about never. With
+probabilities p_k that fall with k, and tails T_k = p_k + p_{k+1} + ..., the worst ratio of an output is
+p_k / p_{k+D} for some k < C, or T_C / T_{C+D} at an end.
+
+Guarantee: :func:`certified_delta` and :func:`certified_epsilon` are never below the delta and epsilon of
+what is drawn, for any shift up to D.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Context, Decimal
+from fractions import Fraction
+from itertools import pairwise
+from typing import TypeVar
+
+from scipy.optimize import brentq
+
+from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.sampling.discrete import IntegerNoise
+from fl_privquant.table import log_ratio_upper
+
+__all__ = ["MAX_EPSILON", "calibrate", "certified_delta", "certified_epsilon"]
+
+MAX_EPSILON = 32.0
+"""Beyond this the tables' distance to the ideal law, times e^epsilon, is no longer next to nothing."""
+
+_EXP_BITS = 192
+# 100 digits against the 58 + 14 of e^epsilon in units of 2^-192, for epsilon up to 32.
+_DECIMAL = Context(prec=100)
+# A unit of a magnitude is 2^-127, and each sign has half of it.
+_SIGNED_BITS = 128
+# How close calibration comes to the least noise, as a share of its variance.
+_CLOSE = 1e-7
+
+NoiseT = TypeVar("NoiseT", bound=IntegerNoise)
+
+
+def certified_delta(noise: IntegerNoise, max_shift: int, epsilon: float) -> float:
+    """The delta of adding the noise to integers up to ``max_shift`` apart, at ``epsilon``: rounded up.
+
+    >>> from fl_privquant.sampling.discrete import DiscreteLaplace
+    >>> certified_delta(DiscreteLaplace(3), max_shift=3, epsilon=1.0) < 1e-28
+    True
+    >>> certified_delta(DiscreteLaplace(3), max_shift=3, epsilon=0.9) > 0.01
+    True
+    """
+    if not 0.0 <= epsilon <= MAX_EPSILON:
+        raise InvalidSpecError(
+            f"epsilon: {epsilon} is outside 0..{MAX_EPSILON:g}; for no privacy use 'stochastic'"
+        )
+    one_sided = _signed_units(noise)
+    signed = [*one_sided[:0:-1], *one_sided]
+    # Rounded down: a smaller e^epsilon makes the divergence larger.
+    growth = int(_DECIMAL.multiply(_DECIMAL.exp(Decimal(epsilon)), Decimal(1 << _EXP_BITS))) - 1
+    shifted = [0] * max_shift + signed
+    excess = sum(
+        max((here << _EXP_BITS) - growth * there, 0) for here, there in zip(signed, shifted, strict=False)
+    )
+    moved = 2 * (1 + Fraction(growth + 2, 1 << _EXP_BITS)) * Fraction(noise.total_variation)
+    exact = Fraction(excess, 1 << (_EXP_BITS + _SIGNED_BITS)) + moved
+    return min(math.nextafter(float(exact), math.inf), 1.0)
+
+
+def certified_epsilon(noise: IntegerNoise, max_shift: int, reach: int) -> float:
+    """The pure epsilon of adding the noise to 0..``max_shift``, clamped ``reach`` beyond: rounded up.
+
+    >>> from fl_privquant.sampling.discrete import DiscreteLaplace
+    >>> round(certified_epsilon(DiscreteLaplace(3), max_shift=3, reach=100), 12)
+    1.0
+    """
+    units = _signed_units(noise)
+    if not 1 <= reach < len(units) - max_shift:
+        raise CertificationError(
+            f"noise up to {len(units) - 1} does not cover inputs {max_shift} apart and {reach} beyond them"
+        )
+    if any(nearer < further for nearer, further in pairwise(units)):
+        raise CertificationError("the probabilities of the noise do not fall with its magnitude")
+    top, bottom = sum(units[reach:]), sum(units[reach + max_shift :])
+    for near, far in zip(units[:reach], units[max_shift:], strict=False):
+        if near * bottom > top * far:
+            top, bottom = near, far
+    return log_ratio_upper(top, bottom)
+
+
+def calibrate(
+    make: Callable[[Fraction], NoiseT], guess: float, max_shift: int, epsilon: float, delta: float
+) -> NoiseT:
+    """The noise with the least variance, to 7 digits, that is certified at (``epsilon``, ``delta``).
+
+    ``make`` takes the variance. Where a search stops does not matter to privacy: it is the certificate
+    of what is returned that counts, and noise is added until it holds.
+    """
+
+    def excess(log_variance: float) -> float:
+        noise = make(Fraction(math.exp(log_variance)))
+        return math.log(certified_delta(noise, max_shift, epsilon) / delta)
+
+    low = high = math.log(guess)
+    stride = 0.1
+    while excess(low) <= 0.0:
+        low, stride = low - stride, 2.0 * stride
+    while excess(high) > 0.0:
+        high, stride = high + stride, 2.0 * stride
+    found = brentq(excess, low, high, xtol=_CLOSE) if low < high else high
+    while excess(found) > 0.0:
+        found += _CLOSE
+    return make(Fraction(math.exp(found)))
+
+
+def _signed_units(noise: IntegerNoise) -> list[int]:
+    """Probability of 0, 1, ... in units of 2^-128: those of a magnitude stand for two signs."""
+    units = noise.units()
+    return [2 * units[0], *units[1:]]

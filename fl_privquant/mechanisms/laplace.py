@@ -1,0 +1,59 @@
+"""Laplace: the clipped input plus Laplace noise of scale 2 / epsilon, in floating point.
+
+Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, in exact arithmetic
+only: floats leak (see :class:`ContinuousMechanism`). A baseline for ``discrete_laplace``; unbiased.
+Assumes: nothing about the inputs.
+Reference: Dwork, McSherry, Nissim, Smith, "Calibrating Noise to Sensitivity in Private Data Analysis",
+TCC 2006.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.density import Density
+from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
+from fl_privquant.mechanisms.registry import Spec, checked_epsilon, register
+
+__all__ = ["LaplaceMechanism", "LaplaceSpec", "design_laplace"]
+
+
+@dataclass(frozen=True)
+class LaplaceSpec(Spec):
+    """What the Laplace baseline is asked to be."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        checked_epsilon(self.epsilon)
+
+
+class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
+    """The clipped input plus Laplace noise; see :class:`ContinuousMechanism`."""
+
+    def _is_private(self) -> bool:
+        return 2 / Fraction(self.scale) <= Fraction(self.claimed_epsilon) and self.claimed_delta >= 0.0
+
+    def _noise(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
+        # The lowest bit is none of those that make the uniform number.
+        signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
+        return np.asarray(signs * np.log(open_uniforms(words)))
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        return self.scale
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        return 2.0 * self.scale**2
+
+
+@register("laplace", LaplaceSpec, cached=False)
+def design_laplace(spec: LaplaceSpec) -> LaplaceMechanism:
+    """The baseline at ``epsilon``."""
+    # Inputs are at most 2 apart; rounded up, so that the loss is not above epsilon.
+    scale = math.nextafter(2.0 / float(spec.epsilon), math.inf)
+    return LaplaceMechanism("laplace", scale, float(spec.epsilon), 0.0, spec.parameters())

@@ -1,0 +1,87 @@
+"""None: the update as it is, neither clipped nor quantized nor private.
+
+The twin of every mechanism that tells what learning reaches without any of them.
+
+Guarantee: none; ``epsilon`` is infinite. No error: floats come back bit for bit.
+Assumes: nothing about the inputs but that they are finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.density import Density
+from fl_privquant.errors import CertificationError, InvalidUpdateError
+from fl_privquant.mechanisms.continuous import FloatMechanism
+from fl_privquant.mechanisms.registry import Spec, register
+from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["NoMechanism", "NoSpec", "design_none"]
+
+
+@dataclass(frozen=True)
+class NoSpec(Spec):
+    """Nothing to ask for."""
+
+
+@dataclass(frozen=True, eq=False)
+class NoMechanism(FloatMechanism, kind="none"):
+    """The identity on finite floats; ``clip`` and ``rng`` are taken and not used."""
+
+    name: str = "none"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: floats unchanged, not private>"
+
+    @property
+    def epsilon(self) -> float:
+        return math.inf
+
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        """A copy of the inputs, in single or double precision as they are."""
+        return encode_in_chunks(
+            x, _copy, dtype=None, clip=clip, stream=rng, threads=threads, words_per_input=0
+        )
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[Any]:
+        """The same floats, bit for bit and in their precision."""
+        values = np.asarray(indices)
+        if values.dtype.kind != "f":
+            raise InvalidUpdateError(f"{self.name}: {values.dtype} values, expected floating point")
+        return values
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        return 0.0
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        return 0.0
+
+    def _header(self) -> dict[str, Any]:
+        return {"name": self.name, "parameters": dict(self.parameters)}
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
+        if body:
+            raise CertificationError(f"mechanism: {len(body)} bytes after the header of 'none'")
+        return cls(str(header["name"]), dict(header["parameters"]))
+
+
+@register("none", NoSpec, cached=False)
+def design_none(spec: NoSpec) -> NoMechanism:
+    """The identity."""
+    return NoMechanism("none", spec.parameters())
+
+
+def _copy(chunk: Chunk) -> int:
+    chunk.out[...] = chunk.x
+    return int(np.count_nonzero(~np.isfinite(chunk.x)))

@@ -1,0 +1,144 @@
+"""Stochastic: randomized rounding to evenly spaced levels, without privacy.
+
+The input is rounded to one of its two neighbouring levels, unbiased: the quantizer of FedPAQ and, with
+the largest magnitude as its clip, of QSGD. The twin of the private mechanisms that tells what quantization
+alone costs.
+
+Guarantee: none; ``epsilon`` is infinite. Unbiased.
+Assumes: nothing about the inputs.
+Reference: Reisizadeh, Mokhtari, Hassani, Jadbabaie, Pedarsani, "FedPAQ", AISTATS 2020 (example 1);
+Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD", NeurIPS 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.codebook import Codebook
+from fl_privquant.density import Density
+from fl_privquant.errors import CertificationError
+from fl_privquant.mechanisms.additive import rounding_variance
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.registry import Spec, checked_levels, register
+from fl_privquant.sampling.rounding import encode_on_lattice
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["StochasticMechanism", "StochasticSpec", "design_stochastic"]
+
+
+@dataclass(frozen=True)
+class StochasticSpec(Spec):
+    """What randomized rounding is asked to be."""
+
+    levels: int = 16
+
+    def __post_init__(self) -> None:
+        checked_levels(self.levels)
+
+
+@dataclass(frozen=True, eq=False)
+class StochasticMechanism(Mechanism, kind="stochastic"):
+    """Randomized rounding to ``levels`` values from -1 to 1; not private.
+
+    Parameters
+    ----------
+    name
+        The registered name.
+    levels
+        Number of output values.
+    parameters
+        How it was designed, for reports.
+    """
+
+    name: str
+    levels: int
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checked_levels(self.levels)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.levels} levels, not private, mse {self.mse():.5g}, mae {self.mae():.5g}>"
+
+    @property
+    def epsilon(self) -> float:
+        return math.inf
+
+    @cached_property
+    def codebook(self) -> Codebook:
+        """Integer codes and their values."""
+        return Codebook(np.arange(self.levels), 2.0 / (self.levels - 1), -1.0)
+
+    @property
+    def num_levels(self) -> int:
+        """Number of output values."""
+        return self.levels
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """(levels,) output values for inputs in [-1, 1]."""
+        return self.codebook.values
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """(levels,) the integers 0, 1, ...: indices are codes."""
+        return self.codebook.codes
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return float((self.levels - 1).bit_length())
+
+    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+        """(n, levels) output probabilities for inputs in [-1, 1]: a share for each of the two neighbours."""
+        inputs = np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0)
+        position = (inputs + 1.0) * (0.5 * (self.levels - 1))
+        return np.asarray(np.maximum(0.0, 1.0 - np.abs(position[:, None] - self.codes)))
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        # A share f between two points errs by f with probability 1 - f, and by 1 - f with probability f.
+        return self.codebook.step * 2.0 * rounding_variance(self.levels, density)
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        return self.codebook.step**2 * rounding_variance(self.levels, density)
+
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        return encode_on_lattice(x, self.levels - 1, clip=clip, stream=rng, threads=threads)
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+        return self.codebook.decode(indices, clip)
+
+    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(self.codes[indices])
+
+    def sum_bits(self, num_clients: int) -> int:
+        return self.codebook.sum_bits(num_clients)
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+        return self.codebook.decode_sum(total, num_clients, clip)
+
+    def _header(self) -> dict[str, Any]:
+        return {"name": self.name, "levels": self.levels, "parameters": dict(self.parameters)}
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return []
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
+        if body:
+            raise CertificationError(f"mechanism: {len(body)} bytes after the header of 'stochastic'")
+        return cls(str(header["name"]), int(header["levels"]), dict(header["parameters"]))
+
+
+@register("stochastic", StochasticSpec, cached=False)
+def design_stochastic(spec: StochasticSpec) -> StochasticMechanism:
+    """Randomized rounding to that many levels."""
+    return StochasticMechanism("stochastic", int(spec.levels), spec.parameters())

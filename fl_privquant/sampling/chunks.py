@@ -1,0 +1,159 @@
+"""The way of an update through an encoder: checked, cut into chunks, shared among threads.
+
+Every encoder does the same around its own few lines: it refuses what is not finite, takes any shape
+and strides without copying the update, and gives each input its own random words, so that the codes
+do not depend on how the update was cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["Chunk", "encode_in_chunks"]
+
+# Words of randomness in memory at a time, for each thread: 256 KB, which stays in a core's cache.
+_CHUNK = 1 << 15
+
+_Flat: TypeAlias = "NDArray[Any] | np.flatiter[NDArray[Any]]"
+
+
+class Chunk(NamedTuple):
+    """A part of an update that is being encoded.
+
+    Parameters
+    ----------
+    x
+        (k,) inputs, float32 or float64.
+    clip
+        Half the width of their range.
+    words
+        (k,) one random word for each input; none if the encoder asked for none.
+    out
+        (k,) where the codes go.
+    stream, second_words
+        Where the second word of each input lies, for an encoder that asked for two.
+    """
+
+    x: NDArray[Any]
+    clip: float
+    words: NDArray[np.uint64]
+    out: NDArray[Any]
+    stream: RandomStream
+    second_words: int
+
+
+def encode_in_chunks(
+    x: ArrayLike,
+    encode_chunk: Callable[[Chunk], int],
+    *,
+    dtype: DTypeLike | None,
+    clip: float,
+    stream: RandomStream | None,
+    threads: int,
+    words_per_input: int = 1,
+) -> NDArray[Any]:
+    """What ``encode_chunk`` makes of the inputs, in their shape.
+
+    Parameters
+    ----------
+    x
+        Floating-point inputs of any shape and strides. Integers are refused: an update that holds
+        counts or indices is a mistake upstream.
+    encode_chunk
+        Writes the codes of a chunk, and returns how many of its inputs are not finite.
+    dtype
+        Type of the codes; None for that of the inputs (single or double precision).
+    clip
+        Half the width of the input range.
+    stream
+        Where randomness comes from: by default a stream with a fresh key from the operating system.
+    threads
+        Threads that share the work.
+    words_per_input
+        Random words that an input takes, 0 to 2.
+
+    Raises
+    ------
+    InvalidUpdateError
+        If an input is not a finite floating-point number; nothing is encoded then.
+    """
+    inputs = np.asarray(x)
+    if inputs.dtype.kind != "f":
+        raise InvalidUpdateError(
+            f"update: {inputs.dtype} inputs, expected floating point; convert with astype(numpy.float32)"
+        )
+    if not (math.isfinite(clip) and clip > 0.0):
+        raise InvalidSpecError(f"clip: {clip} is not a finite number above 0")
+    if threads < 1:
+        raise InvalidSpecError(f"threads: {threads} is below 1")
+    source = _flat(inputs)
+    randomness = stream if stream is not None else RandomStream.secure()
+    first_word = randomness.reserve(words_per_input * inputs.size)
+    out = np.empty(inputs.shape, dtype=_float_type(inputs) if dtype is None else dtype)
+    flat_out = out.reshape(-1)
+
+    def encode_range(begin: int, end: int) -> int:
+        """Number of inputs from ``begin`` to ``end`` that are not finite; their codes are written."""
+        buffer = np.empty(min(_CHUNK, end - begin) if words_per_input else 0, dtype=np.uint64)
+        not_finite = 0
+        for start in range(begin, end, _CHUNK):
+            stop = min(start + _CHUNK, end)
+            words = buffer[: stop - start]
+            randomness.fill(words, first_word + start)
+            second_words = first_word + inputs.size + start
+            part = _readable(source[start:stop])
+            not_finite += encode_chunk(
+                Chunk(part, float(clip), words, flat_out[start:stop], randomness, second_words)
+            )
+        return not_finite
+
+    chunks = -(-inputs.size // _CHUNK)
+    workers = min(threads, chunks)
+    if workers <= 1:
+        not_finite = encode_range(0, inputs.size)
+    else:
+        bounds = [min(chunks * worker // workers * _CHUNK, inputs.size) for worker in range(workers + 1)]
+        with ThreadPoolExecutor(workers) as pool:
+            not_finite = sum(pool.map(encode_range, bounds[:-1], bounds[1:]))
+    if not_finite:
+        raise InvalidUpdateError(
+            f"update: {not_finite} of {inputs.size} inputs are not finite, the first at flat index "
+            f"{_first_not_finite(source, inputs.size)}; nothing was encoded, look for divergence upstream"
+        )
+    return out
+
+
+def _flat(inputs: NDArray[Any]) -> _Flat:
+    """The inputs in C order, to be sliced; no copy of them is made."""
+    return inputs.reshape(-1) if inputs.ndim <= 1 or inputs.flags.c_contiguous else inputs.flat
+
+
+def _float_type(inputs: NDArray[Any]) -> type[np.float32] | type[np.float64]:
+    return np.float32 if inputs.dtype.itemsize <= 4 else np.float64
+
+
+def _readable(chunk: NDArray[Any]) -> NDArray[Any]:
+    """The chunk as the compiled kernels take it, copied only if it must be."""
+    # A long double beyond the range of a double becomes infinite, and is refused as such.
+    with np.errstate(over="ignore"):
+        native = np.require(chunk, _float_type(chunk), ["C", "A"])
+    # To numba, what may be written is another type: without this it would compile the kernel twice.
+    native.flags.writeable = False
+    return native
+
+
+def _first_not_finite(source: _Flat, size: int) -> int:
+    for start in range(0, size, _CHUNK):
+        bad = np.flatnonzero(~np.isfinite(_readable(source[start : start + _CHUNK])))
+        if bad.size:
+            return start + int(bad[0])
+    return size
