@@ -7,13 +7,14 @@ INSTALLED := $(VENV)/.installed
 .PHONY: run test lint suite clean
 
 run: $(INSTALLED)
-	$(BIN)/fl-privquant compare --epsilon 1 --bits 2 --plot outputs/compare.png
+	$(BIN)/python -m simulations.run experiment=default mechanism=optm secagg=on
+	$(BIN)/python -m simulations.run -m experiment=default hydra/launcher=joblib hydra.launcher.n_jobs=2
 
 test: $(INSTALLED) lint suite
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check fl_privquant simulations tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

@@ -1,4 +1,4 @@
-"""The command line: ``fl-privquant design | audit | compare``."""
+"""The command line: ``fl-privquant design | audit | compare | statement | plan``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,21 @@ from rich.console import Console
 from rich.table import Table
 
 import fl_privquant as pq
-from fl_privquant.comparison import Compared, compare
-from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.comparison import CURVE_EPSILONS, CURVE_LEVELS, Compared, Curves, compare
+from fl_privquant.errors import CertificationError, InvalidSpecError, PrivQuantError
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
+from fl_privquant.privacy import (
+    Norms,
+    Plan,
+    PrivacyStatement,
+    Unit,
+    UpdateRelease,
+    View,
+    Wish,
+    empirical_bound,
+    plan,
+    statement_levels,
+)
 
 __all__ = ["app", "main"]
 
@@ -33,6 +45,15 @@ Bits = Annotated[int | None, typer.Option(help="2^bits output values.")]
 Levels = Annotated[int | None, typer.Option(help="Number of output values, where it is no power of two.")]
 Objective = Annotated[str, typer.Option(help="mse (governs averages over clients) or mae (the paper's).")]
 Plot = Annotated[Path | None, typer.Option(help="Write a picture: PNG or PDF.")]
+Clients = Annotated[int, typer.Option(min=1, help="Clients whose updates are added up in a round.")]
+Dimension = Annotated[int, typer.Option(min=1, help="Coordinates of an update.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds that a client takes part in.")]
+Delta = Annotated[float, typer.Option(help="The δ at which ε is stated.")]
+Corrupt = Annotated[int, typer.Option(min=0, help="Clients that collude with whoever sees the sums.")]
+Dropped = Annotated[int, typer.Option(min=0, help="Clients that drop out of a round.")]
+L2Norm = Annotated[
+    float | None, typer.Option(help="L2 norm that updates are clipped to, in units of the coordinate clip.")
+]
 
 
 @app.command("design")
@@ -65,6 +86,10 @@ def design_command(
 def audit(
     file: Annotated[Path, typer.Argument(help="A mechanism that `design --output` wrote.")],
     plot: Plot = None,
+    empirical: Annotated[
+        bool, typer.Option("--empirical", help="Attack the encoder too: a lower bound on what it loses.")
+    ] = False,
+    draws: Annotated[int, typer.Option(help="Outputs that the attack draws for each input.")] = 400_000,
 ) -> None:
     """Certify a mechanism file anew and print its exact figures."""
     if not file.is_file():
@@ -75,6 +100,94 @@ def audit(
     _describe(mechanism)
     if plot is not None:
         _plot_law(mechanism, plot)
+    if empirical:
+        bound = empirical_bound(mechanism, draws)
+        _console().print(f"attack: {bound}", soft_wrap=True, highlight=False)
+        if bound.refuted:
+            raise CertificationError(f"{file}: the attack refutes what is claimed")
+
+
+@app.command()
+def statement(
+    mechanism: Annotated[str, typer.Option(help="A registered mechanism.")] = "optm",
+    epsilon: Epsilon = 1.0,
+    bits: Bits = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A mechanism that `design --output` wrote, instead.")
+    ] = None,
+    dimension: Dimension = 650,
+    clients: Clients = 20,
+    rounds: Rounds = 30,
+    delta: Delta = 1e-5,
+    corrupt: Corrupt = 0,
+    dropped: Dropped = 0,
+    l2_norm: L2Norm = None,
+) -> None:
+    """Say what a mechanism costs a client: a coordinate, a round, a whole run; seen locally and in the sum."""
+    if file is not None:
+        found = Mechanism.from_bytes(file.read_bytes())
+    else:
+        found = pq.design(mechanism, epsilon=epsilon, bits=bits)
+    release = UpdateRelease(
+        found.for_dimension(dimension),
+        dimension,
+        View.aggregate(clients, corrupt, dropped),
+        norms=Norms(l2=l2_norm),
+    )
+    levels = statement_levels(release, rounds, delta)
+    console = _console()
+    table = Table(title=f"{found.name}: what its ε means", box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in ("what is protected", "who looks on", "ε", "δ", "counted by"):
+        table.add_column(heading, justify="right" if heading in "εδ" else "left")
+    for level in levels:
+        table.add_row(*_statement_cells(level))
+    console.print(table)
+    console.print(f"For {levels[-1].neighbours}. Assumes:", highlight=False)
+    for assumption in dict.fromkeys(each for level in levels for each in level.assumptions):
+        console.print(f"- {assumption}", soft_wrap=True, highlight=False)
+
+
+@app.command("plan")
+def plan_command(
+    epsilon: Annotated[float, typer.Option(help="Target: the ε of the unit and view below.")],
+    clients: Clients,
+    dimension: Dimension,
+    rounds: Rounds = 1,
+    delta: Delta = 1e-5,
+    bits: Annotated[int, typer.Option(min=1, max=16, help="2^bits output values or lattice points.")] = 2,
+    unit: Annotated[Unit, typer.Option(help="What the target is for.")] = Unit.TOTAL,
+    local: Annotated[
+        bool, typer.Option("--local", help="Target for the local view; else for secure sums.")
+    ] = False,
+    corrupt: Corrupt = 0,
+    dropped: Dropped = 0,
+    l2_norm: L2Norm = None,
+    mechanism: Annotated[
+        list[str] | None, typer.Option(help="Look only at these (repeat the option); default: quick ones.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw errors against ε: PNG or PDF.")] = None,
+) -> None:
+    """List designs that meet a privacy target for a whole run, the least error first."""
+    wish = Wish(
+        num_clients=clients,
+        dimension=dimension,
+        rounds=rounds,
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        in_sum=not local,
+        bits=bits,
+        corrupt=corrupt,
+        dropped=dropped,
+        norms=Norms(l2=l2_norm),
+    )
+    console = _console()
+    with console.status("planning") as status:
+        found = plan(wish, mechanism, plot is not None, lambda name: status.update(f"planning {name}"))
+    _print_plan(console, found)
+    if plot is not None and found.curves:
+        _plot_plan(found, plot)
+        console.print(f"drawn to {plot}")
 
 
 @app.command("compare")
@@ -88,6 +201,10 @@ def compare_command(
     ] = None,
     fresh: Annotated[bool, typer.Option(help="Design anew instead of reading the design cache.")] = False,
     plot: Plot = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(help="Write a picture of errors against epsilon for 4, 8 and 16 levels: PNG or PDF."),
+    ] = None,
 ) -> None:
     """Compare all registered mechanisms at the same epsilon and number of levels."""
     if bits is not None and levels is not None:
@@ -103,11 +220,14 @@ def compare_command(
             status.update(f"designed {row.label}")
     title = f"ε = {epsilon:g} {_UNIT}; {count} levels; designed for {objective}"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
-    for heading in ("mechanism", "certified ε", "δ", "MAE", "MSE", "bits", "max code", "s"):
+    # Most mechanisms are unbiased: a column of zeros would only be in the way.
+    any_bias = any(row.mechanism is not None and row.mechanism.max_bias for row in rows)
+    bias = ("max bias",) if any_bias else ()
+    for heading in ("mechanism", "certified ε", "δ", "MAE", "MSE", *bias, "bits", "max code", "s"):
         table.add_column(heading, justify="left" if heading == "mechanism" else "right", no_wrap=True)
     ranked = sorted(rows, key=lambda row: row.mechanism.mse() if row.mechanism else float("inf"))
     for row in ranked:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, any_bias))
     console.print(table)
     for row in ranked:
         if row.mechanism is None:
@@ -123,6 +243,82 @@ def compare_command(
         drawn = {row.label: row.mechanism for row in rows if isinstance(row.mechanism, TableMechanism)}
         plot_errors(drawn, plot, f"ε = {epsilon:g} {_UNIT}, {count} levels")
         console.print(f"drawn to {plot}")
+    if curve is not None:
+        _plot_curves(console, objective, tuple(mechanism or ()) or None, not fresh, curve)
+
+
+def _statement_cells(level: PrivacyStatement) -> list[str]:
+    scope = f" ({level.scope})" if level.scope else ""
+    seen = level.view if level.view == "local" else f"the sum only, {level.view}"
+    figures = level.figures.replace("ε = ", "").split(", δ = ")
+    return [f"{level.unit}{scope}", seen, *figures, level.method]
+
+
+def _print_plan(console: Console, found: Plan) -> None:
+    wish = found.wish
+    target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, str(wish.view), method="target")
+    title = f"{target.unit}, view: {target.view}; target {target.figures}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    headings = (
+        "mechanism",
+        "ε a coordinate",
+        "clip",
+        "ε reached",
+        "counted by",
+        "MSE of the mean",
+        "bytes a round",
+    )
+    for heading in headings:
+        left = heading in ("mechanism", "clip", "counted by")
+        table.add_column(heading, justify="left" if left else "right")
+    for each in found.designs:
+        table.add_row(
+            each.name,
+            f"{each.epsilon_per_coordinate:.4g}",
+            each.clip,
+            each.statement.figures.split(", ")[0].removeprefix("ε = "),
+            each.statement.method,
+            f"{each.mean_squared_error:.4g}",
+            str(each.bytes_per_round),
+        )
+    if found.designs:
+        console.print(table)
+        console.print(
+            "ε a coordinate: one release, local view. MSE of the mean: of one coordinate of the mean update, in "
+            "clip², inputs uniform. Bytes: what one client sends, without headers.",
+            soft_wrap=True,
+        )
+    for name, reason in found.missing.items():
+        console.print(f"{name}: {reason}", soft_wrap=True, highlight=False)
+    if found.advice is not None:
+        console.print(f"{title}: {found.advice}", soft_wrap=True, highlight=False)
+
+
+def _plot_plan(found: Plan, path: Path) -> None:
+    from fl_privquant.plots import colour_of, pyplot, save
+
+    figure, axes = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
+    for name, points in found.curves.items():
+        shown = [each for each in points if each.statement.epsilon < 30.0 * found.wish.epsilon]
+        axes.plot(
+            [each.statement.epsilon for each in shown],
+            [each.mean_squared_error for each in shown],
+            "o-",
+            color=colour_of(name),
+            markersize=3,
+            linewidth=1.5,
+            label=name,
+        )
+    axes.axvline(found.wish.epsilon, color="#888888", linestyle=":", linewidth=1)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel=f"ε at δ = {found.wish.delta:g}: {found.wish.unit}, view: {found.wish.view}",
+        ylabel="MSE of the mean update, clip²",
+        title=f"{found.wish.num_clients} clients, {found.wish.dimension} coordinates, {found.wish.rounds} rounds",
+    )
+    axes.legend(fontsize=8)
+    save(figure, path)
 
 
 def main() -> None:
@@ -135,7 +331,9 @@ def main() -> None:
 
 
 def _console() -> Console:
-    return Console()
+    console = Console()
+    # Into a file or a pipe nothing has to fit a screen.
+    return console if console.is_terminal else Console(width=110)
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -158,16 +356,36 @@ def _scalar(text: str) -> Any:
     return text
 
 
-def _cells(row: Compared) -> list[str]:
+def _plot_curves(
+    console: Console, objective: str, names: tuple[str, ...] | None, cache: bool, path: Path
+) -> None:
+    """Design everything along epsilon, draw it, and say where something is missing, and why."""
+    from fl_privquant.plots import plot_curves
+
+    curves = Curves()
+    with console.status("designing") as status:
+        for count in CURVE_LEVELS:
+            for epsilon in CURVE_EPSILONS:
+                status.update(f"designing for ε = {epsilon:g}, {count} levels")
+                curves.add(epsilon, count, list(compare(epsilon, count, objective, names, cache=cache)))
+    plot_curves(curves, path, f"ε {_UNIT}; designed for {objective}; inputs uniform on [-1, 1]")
+    console.print(f"drawn to {path}")
+    for (label, reason), places in curves.missing().items():
+        where = ", ".join(f"ε {epsilon:g} with {count} levels" for count, epsilon in places)
+        console.print(f"{label}: N/A for {where}: {reason}", soft_wrap=True)
+
+
+def _cells(row: Compared, any_bias: bool) -> list[str]:
     mechanism = row.mechanism
     if mechanism is None:
-        return [row.label, "N/A", *[""] * 5, f"{row.design_seconds:.2f}"]
+        return [row.label, "N/A", *[""] * (6 if any_bias else 5), f"{row.design_seconds:.2f}"]
     return [
         row.label,
         f"{mechanism.epsilon:.6g}",
         f"{mechanism.delta:.0e}" if mechanism.delta else "0",
         f"{mechanism.mae():.4f}",
         f"{mechanism.mse():.4f}",
+        *([f"{mechanism.max_bias:.3f}" if mechanism.max_bias else "0"] if any_bias else []),
         f"{mechanism.bits_per_coordinate:g}",
         "-" if row.largest_code is None else str(row.largest_code),
         f"{row.design_seconds:.2f}",
@@ -176,7 +394,7 @@ def _cells(row: Compared) -> list[str]:
 
 def _describe(mechanism: Mechanism) -> None:
     table = Table(title=mechanism.name, show_header=False)
-    table.add_row("certified ε", f"{mechanism.epsilon:.9g} ({_UNIT})")
+    table.add_row("certified ε", f"{mechanism.epsilon:.9g} (per {mechanism.unit}, local view)")
     if mechanism.delta:
         table.add_row("δ", f"{mechanism.delta:.3g}")
     table.add_row("exact MAE, MSE", f"{mechanism.mae():.6g}, {mechanism.mse():.6g} (uniform on [-1, 1])")

@@ -10,6 +10,7 @@ __all__ = [
     "InvalidSpecError",
     "InvalidUpdateError",
     "PrivQuantError",
+    "SecureAggregationError",
 ]
 
 
@@ -39,3 +40,7 @@ class InvalidUpdateError(PrivQuantError, ValueError):
 
 class BudgetExhaustedError(PrivQuantError):
     """A release would spend more privacy than the budget allows."""
+
+
+class SecureAggregationError(PrivQuantError):
+    """A round of secure aggregation ends without a sum: a client refuses, or too few are left."""

@@ -17,7 +17,19 @@ from fl_privquant.mechanisms.base import TableMechanism
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["COLOURS", "colour_of", "draw_error", "draw_law", "plot_errors", "plot_law", "pyplot", "save"]
+    from fl_privquant.comparison import Curves
+
+__all__ = [
+    "COLOURS",
+    "colour_of",
+    "draw_error",
+    "draw_law",
+    "plot_curves",
+    "plot_errors",
+    "plot_law",
+    "pyplot",
+    "save",
+]
 
 COLOURS = {
     "optm": "#0b5fa5",
@@ -26,6 +38,8 @@ COLOURS = {
     "rqm": "#d1495b",
     "erm": "#edae49",
     "mvu": "#66a182",
+    "imvu": "#2e6f4e",
+    "biased": "#c9ada7",
     "pbm": "#8d6a9f",
     "one_bit": "#5c5c5c",
     "stochastic": "#a3a380",
@@ -35,6 +49,13 @@ COLOURS = {
     "skellam": "#6d597a",
     "laplace": "#e29578",
     "gaussian": "#83c5be",
+    "grr": "#bc6c25",
+    "snapping": "#dda15e",
+    "cldp": "#606c38",
+    "cldp_linf": "#606c38",
+    "cldp_l2": "#8a9a5b",
+    "vqsgd": "#c77dff",
+    "vqsgd_private": "#7b2cbf",
 }
 """One fixed colour a mechanism; variants after a space are shades of it."""
 
@@ -43,7 +64,7 @@ _SPARE = ("#3d5a80", "#98c1d9", "#ee6c4d", "#293241", "#7f5539")
 
 def colour_of(label: str) -> str:
     """The fixed colour of a mechanism, by its name or by its name and a variant."""
-    for key in (label, label.split(" ")[0]):
+    for key in (label, label.removesuffix(" + secagg"), label.split(" ")[0]):
         if key in COLOURS:
             return COLOURS[key]
     return _SPARE[sum(map(ord, label)) % len(_SPARE)]
@@ -55,15 +76,13 @@ def draw_law(axes: Axes, mechanism: TableMechanism) -> None:
 
     law = mechanism.law
     shades = mpl.colormaps["viridis"](np.linspace(0.05, 0.92, law.num_levels))
+    # NaN between two pieces lifts the pen: one line an output, however many pieces it has.
+    gaps = np.full(law.starts.size, np.nan)
+    x = np.column_stack([law.starts, law.ends, gaps]).ravel()
     for i, value in enumerate(law.values):
-        for k in range(law.starts.size):
-            axes.plot(
-                [law.starts[k], law.ends[k]],
-                [law.start_rows[k, i], law.end_rows[k, i]],
-                color=shades[i],
-                linewidth=1.8,
-                label=f"{value:+.3g}" if k == 0 and law.num_levels <= 16 else None,
-            )
+        probability = np.column_stack([law.start_rows[:, i], law.end_rows[:, i], gaps]).ravel()
+        label = f"{value:+.3g}" if law.num_levels <= 16 else None
+        axes.plot(x, probability, color=shades[i], linewidth=1.8, label=label)
     axes.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x", ylabel="probability of the output")
     axes.set_title(
         f"{mechanism.name}: certified ε {mechanism.epsilon:.4g}\nper coordinate and release, local view",
@@ -101,6 +120,44 @@ def plot_errors(mechanisms: Mapping[str, TableMechanism], path: Path, title: str
     figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.8), layout="constrained")
     for power, each in enumerate(axes, start=1):
         draw_error(each, mechanisms, power)
+    figure.suptitle(title, fontsize=11)
+    return save(figure, path)
+
+
+def plot_curves(curves: Curves, path: Path, title: str = "") -> Path:
+    """Write mean squared and mean absolute errors against epsilon, a column for each number of levels.
+
+    The dashed line is the limit of all unbiased mechanisms; one with a bias (dotted) may lie below it.
+    """
+    plt = pyplot()
+    columns = sorted({levels for levels, _ in curves.rows})
+    biased = {
+        row.label for rows in curves.rows.values() for row in rows if row.mechanism and row.mechanism.max_bias
+    }
+    figure, axes = plt.subplots(
+        2,
+        len(columns),
+        figsize=(1.5 + 3.6 * len(columns), 7.2),
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    handles: dict[str, Any] = {}
+    epsilons = sorted(curves.limits)
+    for at, levels in enumerate(columns):
+        for place, power in enumerate((2, 1)):
+            axis = axes[place, at]
+            for label, (x, errors) in curves.lines(levels, power).items():
+                style = ":" if label in biased else "-"
+                (handles[label],) = axis.plot(
+                    x, errors, style, color=colour_of(label), marker=".", linewidth=1.4
+                )
+            limit = [curves.limits[epsilon][place] for epsilon in epsilons]
+            (handles["limit, unbiased"],) = axis.plot(epsilons, limit, "--", color="#000000", linewidth=1.2)
+            axis.set(yscale="log", xlabel="ε" if place else "", title="" if place else f"{levels} levels")
+            axis.set_ylabel(("mean squared error", "mean absolute error")[place] if at == 0 else "")
+            axis.grid(alpha=0.25)
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
     figure.suptitle(title, fontsize=11)
     return save(figure, path)
 

@@ -27,7 +27,7 @@ from fl_privquant.codebook import Codebook
 from fl_privquant.errors import CertificationError
 from fl_privquant.law import Law
 
-__all__ = ["COVERAGE_TOLERANCE", "TOTAL_WEIGHT", "CertifiedTable", "log_ratio_upper"]
+__all__ = ["COVERAGE_TOLERANCE", "TOTAL_WEIGHT", "BiasedTable", "CertifiedTable", "log_ratio_upper"]
 
 TOTAL_WEIGHT = 1 << 32
 """What every row of weights sums to."""
@@ -164,24 +164,69 @@ class CertifiedTable:
         Raises CertificationError where rounding has no room inside the budget: design the law for
         a slightly smaller epsilon.
         """
-        if codebook.num_levels != law.num_levels:
-            raise CertificationError(
-                f"{law.num_levels} values in the law, {codebook.num_levels} codes in the codebook"
-            )
-        rows, targets, start_rows, end_rows = _distinct_rows(law)
-        lower, upper = _bounds(rows, epsilon)
-        weights = np.clip(np.rint(rows * TOTAL_WEIGHT), lower, upper).astype(np.int64)
-        target_codes = (targets - codebook.offset) / codebook.step * TOTAL_WEIGHT
-        for row, target in zip(weights, target_codes.tolist(), strict=True):
-            _settle_sum(row, lower, upper, codebook.codes, target)
-            _settle_mean(row, lower, upper, codebook.codes, target)
-        moved = float(np.abs(weights / TOTAL_WEIGHT - rows).max())
-        if moved > _MOST_MOVED:
-            raise CertificationError(
-                f"a probability would have to move by {moved:.2g} to fit into epsilon {epsilon:g}; design "
-                "the law for that epsilon"
-            )
+        rows, inputs, start_rows, end_rows = _distinct_rows(law)
+        weights = _integer_rows(rows, inputs, codebook, epsilon)
         return cls(codebook, weights, start_rows, end_rows).certify(epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class BiasedTable(CertifiedTable):
+    """A table whose rows need not be unbiased: the input of each row is given, not derived.
+
+    Privacy is certified as ever: it does not depend on where rows lie. The bias is not bounded but
+    computed, from rows and inputs, by :attr:`fl_privquant.law.Law.max_bias`.
+
+    Parameters
+    ----------
+    inputs
+        (R,) the input in [-1, 1] of each row.
+    """
+
+    inputs: Floats
+
+    def __post_init__(self) -> None:
+        inputs = np.ascontiguousarray(self.inputs, dtype=np.float64)
+        object.__setattr__(self, "inputs", inputs)
+        if inputs.shape != self.weights.shape[:1] or not np.all(np.isfinite(inputs)):
+            raise CertificationError(
+                f"inputs of shape {inputs.shape}, expected a finite one for each of {len(self.weights)} rows"
+            )
+        super().__post_init__()
+
+    @property
+    def knots(self) -> Floats:
+        """(R,) the input of each row."""
+        return self.inputs
+
+    @classmethod
+    def from_law(cls, law: Law, codebook: Codebook, epsilon: float) -> BiasedTable:
+        """The law rounded to integers, certified at ``epsilon``; rows keep their own means."""
+        rows, inputs, start_rows, end_rows = _distinct_rows(law)
+        weights = _integer_rows(rows, rows @ codebook.values, codebook, epsilon)
+        table = cls(codebook, weights, start_rows, end_rows, inputs)
+        table.certify(epsilon)
+        return table
+
+
+def _integer_rows(rows: Floats, means: Floats, codebook: Codebook, epsilon: float) -> Ints:
+    """The rows as integers whose ratios stay inside epsilon, each with its mean as near as they allow."""
+    if codebook.num_levels != rows.shape[1]:
+        raise CertificationError(
+            f"{rows.shape[1]} values in the law, {codebook.num_levels} codes in the codebook"
+        )
+    lower, upper = _bounds(rows, epsilon)
+    weights = np.clip(np.rint(rows * TOTAL_WEIGHT), lower, upper).astype(np.int64)
+    target_codes = (means - codebook.offset) / codebook.step * TOTAL_WEIGHT
+    for row, target in zip(weights, target_codes.tolist(), strict=True):
+        _settle_sum(row, lower, upper, codebook.codes, target)
+        _settle_mean(row, lower, upper, codebook.codes, target)
+    moved = float(np.abs(weights / TOTAL_WEIGHT - rows).max())
+    if moved > _MOST_MOVED:
+        raise CertificationError(
+            f"a probability would have to move by {moved:.2g} to fit into epsilon {epsilon:g}; design "
+            "the law for that epsilon"
+        )
+    return weights
 
 
 def log_ratio_upper(numerator: int, denominator: int) -> float:

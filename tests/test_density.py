@@ -50,3 +50,21 @@ def test_descriptions_identify() -> None:
         for each in (None, stats.norm(0.5, 0.1), stats.norm(0.5, 0.2), stats.laplace(0.5, 0.1), [0.1], [0.2])
     }
     assert len(descriptions) == 6
+
+
+@pytest.mark.parametrize(
+    ("distribution", "symmetric"),
+    [
+        (stats.norm(0, 0.1), True),
+        (stats.norm(0, 3.0), True),
+        (stats.beta(50.5, 50.5, loc=-1, scale=2), True),
+        (stats.uniform(-0.5, 1.0), True),
+        (stats.norm(1e-6, 0.1), False),
+        (stats.beta(2, 2.001, loc=-1, scale=2), False),
+        (stats.uniform(-0.5, 1.1), False),
+    ],
+)
+def test_symmetry_of_distributions(distribution, symmetric):
+    density = as_density(distribution)
+    assert density.symmetric is symmetric
+    assert density.describe().endswith(":symmetric") is symmetric

@@ -7,6 +7,9 @@ Unknowns are the rows P[k, :] at knots x_k and the floor lo_i of each output:
 
 Between knots the law interpolates, which keeps it unbiased and no less private. As knots are
 refined the optimum is that over every unbiased epsilon-DP mechanism with these outputs.
+
+Under a metric (:mod:`fl_privquant.design.metric`) the bounds are between the rows of two knots instead:
+P[k, i] <= bound(k, k') P[k', i].
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.density import Density
+from fl_privquant.design.metric import least_metric_value, ratio_bounds
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law import Law, error_costs
@@ -90,6 +94,7 @@ def design_free(
     power: int,
     knots: Floats,
     method: Method = "simplex",
+    metric: str = "none",
 ) -> FreeOptimum:
     """The best unbiased epsilon-DP law with these output values and knots.
 
@@ -107,8 +112,13 @@ def design_free(
         Increasing, from -1 to 1; symmetric around 0 if values and density are.
     method
         "simplex" or "ipm" (HiGHS; interior point is faster from some 32 levels on), or "cbc".
+    metric
+        "none", "l1" or "l2-grid": what the loss of two inputs may grow with.
     """
-    require_reach(values, epsilon)
+    if metric == "none":
+        require_reach(values, epsilon)
+    else:
+        _require_metric_reach(values, metric, epsilon, knots)
     levels, count = values.size, knots.size
     costs = _knot_costs(values, knots, power, density)
 
@@ -130,10 +140,12 @@ def design_free(
             mean_rows[k] = f"mean_{k}"
             weighted = zip(entries, np.tile(values, 2).tolist(), strict=True)
             program.equal(list(weighted), float(knots[k]), mean_rows[k])
-        for i in range(levels):
+        for i in range(levels if metric == "none" else 0):
             if excess_of[k, i] not in seen:
                 seen.add(excess_of[k, i])
                 program.at_most([(int(excess_of[k, i]), 1.0), (int(floor_of[i]), -reach)], 0.0)
+    if metric != "none":
+        _bound_ratios(program, metric, epsilon, knots, floor_of, excess_of)
     solution = program.solve(method)
 
     rows = solution.x[floor_of] + solution.x[excess_of]
@@ -149,6 +161,37 @@ def design_free(
     slopes = (wider - narrower) / (2.0 * _VALUE_STEP)
     gradient = (slopes * rows).sum(axis=0) - prices @ rows
     return FreeOptimum(law, solution.objective, gradient)
+
+
+def _bound_ratios(
+    program: LinearProgram,
+    metric: str,
+    epsilon: float,
+    knots: Floats,
+    floor_of: NDArray[np.intp],
+    excess_of: NDArray[np.intp],
+) -> None:
+    """Bound the rows of knots by each other; no floor is common to all of them, so excesses are rows."""
+    for floor in set(floor_of.tolist()):
+        program.bound(floor, 0.0, 0.0)
+    seen: set[tuple[int, int]] = set()
+    for row, other, bound in ratio_bounds(metric, epsilon, knots):
+        for pair in zip(excess_of[row].tolist(), excess_of[other].tolist(), strict=True):
+            # Mirror images share their variables, and then their bound.
+            if pair not in seen and pair[0] != pair[1]:
+                seen.add(pair)
+                program.at_most([(pair[0], 1.0), (pair[1], -bound)], 0.0)
+
+
+def _require_metric_reach(values: Floats, metric: str, epsilon: float, knots: Floats) -> None:
+    least = least_metric_value(metric, epsilon, knots)
+    # Slack as the solver has it: the search starts at the very bound.
+    if values[0] > -least * (1.0 - 1e-12) or values[-1] < least * (1.0 - 1e-12):
+        raise InfeasibleDesignError(
+            f"bins from {values[0]:.6g} to {values[-1]:.6g}: an unbiased mechanism with metric {metric!r}, "
+            f"epsilon {epsilon:g} and {knots.size} knots needs bins that reach ±{least:.6g} or beyond; widen "
+            f"the bins or raise epsilon{'' if metric == 'l1' else ', or lower num_knots'}"
+        )
 
 
 def _knot_costs(values: Floats, knots: Floats, power: int, density: Density) -> Floats:

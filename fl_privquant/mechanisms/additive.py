@@ -33,7 +33,7 @@ from fl_privquant.errors import (
 )
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, certified_delta
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels
+from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, checked_whole
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
@@ -84,9 +84,9 @@ class AdditiveSpec(Spec):
                 f"epsilon: {self.epsilon} is above {MAX_EPSILON:g}; for no privacy use 'stochastic'"
             )
         checked_levels(self.levels)
-        _checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
+        checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
         if self.wrap_bits is not None:
-            _checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
+            checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
         if not 0.0 < self.overflow_probability <= _LARGEST_OVERFLOW:
             raise InvalidSpecError(
                 f"overflow_probability: {self.overflow_probability} is not above 0 and at most "
@@ -141,8 +141,8 @@ class AdditiveMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         checked_levels(self.levels)
-        _checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
-        _checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
+        checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
+        checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
         if not (self.epsilon <= self.claimed_epsilon and self.delta <= self.claimed_delta):
             raise CertificationError(
                 f"certified epsilon {self.epsilon:.9g}, delta {self.delta:.9g} (one coordinate, one release, "
@@ -422,9 +422,3 @@ def rounding_variance(levels: int, density: Density | ArrayLike | None = None) -
 def _room(levels: int, num_clients: int, wrap_bits: int) -> int:
     """How many integers of the ring the inputs of the clients leave to the noise, less one."""
     return (1 << wrap_bits) - 1 - num_clients * (levels - 1)
-
-
-def _checked_whole(name: str, value: int, largest: int) -> int:
-    if isinstance(value, bool) or value != int(value) or not 1 <= value <= largest:
-        raise InvalidSpecError(f"{name}: {value} is not a whole number from 1 to {largest}")
-    return int(value)

@@ -36,6 +36,8 @@ class Mechanism(ABC):
     """A mechanism for inputs in [-clip, clip]; laws are scale-free, so the clip is given on use."""
 
     kind: ClassVar[str]
+    unit: ClassVar[str] = "coordinate release"
+    """What one :attr:`epsilon` is spent on, for whoever prints it; the view is local."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     name: str
@@ -50,11 +52,28 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def epsilon(self) -> float:
-        """Certified privacy loss of one coordinate, one release, local view; infinite if not private."""
+        """Certified privacy loss of one :attr:`unit`, local view; infinite if not private."""
 
     @property
     def delta(self) -> float:
         """The delta that goes with :attr:`epsilon`; 0 for pure differential privacy."""
+        return 0.0
+
+    def releases(self, dimension: int) -> int:
+        """How many times :attr:`epsilon` is spent when an update of that many coordinates is encoded."""
+        return dimension
+
+    def for_dimension(self, dimension: int) -> Mechanism:
+        """The mechanism for updates of that many coordinates: itself, where each coordinate is on its own."""
+        return self
+
+    def bias(self, x: ArrayLike) -> NDArray[np.float64]:
+        """Mean estimate less the input, for inputs in [-1, 1]: 0, unless the mechanism says otherwise."""
+        return np.zeros(np.shape(x))
+
+    @property
+    def max_bias(self) -> float:
+        """The bias that the mechanism states: largest |mean estimate - x| for inputs in [-1, 1]."""
         return 0.0
 
     @property
@@ -75,7 +94,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
-        """Estimates of the inputs that gave these indices; unbiased unless the mechanism says otherwise."""
+        """Estimates of the inputs that gave these indices; off by :attr:`bias` on average."""
 
     @abstractmethod
     def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
@@ -265,6 +284,14 @@ class TableMechanism(Mechanism, kind="table"):
 
     @classmethod
     def _from_parts(cls, header: dict[str, Any], body: bytes) -> TableMechanism:
+        table = CertifiedTable(*cls._table_parts(header, body))
+        return cls(str(header["name"]), table, float.fromhex(header["epsilon"]), dict(header["parameters"]))
+
+    @staticmethod
+    def _table_parts(
+        header: dict[str, Any], body: bytes
+    ) -> tuple[Codebook, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Codebook, weights, start rows and end rows of a table as sent: nothing is certified yet."""
         levels, rows, pieces = (int(header[key]) for key in ("levels", "rows", "pieces"))
         # Sizes are checked before anything of that size is made: they are the sender's word.
         if not (2 <= levels <= MAX_LEVELS and 1 <= rows <= _MAX_ROWS and 1 <= pieces < _MAX_ROWS):
@@ -284,5 +311,9 @@ class TableMechanism(Mechanism, kind="table"):
         )
         if weights.max() > np.iinfo(np.int64).max:
             raise CertificationError("mechanism: a weight is above 2^63")
-        table = CertifiedTable(codebook, weights.astype(np.int64).reshape(rows, levels), start_rows, end_rows)
-        return cls(str(header["name"]), table, float.fromhex(header["epsilon"]), dict(header["parameters"]))
+        return (
+            codebook,
+            weights.astype(np.int64).reshape(rows, levels),
+            start_rows.astype(np.int64),
+            end_rows.astype(np.int64),
+        )

@@ -2,6 +2,9 @@
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on
 the integer table that is sampled from; unbiased for inputs in [-clip, clip].
+With ``metric="l1"`` or ``"l2-grid"`` (family ``free``) the loss also grows at most in proportion to the
+distance of two inputs: ``metric_epsilon`` = epsilon / 2 per |x - x'| / clip, or epsilon / 4 per
+|x - x'|^2 / clip^2 between knots; see :mod:`fl_privquant.mechanisms.metric`.
 Assumes: nothing about the inputs; the density only shapes the error.
 Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming",
 UAI 2024 (family ``independent``). The families ``paired`` and ``free`` contain it; see
@@ -18,15 +21,18 @@ from numpy.typing import NDArray
 
 from fl_privquant.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.density import Density, UniformDensity
-from fl_privquant.design.free import design_free, least_outer_value, place_knots
+from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.design.independent import design_independent
+from fl_privquant.design.metric import METRICS, diameter, least_metric_value
 from fl_privquant.design.monotone import design_monotone
 from fl_privquant.design.paired import design_paired
 from fl_privquant.design.program import Method
 from fl_privquant.design.search import BinSearch, Evaluation
-from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.design.slack import design_with_slack
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.metric import MetricTableMechanism
 from fl_privquant.mechanisms.registry import (
     Spec,
     checked_bins,
@@ -48,8 +54,8 @@ POWERS = {"mae": 1, "mse": 2}
 _BEYOND_LEAST = 1.0 + 1e-6
 _SEARCH_KNOTS = 17
 _INTERIOR_POINT_LEVELS = 24
-# Integer rounding needs some room inside epsilon; most designs need none beyond their own.
-_SLACKS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+# On a finer grid the squared distance of neighbours is smaller, and the outer values lie further out.
+_GRID_KNOTS = 5
 
 
 @dataclass(frozen=True)
@@ -78,9 +84,13 @@ class OptmSpec(Spec):
         Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. The
         mean absolute error alone would send outer values, and the squared error, to infinity.
     num_knots
-        Knots of the free family's law on [-1, 1]; between 33 and 129 if not given.
+        Knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With
+        ``metric="l2-grid"`` the inputs that the guarantee is for; 5 if not given.
     constraints
         For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m).
+    metric
+        What the loss of two inputs may grow with: ``none`` (any two may lose ``epsilon``), ``l1`` or
+        ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case.
     """
 
     epsilon: float
@@ -94,6 +104,7 @@ class OptmSpec(Spec):
     max_value: float | None = None
     num_knots: int | None = None
     constraints: str = "constraint1"
+    metric: str = "none"
 
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon)
@@ -103,6 +114,12 @@ class OptmSpec(Spec):
         if self.constraints == "constraint2" and self.family != "independent":
             raise InvalidSpecError(
                 f"constraints: constraint2 goes with family='independent', not {self.family!r}"
+            )
+        checked_choice("metric", self.metric, METRICS)
+        if self.metric != "none" and self.family != "free":
+            raise InvalidSpecError(
+                f"metric: {self.metric!r} goes with family='free', not {self.family!r}, whose law jumps at "
+                "bins: inputs ever closer to each other would keep losing the same"
             )
         if checked_bins(self.bins) is not None:
             object.__setattr__(self, "levels", len(self.bins or ()))
@@ -127,24 +144,24 @@ class OptmSpec(Spec):
 def design_optm(spec: OptmSpec) -> TableMechanism:
     """The certified mechanism with the least error that meets the spec."""
     codebook = _search(spec) if spec.bins is None else Codebook.from_values(spec.bins)
-    failure: CertificationError | None = None
-    for slack in _SLACKS:
-        law = _law(spec, codebook.values, spec.epsilon * (1.0 - slack))
-        try:
-            table = CertifiedTable.from_law(law, codebook, spec.epsilon)
-        except CertificationError as error:
-            failure = error
-            continue
-        return TableMechanism("optm", table, spec.epsilon, spec.parameters())
-    raise CertificationError(f"no integer table inside epsilon {spec.epsilon:g} was found: {failure}")
+    parameters = spec.parameters()
+
+    def certify(law: Law) -> TableMechanism:
+        table = CertifiedTable.from_law(law, codebook, spec.epsilon)
+        if spec.metric == "none":
+            return TableMechanism("optm", table, spec.epsilon, parameters)
+        claim = spec.epsilon / diameter(spec.metric)
+        return MetricTableMechanism("optm", table, spec.epsilon, parameters, spec.metric, claim)
+
+    return design_with_slack(lambda epsilon: _law(spec, codebook.values, epsilon), certify, spec.epsilon)
 
 
 def _law(spec: OptmSpec, values: Floats, epsilon: float) -> Law:
     if spec.family == "free":
         count = spec.num_knots or int(np.clip(2 * spec.levels + 1, 33, 129))
         method: Method = "ipm" if spec.levels > _INTERIOR_POINT_LEVELS else "simplex"
-        knots = place_knots(values, count)
-        return design_free(values, epsilon, spec.density, spec.power, knots, method).law
+        knots = _grid(spec) if spec.metric == "l2-grid" else place_knots(values, count)
+        return design_free(values, epsilon, spec.density, spec.power, knots, method, spec.metric).law
     if spec.family == "paired":
         return design_paired(values, epsilon, spec.density, spec.power)
     if spec.constraints == "constraint2":
@@ -152,8 +169,15 @@ def _law(spec: OptmSpec, values: Floats, epsilon: float) -> Law:
     return design_independent(values, epsilon, spec.density, spec.power)[0]
 
 
+def _grid(spec: OptmSpec) -> Floats:
+    """Knots while values are searched; under a metric for grid inputs, that grid."""
+    if spec.metric == "l2-grid":
+        return np.linspace(-1.0, 1.0, spec.num_knots or _GRID_KNOTS)
+    return np.linspace(-1.0, 1.0, _SEARCH_KNOTS)
+
+
 def _search(spec: OptmSpec) -> Codebook:
-    least = least_outer_value(spec.epsilon) * _BEYOND_LEAST
+    least = least_metric_value(spec.metric, spec.epsilon, _grid(spec)) * _BEYOND_LEAST
     search = BinSearch(
         _evaluation(spec),
         spec.levels,
@@ -169,10 +193,10 @@ def _search(spec: OptmSpec) -> Codebook:
 
 def _evaluation(spec: OptmSpec) -> Callable[[Floats], Evaluation]:
     if spec.family == "free":
-        knots = np.linspace(-1.0, 1.0, _SEARCH_KNOTS)
+        knots = _grid(spec)
 
         def free(values: Floats) -> Evaluation:
-            found = design_free(values, spec.epsilon, spec.density, spec.power, knots)
+            found = design_free(values, spec.epsilon, spec.density, spec.power, knots, metric=spec.metric)
             return Evaluation(found.objective, found.gradient)
 
         return free

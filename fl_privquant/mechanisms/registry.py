@@ -27,6 +27,7 @@ __all__ = [
     "checked_delta",
     "checked_epsilon",
     "checked_levels",
+    "checked_whole",
     "design",
     "entry",
     "mechanisms",
@@ -198,6 +199,13 @@ def checked_levels(levels: int) -> int:
     if isinstance(levels, bool) or levels != int(levels) or not 2 <= levels <= MAX_LEVELS:
         raise InvalidSpecError(f"levels: {levels} is not a whole number from 2 to {MAX_LEVELS}")
     return int(levels)
+
+
+def checked_whole(name: str, value: int, largest: int) -> int:
+    """The value as an integer, if it is a whole number from 1 to ``largest``."""
+    if isinstance(value, bool) or value != int(value) or not 1 <= value <= largest:
+        raise InvalidSpecError(f"{name}: {value} is not a whole number from 1 to {largest}")
+    return int(value)
 
 
 def checked_bins(bins: tuple[float, ...] | None) -> tuple[float, ...] | None:

@@ -37,9 +37,7 @@ def _search() -> Row:
         ],
         ROUNDS,
     )
-    return Row(
-        "2-bit free design, bins searched, in single programs", search / single, 300.0, at_least=False
-    )
+    return Row("2-bit free design, bins searched, in single programs", search / single, 300.0, at_least=False)
 
 
 def _model_building() -> Row:

@@ -1,4 +1,4 @@
-"""``python -m simulations.paper table1 | table2 | figure-scalar-error``."""
+"""``python -m simulations.paper`` with ``table1``, ``table2`` or a ``figure-...``; ``--help`` lists them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.paper import scalar
+from simulations.paper import scalar, vector
 
 FIGURES = Path(__file__).parent / "figures"
 
@@ -36,6 +36,30 @@ def figure_scalar_error(
 ) -> None:
     """Absolute error against the input at three epsilons."""
     print(f"drawn to {scalar.figure_scalar_error(output)}")
+
+
+@app.command("figure-vector-linf")
+def figure_vector_linf(
+    output: Annotated[Path, typer.Option(help="PNG or PDF file.")] = FIGURES / "vector-linf.png",
+    trials: Annotated[int, typer.Option(help="Vectors for each mechanism and epsilon.")] = vector.TRIALS,
+) -> None:
+    """Euclidean error of vectors with 10 coordinates in [-1, 1]."""
+    _vector(vector.LINF, output, trials)
+
+
+@app.command("figure-vector-l2")
+def figure_vector_l2(
+    output: Annotated[Path, typer.Option(help="PNG or PDF file.")] = FIGURES / "vector-l2.png",
+    trials: Annotated[int, typer.Option(help="Vectors for each mechanism and epsilon.")] = vector.TRIALS,
+) -> None:
+    """Euclidean error of vectors with 100 coordinates in the unit ball."""
+    _vector(vector.L2, output, trials)
+
+
+def _vector(setting: vector.Setting, output: Path, trials: int) -> None:
+    found = vector.rows(setting, trials, min(trials, vector.VECTOR_TRIALS))
+    vector.print_rows(found, setting)
+    print(f"drawn to {vector.figure(found, setting, output)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,117 @@
+"""How a named set of arrays lies in one vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.errors import InvalidUpdateError
+
+__all__ = ["Layout"]
+
+_FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and types of the arrays of an update, in the order in which they are flattened.
+
+    Only floating-point arrays have a place: counters and other buffers are no part of an update.
+
+    >>> layout = Layout.of({"weight": np.zeros((2, 3)), "steps": np.array(7), "bias": np.array(0.5)})
+    >>> layout.names, layout.dimension
+    (('weight', 'bias'), 7)
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[np.dtype[Any], ...]
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> Layout:
+        """The layout of the floating-point arrays among ``arrays``; others are left out."""
+        floats = {
+            name: np.asarray(each) for name, each in arrays.items() if np.asarray(each).dtype.kind == "f"
+        }
+        for name, each in floats.items():
+            if each.dtype.newbyteorder("=") not in _FLOATS:
+                raise InvalidUpdateError(
+                    f"{name}: {each.dtype}, expected float16, float32 or float64; convert it before training"
+                )
+        return cls(
+            tuple(floats),
+            tuple(each.shape for each in floats.values()),
+            tuple(each.dtype.newbyteorder("=") for each in floats.values()),
+        )
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of coordinates of each array."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def places(self) -> list[slice]:
+        """Where each array lies in the flat vector."""
+        ends = np.cumsum(self.sizes, dtype=np.int64).tolist()
+        return [slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
+
+    @cached_property
+    def dimension(self) -> int:
+        """Number of coordinates of all arrays together."""
+        return sum(self.sizes)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the flat vector: float64 if any array is, else float32."""
+        return np.dtype(np.float64 if np.dtype(np.float64) in self.dtypes else np.float32)
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Bytes of the arrays in their own types."""
+        return sum(size * dtype.itemsize for size, dtype in zip(self.sizes, self.dtypes, strict=True))
+
+    def check(self, arrays: Arrays) -> None:
+        """Raise InvalidUpdateError unless ``arrays`` has those of this layout, as floats of their shapes."""
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            if name not in arrays:
+                raise InvalidUpdateError(f"update: {name!r} is missing")
+            array = arrays[name]
+            # Other floats are fine: clients may train in another precision than the server keeps.
+            if array.shape != shape or array.dtype.kind != "f":
+                raise InvalidUpdateError(
+                    f"update: {name!r} is {array.dtype} of shape {array.shape}, expected floats of shape "
+                    f"{shape}"
+                )
+
+    def flatten(self, arrays: Arrays) -> NDArray[Any]:
+        """A new vector of all coordinates."""
+        self.check(arrays)
+        vector = np.empty(self.dimension, dtype=self.dtype)
+        for name, part in zip(self.names, self._split(vector), strict=True):
+            np.copyto(part, arrays[name])
+        return vector
+
+    def flatten_difference(self, new: Arrays, old: Arrays) -> NDArray[Any]:
+        """A new vector of all coordinates of ``new - old``, subtracted in the vector's precision."""
+        self.check(new)
+        vector = np.empty(self.dimension, dtype=self.dtype)
+        # An overflow becomes infinite here, and is refused as such when it is encoded.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, part in zip(self.names, self._split(vector), strict=True):
+                np.subtract(new[name], old[name], out=part, dtype=self.dtype)
+        return vector
+
+    def unflatten(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """The arrays, by name, in their own shapes and in the vector's precision (views of it)."""
+        return dict(zip(self.names, self._split(vector), strict=True))
+
+    def _split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
+        return [vector[place].reshape(shape) for place, shape in zip(self.places, self.shapes, strict=True)]

@@ -1,0 +1,350 @@
+"""The codec of whole updates: named arrays to one payload, and payloads or their sums back to arrays.
+
+In order on the client, and reversed on the server: flatten, clip the L2 norm (optional), rotate
+(optional), clip each coordinate, encode, pack. What the mechanism gives decides the payload:
+
+* indices of up to 65536 levels, packed at their fixed width (:mod:`fl_privquant.codec.pack`);
+* other integers, as codes of ``sum_bits(1)`` bits;
+* the few integers that a mechanism for whole updates makes of one, at its own width;
+* floating-point numbers (mechanisms without a quantizer), as they are, little-endian.
+
+**Lossless.** Mechanism ``none`` changes nothing, but a difference does: in floating point ``(new - old)
++ old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload
+carries the trained arrays themselves, each in its own type: :attr:`UpdateCodec.carries_difference` is
+False, and the mean of decoded updates is the mean that plain federated averaging computes, bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.codebook import MAX_LEVELS
+from fl_privquant.codec.clip import checked_clip, clip_l2, clipped_share
+from fl_privquant.codec.layout import Arrays, Layout
+from fl_privquant.codec.pack import (
+    HEADER_BYTES,
+    pack_codes,
+    pack_indices,
+    packed_size,
+    read_body,
+    unpack_codes,
+    unpack_indices,
+    write_header,
+)
+from fl_privquant.codec.rotate import Rotation
+from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.continuous import FloatMechanism
+from fl_privquant.mechanisms.none import NoMechanism
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["UpdateCodec"]
+
+# Beside the kinds of fl_privquant.codec.pack: floating-point numbers that no mechanism quantized.
+_KIND_FLOATS: Final = 16
+_KIND_ARRAYS: Final = 17
+
+
+@dataclass(frozen=True)
+class UpdateCodec:
+    """Turns the update of one client into a payload, and payloads or sums of codes into updates.
+
+    Parameters
+    ----------
+    layout
+        What arrays an update has.
+    mechanism
+        What encodes a coordinate, and whose guarantee each coordinate has.
+    clip
+        Coordinates are clipped to [-clip, clip].
+    l2_clip
+        Largest L2 norm of an update; larger ones are scaled down. None: any.
+    rotation_seed
+        Public seed of this round's rotation. None: no rotation.
+
+    Examples
+    --------
+    >>> import fl_privquant as pq
+    >>> update = {"weight": np.array([[0.3, -0.2]], dtype=np.float32), "bias": np.array(0.1)}
+    >>> codec = UpdateCodec(Layout.of(update), pq.design("one_bit", epsilon=2.0), clip=0.5)
+    >>> payload = codec.encode(update, pq.RandomStream.seeded(1))
+    >>> len(payload), {name: each.shape for name, each in codec.decode(payload).items()}
+    (17, {'weight': (1, 2), 'bias': ()})
+    """
+
+    layout: Layout
+    mechanism: Mechanism
+    clip: float
+    l2_clip: float | None = None
+    rotation_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        checked_clip("clip", self.clip)
+        if self.l2_clip is not None:
+            checked_clip("l2_clip", self.l2_clip)
+        # Bound to the layout: mechanisms for whole updates are made for one number of coordinates.
+        object.__setattr__(self, "mechanism", self.mechanism.for_dimension(self.dimension))
+        if self._wire in ("codes", "message"):
+            packed_size(self._num_codes, width=self._code_bits)
+
+    @property
+    def dimension(self) -> int:
+        """Number of coordinates that are encoded: each is one release of the mechanism."""
+        return self.layout.dimension
+
+    @cached_property
+    def lossless(self) -> bool:
+        """Whether decoding gives back the very numbers that were encoded."""
+        # Not by its name, which is the sender's word: a forged one would send the update in the clear.
+        return isinstance(self.mechanism, NoMechanism)
+
+    @cached_property
+    def carries_difference(self) -> bool:
+        """Whether payloads hold the difference to the model, or the trained arrays themselves."""
+        return not (self.lossless and self.l2_clip is None and self.rotation_seed is None)
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Size of every payload: it depends on the layout and the mechanism, never on the data."""
+        if self._wire == "arrays":
+            return HEADER_BYTES + self.layout.num_bytes
+        if self._wire == "floats":
+            return HEADER_BYTES + self.dimension * self.layout.dtype.itemsize
+        if self._wire == "indices":
+            return packed_size(self.dimension, num_levels=self._num_levels)
+        return packed_size(self._num_codes, width=self._code_bits)
+
+    @cached_property
+    def bits_per_coordinate(self) -> float:
+        """Bits of the payload for each coordinate, without the header of 16 bytes."""
+        return 8.0 * (self.num_bytes - HEADER_BYTES) / self.dimension if self.dimension else 0.0
+
+    def encode(self, update: Arrays, rng: RandomStream | None = None, threads: int = 1) -> bytes:
+        """The payload of an update given as arrays; ``rng=None`` draws secure randomness."""
+        if self._wire == "arrays":
+            return self._pack_arrays(update)
+        return self._encode_vector(self.layout.flatten(update), rng, threads)
+
+    def encode_difference(
+        self, new: Arrays, old: Arrays, rng: RandomStream | None = None, threads: int = 1
+    ) -> bytes:
+        """The payload of the step from ``old`` to ``new`` arrays."""
+        if not self.carries_difference:
+            return self.encode(new, rng, threads)
+        return self._encode_vector(self.layout.flatten_difference(new, old), rng, threads)
+
+    def clipped_share(self, new: Arrays, old: Arrays) -> float:
+        """The share of coordinates that the coordinate clip cuts. It depends on the data: not private."""
+        vector = self.layout.flatten_difference(new, old)
+        self._prepare(vector)
+        return clipped_share(vector, self.clip)
+
+    def decode(self, payload: bytes) -> dict[str, NDArray[Any]]:
+        """The estimated update in a payload, as arrays; see :attr:`carries_difference`."""
+        if self._wire == "arrays":
+            return self._unpack_arrays(payload)
+        return self._restore(self._estimate(payload))
+
+    def apply(self, payload: bytes, old: Arrays) -> dict[str, NDArray[Any]]:
+        """The estimated new arrays: what ``old`` became, in their own types."""
+        decoded = self.decode(payload)
+        if not self.carries_difference:
+            return decoded
+        return self._added(decoded, old)
+
+    def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], NDArray[Any]]]:
+        """What :meth:`apply` gives, each array computed when it is asked for, and anew each time.
+
+        The payload is checked now. Until an array is wanted it takes one byte a coordinate, not the
+        four or eight of the array: a server can hold the updates of many clients.
+        """
+        direct = (
+            self._wire == "indices"
+            and self._rotation is None
+            and set(self.layout.dtypes) == {self.layout.dtype}
+        )
+        if not direct:
+            arrays = self.apply(payload, old)
+            return {name: functools.partial(np.array, each) for name, each in arrays.items()}
+        indices = self._unpack_indices(payload)
+        return {
+            name: functools.partial(self._looked_up, indices[place], old[name])
+            for name, place in zip(self.layout.names, self.layout.places, strict=True)
+        }
+
+    def _looked_up(self, indices: NDArray[Any], old: NDArray[Any]) -> NDArray[Any]:
+        from fl_privquant.codec.vector_loops import look_up_and_add
+
+        new = np.empty(old.shape, dtype=self.layout.dtype)
+        look_up_and_add(indices, self._level_values, old.reshape(-1), new.reshape(-1))
+        return new
+
+    def codes(self, payload: bytes) -> NDArray[np.int64]:
+        """The integers of a payload that can be added up over clients, as secure aggregation needs."""
+        if not self.mechanism.summable:
+            raise InvalidSpecError(
+                f"{self.mechanism.name}: its codes cannot be summed; choose another mechanism"
+            )
+        if self._wire == "codes":
+            return self._unpack_codes(payload)
+        found = self._unpack_codes(payload) if self._wire == "message" else self._unpack_indices(payload)
+        return self.mechanism.to_codes(found)
+
+    def decode_sum(self, total: ArrayLike, num_clients: int) -> dict[str, NDArray[Any]]:
+        """The mean update from the sum of the :meth:`codes` of ``num_clients`` clients, as arrays."""
+        sums = np.asarray(total)
+        if sums.shape != (self.dimension,):
+            raise InvalidUpdateError(f"sum of codes: shape {sums.shape}, expected ({self.dimension},)")
+        mean = self.mechanism.decode_sum(sums, num_clients, self.clip)
+        return self._restore(mean.astype(self.layout.dtype, copy=False))
+
+    def apply_sum(self, total: ArrayLike, num_clients: int, old: Arrays) -> dict[str, NDArray[Any]]:
+        """The new arrays that the mean update makes of ``old``, in their own types."""
+        return self._added(self.decode_sum(total, num_clients), old)
+
+    @cached_property
+    def _num_levels(self) -> int | None:
+        """Number of outputs, where an index of 16 bits can tell them apart."""
+        levels = getattr(self.mechanism, "num_levels", None)
+        return int(levels) if levels is not None and levels <= MAX_LEVELS else None
+
+    @cached_property
+    def _wire(self) -> str:
+        if not self.carries_difference:
+            return "arrays"
+        if isinstance(self.mechanism, FloatMechanism):
+            return "floats"
+        if hasattr(self.mechanism, "message_size"):
+            return "message"
+        return "codes" if self._num_levels is None else "indices"
+
+    @property
+    def _num_codes(self) -> int:
+        """Number of integers of a payload."""
+        return int(getattr(self.mechanism, "message_size", self.dimension))
+
+    @property
+    def _code_bits(self) -> int:
+        """Bits of each."""
+        bits = getattr(self.mechanism, "message_bits", None)
+        return self.mechanism.sum_bits(1) if bits is None else int(bits)
+
+    @cached_property
+    def _level_values(self) -> NDArray[Any]:
+        """What each index stands for, in the vector's precision: a lookup is all that decoding takes."""
+        indices = np.arange(self._num_levels or 0)
+        return self.mechanism.decode(indices, self.clip).astype(self.layout.dtype)
+
+    @cached_property
+    def _rotation(self) -> Rotation | None:
+        return None if self.rotation_seed is None else Rotation(self.dimension, self.rotation_seed)
+
+    def _prepare(self, vector: NDArray[Any]) -> None:
+        """The stages before the coordinate clip, in place."""
+        if self.l2_clip is None and self._rotation is None:
+            return
+        # Mechanisms refuse what is not finite; but before they see it, one NaN would be spread over all.
+        if not np.isfinite(vector).all():
+            count = int(np.count_nonzero(~np.isfinite(vector)))
+            raise InvalidUpdateError(
+                f"update: {count} of {vector.size} coordinates are not finite; nothing was encoded, "
+                f"look for divergence upstream"
+            )
+        if self.l2_clip is not None:
+            clip_l2(vector, self.l2_clip)
+        if self._rotation is not None:
+            self._rotation.forward(vector)
+
+    def _encode_vector(self, vector: NDArray[Any], rng: RandomStream | None, threads: int) -> bytes:
+        self._prepare(vector)
+        encoded = self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads)
+        if self._wire == "indices" and self._num_levels is not None:
+            return pack_indices(encoded, self._num_levels)
+        if self._wire == "codes":
+            return pack_codes(self.mechanism.to_codes(encoded), self._code_bits)
+        if self._wire == "message":
+            return pack_codes(encoded, self._code_bits)
+        dtype = self.layout.dtype.newbyteorder("<")
+        with np.errstate(over="ignore"):
+            body = np.asarray(encoded).astype(dtype)
+        _check_finite(body)
+        return write_header(_KIND_FLOATS, dtype.itemsize, self.dimension) + body.tobytes()
+
+    def _estimate(self, payload: bytes) -> NDArray[Any]:
+        """The estimates of the coordinates, as they were when they were encoded."""
+        if self._wire == "indices":
+            from fl_privquant.codec.vector_loops import look_up
+
+            estimates = np.empty(self.dimension, dtype=self.layout.dtype)
+            look_up(self._unpack_indices(payload), self._level_values, estimates)
+            return estimates
+        if self._wire == "codes":
+            estimate = self.mechanism.decode_sum(self._unpack_codes(payload), 1, self.clip)
+            return estimate.astype(self.layout.dtype, copy=False)
+        if self._wire == "message":
+            try:
+                estimate = self.mechanism.decode(self._unpack_codes(payload), self.clip)
+            except CodeOverflowError as error:
+                raise InvalidUpdateError(f"payload: {error}") from error
+            return estimate.astype(self.layout.dtype, copy=False)
+        dtype = self.layout.dtype.newbyteorder("<")
+        size = self.dimension * dtype.itemsize
+        body = read_body(payload, _KIND_FLOATS, dtype.itemsize, self.dimension, size)
+        values = np.frombuffer(body.tobytes(), dtype=dtype)
+        _check_finite(values)
+        return self.mechanism.decode(values, self.clip).astype(self.layout.dtype)
+
+    def _restore(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        if self._rotation is not None:
+            vector = np.ascontiguousarray(vector)
+            self._rotation.backward(vector)
+        return self.layout.unflatten(vector)
+
+    def _added(self, update: Arrays, old: Arrays) -> dict[str, NDArray[Any]]:
+        return {
+            name: np.asarray(np.add(old[name], update[name], dtype=self.layout.dtype)).astype(
+                dtype, copy=False
+            )
+            for name, dtype in zip(self.layout.names, self.layout.dtypes, strict=True)
+        }
+
+    def _unpack_indices(self, payload: bytes) -> NDArray[Any]:
+        if self._num_levels is None:
+            raise InvalidSpecError(f"{self.mechanism.name}: does not encode to indices")
+        return unpack_indices(payload, self._num_levels, self.dimension)
+
+    def _unpack_codes(self, payload: bytes) -> NDArray[np.int64]:
+        return unpack_codes(payload, self._code_bits, self._num_codes).astype(np.int64)
+
+    def _pack_arrays(self, arrays: Arrays) -> bytes:
+        self.layout.check(arrays)
+        parts = [write_header(_KIND_ARRAYS, 0, self.dimension)]
+        for name, dtype in zip(self.layout.names, self.layout.dtypes, strict=True):
+            _check_finite(arrays[name])
+            parts.append(np.asarray(arrays[name], dtype=dtype.newbyteorder("<")).tobytes())
+        return b"".join(parts)
+
+    def _unpack_arrays(self, payload: bytes) -> dict[str, NDArray[Any]]:
+        body = read_body(payload, _KIND_ARRAYS, 0, self.dimension, self.layout.num_bytes).tobytes()
+        arrays: dict[str, NDArray[Any]] = {}
+        start = 0
+        for name, shape, dtype in zip(self.layout.names, self.layout.shapes, self.layout.dtypes, strict=True):
+            count = math.prod(shape)
+            values = np.frombuffer(body, dtype.newbyteorder("<"), count=count, offset=start)
+            _check_finite(values)
+            arrays[name] = values.astype(dtype).reshape(shape)
+            start += count * dtype.itemsize
+        return arrays
+
+
+def _check_finite(values: NDArray[Any]) -> None:
+    if not np.isfinite(values).all():
+        raise InvalidUpdateError("payload: a value is not finite; the client's training diverged")

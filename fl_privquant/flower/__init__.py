@@ -1,0 +1,21 @@
+"""Flower plug-ins: the mod for clients, the strategy for the server, checkpoints and engines.
+
+A user adds two lines to an ordinary Flower app:
+
+* on the client ``@app.train(mods=[PrivQuantMod(max_epsilon=1.0)])``
+* on the server ``strategy = PrivQuantStrategy(FedAvg(...), mechanism=mechanism, clip=0.1)``
+"""
+
+from fl_privquant.flower.checkpoint import CheckpointStrategy
+from fl_privquant.flower.mod import PrivQuantMod
+from fl_privquant.flower.secure_aggregation import SecureAggregationMod, SecureAggregationStrategy
+from fl_privquant.flower.strategy import NoUsableReplyError, PrivQuantStrategy
+
+__all__ = [
+    "CheckpointStrategy",
+    "NoUsableReplyError",
+    "PrivQuantMod",
+    "PrivQuantStrategy",
+    "SecureAggregationMod",
+    "SecureAggregationStrategy",
+]

@@ -1,0 +1,107 @@
+"""Flower's Array without copies: reading one in place, and making one whose bytes are written on demand.
+
+Flower serializes every array with ``numpy.save`` and reads it back with ``numpy.load``, which parses the
+header and copies the data each time. A round reads the same arrays many times over.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from flwr.app import Array, RecordDict
+from numpy.typing import NDArray
+
+from fl_privquant.errors import InvalidUpdateError
+
+__all__ = ["DecodedArray", "read_array", "read_arrays", "records_of"]
+
+_STYPE_NUMPY: Final = "numpy.ndarray"
+_MAGIC: Final = b"\x93NUMPY"
+_CACHED_HEADERS: Final = 4096
+
+_Record = TypeVar("_Record")
+
+
+class DecodedArray(Array):
+    """An Array that is decoded when it is read, and serialized only if it has to travel.
+
+    Parameters
+    ----------
+    compute
+        Gives the values, a new array each time: its owner may change it.
+    dtype, shape
+        Theirs.
+    """
+
+    def __init__(
+        self, compute: Callable[[], NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> None:
+        # Past Array's own constructor, which would serialize.
+        self.__dict__.update(dtype=str(dtype), shape=shape, stype=_STYPE_NUMPY, _compute=compute)
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        """The array as ``numpy.save`` writes it."""
+        if "_data" not in self.__dict__:
+            self.__dict__["_data"] = Array(self.numpy()).data
+        return bytes(self.__dict__["_data"])
+
+    def numpy(self) -> NDArray[Any]:
+        """The values, in an array of their own."""
+        return np.asarray(self.__dict__["_compute"]())
+
+
+def read_array(array: Array) -> NDArray[Any]:
+    """The array's values, read-only and without a copy.
+
+    Raises InvalidUpdateError if its bytes are not what ``numpy.save`` writes, or hold objects.
+    """
+    if array.stype != _STYPE_NUMPY:
+        raise InvalidUpdateError(f"array: serialized as {array.stype!r}, expected {_STYPE_NUMPY!r}")
+    if isinstance(array, DecodedArray):
+        return array.numpy()
+    data = array.data
+    try:
+        if data[:6] != _MAGIC:
+            raise ValueError("its magic is not that of numpy")
+        wide = data[6] > 1
+        length = struct.unpack_from("<I" if wide else "<H", data, 8)[0]
+        start = (12 if wide else 10) + length
+        shape, fortran, dtype = _parsed(data[:start])
+        values = np.frombuffer(data, dtype, offset=start)
+        if values.size != math.prod(shape):
+            raise ValueError(f"{values.size} values, expected {math.prod(shape)}")
+        return values.reshape(shape, order="F" if fortran else "C")
+    except (ValueError, TypeError, IndexError, struct.error, EOFError, OSError) as error:
+        raise InvalidUpdateError(f"array: cannot be read ({error})") from error
+
+
+def read_arrays(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
+    """All arrays of a record; see :func:`read_array`."""
+    return {name: read_array(each) for name, each in record.items()}
+
+
+def records_of(content: RecordDict, kind: type[_Record]) -> Iterator[tuple[str, _Record]]:
+    """The records of one kind. Flower's own view of them is rebuilt, and writes itself back, on each use."""
+    return ((key, record) for key, record in content.items() if isinstance(record, kind))
+
+
+@functools.lru_cache(maxsize=_CACHED_HEADERS)
+def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    file = io.BytesIO(header)
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"version {version} of numpy's format")
+    if dtype.hasobject:
+        raise ValueError("an array of objects")
+    return shape, fortran, dtype

@@ -1,0 +1,338 @@
+"""Checkpoints of the server: a run that is killed goes on where it stopped, and forgets no release.
+
+One file holds everything together: the model, the number of the last finished round, the state of
+every strategy of the stack (momenta, the privacy ledger), the metrics so far. It is replaced
+atomically, so that it is always whole. It is written twice a round:
+
+1. *before* the round's messages are sent, with the release already in the ledger. If the run dies while
+   clients train, the round is asked for again, and both releases are counted: epsilon is never
+   under-counted, at worst a release that did not happen is counted.
+2. after the round's replies have been aggregated.
+
+No pickle: arrays are stored as ``npz`` without it, everything else as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from logging import INFO
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+from numpy.typing import NDArray
+
+from fl_privquant.errors import InvalidSpecError, PrivQuantError
+
+__all__ = ["CheckpointError", "CheckpointStrategy"]
+
+_VERSION: Final = 1
+_JSON_ENTRY: Final = "checkpoint.json"
+_METRICS: Final = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class CheckpointError(PrivQuantError):
+    """A checkpoint cannot be written or read."""
+
+
+class CheckpointStrategy(Strategy):
+    """Wraps the outermost strategy: saves after every round, and starts from the file if there is one.
+
+    ``start(num_rounds=n)`` runs the rounds up to number n that are not done yet. Delete the file to
+    begin anew.
+
+    Of each strategy of the stack (followed along ``.strategy``) it keeps what ``checkpoint_state()``
+    returns and ``restore_state()`` takes, where it has them. Of others it keeps the attributes: numbers,
+    texts, arrays, lists and dicts of arrays, ArrayRecords. A strategy with any other attribute that
+    could be state is refused when it is wrapped, not when it is too late.
+
+    Parameters
+    ----------
+    strategy
+        The strategy to save and to delegate to.
+    path
+        The file.
+
+    Examples
+    --------
+    >>> from flwr.serverapp.strategy import FedAvgM
+    >>> strategy = CheckpointStrategy(FedAvgM(server_momentum=0.9), "outputs/run.checkpoint")
+    """
+
+    def __init__(self, strategy: Strategy, path: str | Path) -> None:
+        self.strategy = strategy
+        self.path = Path(path)
+        self._first_round = 0
+        self._arrays = ArrayRecord()
+        self._metrics: dict[str, dict[int, MetricRecord]] = {name: {} for name in _METRICS}
+        for each in _stack(strategy):
+            _state_of(each)
+
+    @property
+    def finished_rounds(self) -> int:
+        """Number of the last round that the file holds; 0 without a file."""
+        return int(_read(self.path)[0]["round"]) if self.path.exists() else 0
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the rounds that are not done yet, from the checkpoint if there is one."""
+        arrays = self._resume(initial_arrays)
+        done = self._first_round
+
+        def evaluate(server_round: int, current: ArrayRecord) -> MetricRecord | None:
+            number = server_round + done
+            known = self._metrics["evaluate_metrics_serverapp"]
+            # The run may have stopped between a round and the evaluation of its model: that is made up for.
+            if number not in known and evaluate_fn is not None:
+                metrics = evaluate_fn(number, current)
+                if metrics is not None:
+                    known[number] = metrics
+            return known.get(number)
+
+        result = super().start(
+            grid,
+            arrays,
+            max(num_rounds - done, 0),
+            timeout,
+            train_config,
+            evaluate_config,
+            None if evaluate_fn is None else evaluate,
+        )
+        # Rounds of before, and their numbers, belong to the result as well.
+        result.arrays = self._arrays
+        for name in _METRICS:
+            getattr(result, name).clear()
+            getattr(result, name).update(self._metrics[name])
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate, and save what is about to be released before it is sent."""
+        number = server_round + self._first_round
+        # As it is now: if the round has to be asked for again, the same nodes are sampled.
+        random_state = random.getstate()
+        messages = list(self.strategy.configure_train(number, arrays, config, grid))
+        self._save(number - 1, random_state)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Delegate, and save the new model with everything that belongs to it."""
+        number = server_round + self._first_round
+        arrays, metrics = self.strategy.aggregate_train(number, replies)
+        if arrays is not None:
+            self._arrays = arrays
+        if metrics is not None:
+            self._metrics["train_metrics_clientapp"][number] = metrics
+        self._save(number, random.getstate())
+        return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate."""
+        return self.strategy.configure_evaluate(server_round + self._first_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Delegate."""
+        number = server_round + self._first_round
+        metrics = self.strategy.aggregate_evaluate(number, replies)
+        if metrics is not None:
+            self._metrics["evaluate_metrics_clientapp"][number] = metrics
+            self._save(number, random.getstate())
+        return metrics
+
+    def summary(self) -> None:
+        """Log the file and the settings of the wrapped strategy."""
+        log(INFO, "\t├──> Checkpoint: %s (%d rounds done)", self.path, self.finished_rounds)
+        self.strategy.summary()
+
+    def _resume(self, initial_arrays: ArrayRecord) -> ArrayRecord:
+        self._arrays = initial_arrays
+        if not self.path.exists():
+            return initial_arrays
+        content, stored = _read(self.path)
+        saved = content["strategies"]
+        names = [type(each).__name__ for each in _stack(self.strategy)]
+        if [each["class"] for each in saved] != names:
+            raise CheckpointError(
+                f"{self.path}: saved by strategies {[each['class'] for each in saved]}, not by {names}; "
+                f"delete the file to begin anew"
+            )
+        arrays = _decode(content["model"], stored)
+        if not isinstance(arrays, ArrayRecord) or list(arrays) != list(initial_arrays):
+            raise CheckpointError(f"{self.path}: its model has other arrays than the initial one")
+        for each, state in zip(_stack(self.strategy), saved, strict=True):
+            _restore(each, _decode(state["state"], stored))
+        for name in _METRICS:
+            records = {
+                int(number): MetricRecord(record) for number, record in content["metrics"][name].items()
+            }
+            self._metrics[name] = records
+        version, words, gauss = content["random_state"]
+        random.setstate((version, tuple(words), gauss))
+        self._first_round = int(content["round"])
+        self._arrays = arrays
+        log(INFO, "Checkpoint: going on after round %d of %s", self._first_round, self.path)
+        return arrays
+
+    def _save(self, finished_round: int, random_state: tuple[Any, ...]) -> None:
+        stored: dict[str, NDArray[Any]] = {}
+        content = {
+            "version": _VERSION,
+            "round": finished_round,
+            "model": _encode(self._arrays, stored),
+            "strategies": [
+                {"class": type(each).__name__, "state": _encode(_state_of(each), stored)}
+                for each in _stack(self.strategy)
+            ],
+            "metrics": {
+                name: {number: dict(record) for number, record in self._metrics[name].items()}
+                for name in _METRICS
+            },
+            # Flower's strategies sample nodes with it: the rounds to come must not repeat those of before.
+            "random_state": random_state,
+        }
+        stored[_JSON_ENTRY] = np.frombuffer(json.dumps(content).encode(), dtype=np.uint8)
+        _write(self.path, stored)
+
+
+def _stack(strategy: Any) -> Iterator[Strategy]:
+    """The strategy and those that it wraps, from the outside in."""
+    while isinstance(strategy, Strategy):
+        yield strategy
+        strategy = getattr(strategy, "strategy", None)
+
+
+def _state_of(strategy: Strategy) -> dict[str, Any]:
+    own = getattr(strategy, "checkpoint_state", None)
+    if own is not None:
+        return dict(own())
+    state = {
+        name: value
+        for name, value in vars(strategy).items()
+        # Functions are settings that the program gives again; wrapped strategies are saved themselves.
+        if not callable(value) and not isinstance(value, Strategy)
+    }
+    for name, value in state.items():
+        try:
+            _encode(value, {})
+        except InvalidSpecError as error:
+            raise InvalidSpecError(
+                f"{type(strategy).__name__}.{name}: {error}; a checkpoint cannot keep it. Give the strategy "
+                f"checkpoint_state() and restore_state(), or run without checkpoints"
+            ) from None
+    return state
+
+
+def _restore(strategy: Strategy, state: dict[str, Any]) -> None:
+    own = getattr(strategy, "restore_state", None)
+    if own is not None:
+        own(state)
+        return
+    for name, value in state.items():
+        setattr(strategy, name, value)
+
+
+def _encode(value: Any, stored: dict[str, NDArray[Any]]) -> Any:
+    """The value as JSON, with its arrays put into ``stored``; tagged so that it comes back as what it was."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise InvalidSpecError(f"an array of {array.dtype}")
+        name = f"array-{len(stored)}"
+        stored[name] = array
+        return {"array" if isinstance(value, np.ndarray) else "scalar": name}
+    if isinstance(value, bytes):
+        name = f"array-{len(stored)}"
+        stored[name] = np.frombuffer(value, dtype=np.uint8)
+        return {"bytes": name}
+    if isinstance(value, ArrayRecord):
+        return {"record": [[name, _encode(each.numpy(), stored)] for name, each in value.items()]}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_encode(each, stored) for each in value]}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": [[key, _encode(each, stored)] for key, each in value.items()]}
+    raise InvalidSpecError(f"a {type(value).__name__}")
+
+
+def _decode(value: Any, stored: Mapping[str, NDArray[Any]]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "float":
+        return float.fromhex(content)
+    if kind == "array":
+        return stored[content]
+    if kind == "scalar":
+        return stored[content][()]
+    if kind == "bytes":
+        return stored[content].tobytes()
+    if kind == "record":
+        return ArrayRecord({name: Array(np.asarray(_decode(each, stored))) for name, each in content})
+    if kind == "list":
+        return [_decode(each, stored) for each in content]
+    if kind == "tuple":
+        return tuple(_decode(each, stored) for each in content)
+    return {key: _decode(each, stored) for key, each in content}
+
+
+def _write(path: Path, stored: dict[str, NDArray[Any]]) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **stored)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with temporary.open("wb") as file:
+            file.write(buffer.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    # The new name must be on disk before clients are asked: else a power failure could undo it.
+    with contextlib.suppress(OSError):
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            stored = {name: file[name] for name in file.files}
+        content = json.loads(stored.pop(_JSON_ENTRY).tobytes())
+    except (OSError, ValueError, KeyError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: not a checkpoint ({error}); delete it to begin anew") from error
+    if content.get("version") != _VERSION:
+        raise CheckpointError(f"{path}: version {content.get('version')}, expected {_VERSION}")
+    return content, stored

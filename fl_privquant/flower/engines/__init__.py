@@ -1,0 +1,47 @@
+"""Engines that run one Flower app: ``inline`` in this process, ``ray``, and ``deployment``.
+
+One interface: ``run(server_app, client_app, federation) -> RunResult``.
+
+>>> sorted(ENGINES)
+['deployment', 'inline', 'ray']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower.engines.base import Engine, Federation, RunResult
+from fl_privquant.flower.engines.deployment import DeploymentEngine
+from fl_privquant.flower.engines.inline import InlineEngine
+from fl_privquant.flower.engines.ray import RayEngine
+
+__all__ = [
+    "ENGINES",
+    "DeploymentEngine",
+    "Engine",
+    "Federation",
+    "InlineEngine",
+    "RayEngine",
+    "RunResult",
+    "engine",
+]
+
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "inline": InlineEngine,
+    "ray": RayEngine,
+    "deployment": DeploymentEngine,
+}
+"""The engines by name."""
+
+
+def engine(name: str, **options: Any) -> Engine:
+    """The engine of that name.
+
+    >>> engine("inline", threads=2)
+    InlineEngine(threads=2)
+    """
+    if name not in ENGINES:
+        raise InvalidSpecError(f"engine: {name!r} is not one of {', '.join(sorted(ENGINES))}")
+    return ENGINES[name](**options)

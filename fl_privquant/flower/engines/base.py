@@ -1,0 +1,127 @@
+"""What every engine takes and gives, and what they share."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from flwr.app import ArrayRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from fl_privquant.errors import InvalidSpecError
+
+__all__ = ["Engine", "Federation", "RunResult", "load_app", "node_config", "seeded_sampling"]
+
+Config = Mapping[str, bool | int | float | str]
+
+_App = TypeVar("_App")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who takes part, and what the app is told.
+
+    Parameters
+    ----------
+    num_clients
+        Number of clients; client i has ``partition-id`` i and ``num-partitions`` in its node config.
+    run_config
+        The run's config, which both sides read as ``context.run_config``.
+    node_config
+        More for every client's ``context.node_config``, such as limits of its PrivQuantMod.
+    seed
+        Seeds the sampling of nodes by Flower's strategies (Python's ``random``), so that every engine asks
+        the same clients; None leaves it alone. It does not touch what protects updates.
+    """
+
+    num_clients: int
+    run_config: Config = field(default_factory=dict)
+    node_config: Config = field(default_factory=dict)
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_clients < 1:
+            raise InvalidSpecError(f"num_clients: {self.num_clients} is below 1")
+        for name in ("run_config", "node_config"):
+            for key, value in getattr(self, name).items():
+                if not isinstance(value, bool | int | float | str):
+                    raise InvalidSpecError(
+                        f"{name} {key}: {type(value).__name__}, expected a bool, number or text"
+                    )
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves behind.
+
+    Parameters
+    ----------
+    engine
+        The engine's name.
+    state
+        The server app's ``context.state``: what its main function puts there comes back, from every
+        engine.
+    wall_seconds
+        Time of the whole run, with the engine's start.
+    """
+
+    engine: str
+    state: RecordDict
+    wall_seconds: float
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The only ArrayRecord of the state: by convention the final model."""
+        records = list(self.state.array_records.values())
+        if len(records) != 1:
+            raise InvalidSpecError(
+                f"{len(records)} ArrayRecords in the server's state; put the final model there: "
+                f'context.state["arrays"] = result.arrays'
+            )
+        return records[0]
+
+
+class Engine(Protocol):
+    """Runs an app. Apps are given as objects, or as ``"package.module:attribute"``."""
+
+    def run(
+        self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
+    ) -> RunResult:
+        """Run the server app with the clients of the federation, to its end."""
+        ...
+
+
+def load_app(app: Any, kind: type[_App]) -> _App:
+    """The app itself, imported if it is given by name."""
+    if isinstance(app, str):
+        module, _, attribute = app.partition(":")
+        if not attribute:
+            raise InvalidSpecError(f"app: {app!r}, expected 'package.module:attribute'")
+        app = getattr(importlib.import_module(module), attribute)
+    if not isinstance(app, kind):
+        raise InvalidSpecError(f"app: {type(app).__name__}, expected a {kind.__name__}")
+    return app
+
+
+def node_config(federation: Federation, partition: int) -> dict[str, bool | int | float | str]:
+    """The node config of the client that holds a partition."""
+    return {**federation.node_config, "partition-id": partition, "num-partitions": federation.num_clients}
+
+
+@contextlib.contextmanager
+def seeded_sampling(seed: int | None) -> Iterator[None]:
+    """Seed Python's ``random``, which Flower's strategies sample nodes with, and put it back after."""
+    if seed is None:
+        yield
+        return
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)

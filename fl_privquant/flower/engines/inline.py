@@ -1,0 +1,176 @@
+"""The inline engine: server and clients in this process, and Flower's own strategy loop between them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import Run
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower.engines.base import Federation, RunResult, load_app, node_config, seeded_sampling
+from fl_privquant.flower.engines.internals import (
+    copied_records,
+    create_run,
+    delivered,
+    server_identity,
+    set_message_id,
+)
+
+__all__ = ["InlineEngine", "InlineGrid"]
+
+_RUN_ID = 1
+# Node ids of SuperLinks are large random numbers. These are not 0, which some take for none.
+_FIRST_NODE_ID = 1
+
+
+class InlineGrid(Grid):
+    """A grid whose nodes live in this process; each message is answered when it is pushed.
+
+    As on a wire, what is sent is copied, an exception of the client becomes an error reply, and a node
+    keeps its context from message to message and handles one at a time. Replies come in the order of
+    nodes, whatever the order of requests and threads.
+
+    Parameters
+    ----------
+    client_app
+        What the clients run.
+    federation
+        Number of clients and their configs.
+    threads
+        Clients that run at once.
+    """
+
+    def __init__(self, client_app: ClientApp, federation: Federation, threads: int = 1) -> None:
+        self._client_app = client_app
+        self._threads = threads
+        self._run = create_run(_RUN_ID)
+        self.contexts = {
+            _FIRST_NODE_ID + partition: Context(
+                run_id=_RUN_ID,
+                node_id=_FIRST_NODE_ID + partition,
+                node_config=node_config(federation, partition),
+                state=RecordDict(),
+                run_config=dict(federation.run_config),
+            )
+            for partition in range(federation.num_clients)
+        }
+        self._locks: dict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._replies: dict[str, Message] = {}
+        self._sent = 0
+
+    def set_run(self, run: Run) -> None:
+        """Set the run that messages belong to."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run that messages belong to."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Node ids, in the order of partitions."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Let the nodes answer the messages."""
+        pushed = list(messages)
+        ids = [f"inline-{self._sent + number}" for number in range(len(pushed))]
+        self._sent += len(pushed)
+        if self._threads > 1:
+            with ThreadPoolExecutor(self._threads) as pool:
+                replies = list(pool.map(self._deliver, pushed, ids))
+        else:
+            replies = [self._deliver(message, each) for message, each in zip(pushed, ids, strict=True)]
+        self._replies.update(zip(ids, replies, strict=True))
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies to the messages, in the order of nodes; each is given once."""
+        found = [self._replies.pop(each) for each in list(message_ids) if each in self._replies]
+        return sorted(found, key=lambda reply: reply.metadata.src_node_id)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """The replies to the messages; ``timeout`` has no meaning here, as clients run now."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _deliver(self, message: Message, message_id: str) -> Message:
+        node = message.metadata.dst_node_id
+        # The same content object may go to many nodes: each must get its own.
+        arrived = delivered(message, message_id)
+        context = self.contexts.get(node)
+        if context is None:
+            reply = Message(
+                Error(ErrorCode.NODE_UNAVAILABLE, f"node {node} does not exist"), reply_to=arrived
+            )
+        else:
+            with self._locks[node]:
+                reply = self._answer(arrived, context)
+        set_message_id(reply, f"{message_id}-reply")
+        return reply
+
+    def _answer(self, message: Message, context: Context) -> Message:
+        try:
+            reply = self._client_app(message, context)
+            if reply.has_content():
+                reply.content = copied_records(reply.content)
+            return reply
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+@dataclass(frozen=True)
+class InlineEngine:
+    """Runs everything in this process: the fastest for many small clients, and easiest to debug.
+
+    Parameters
+    ----------
+    threads
+        Clients that run at once. Python runs them in turns, but for numpy, torch and encoding.
+    """
+
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise InvalidSpecError(f"threads: {self.threads} is below 1")
+
+    def run(
+        self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
+    ) -> RunResult:
+        """Run the app, to its end."""
+        server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
+        start = time.perf_counter()
+        context = Context(
+            run_id=_RUN_ID,
+            node_id=SUPERLINK_NODE_ID,
+            node_config={},
+            state=RecordDict(),
+            run_config=dict(federation.run_config),
+        )
+        grid = InlineGrid(client, federation, self.threads)
+        with server_identity(_RUN_ID), seeded_sampling(federation.seed):
+            server(grid, context)
+        return RunResult("inline", context.state, time.perf_counter() - start)

@@ -1,0 +1,95 @@
+"""Flower's internals that the engines cannot do without, in one place: flwr 1.41 and 1.42."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from copy import copy
+from typing import Any, cast
+
+from flwr.app import Array, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+__all__ = [
+    "copied_records",
+    "create_run",
+    "delivered",
+    "dump_records",
+    "load_records",
+    "server_identity",
+    "set_message_id",
+]
+
+
+def create_run(run_id: int) -> Run:
+    """A run that no SuperLink knows of."""
+    return Run.create_empty(run_id)
+
+
+@contextlib.contextmanager
+def server_identity(run_id: int) -> Iterator[None]:
+    """What ``Message()`` needs to know of the process it is made in."""
+    names = ("_task_id", "_run_id", "_node_id")
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SUPERLINK_NODE_ID
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """Give a message its id, as a SuperLink would."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def delivered(message: Message, message_id: str) -> Message:
+    """The message as it arrives at its node: the same content in other objects, with an id."""
+    metadata = copy(message.metadata)
+    metadata.__dict__["_message_id"] = message_id
+    arrived = object.__new__(Message)
+    arrived.__dict__.update(_metadata=metadata, _content=copied_records(message.content), _error=None)
+    return arrived
+
+
+def copied_records(content: RecordDict) -> RecordDict:
+    """The records as new objects, as a wire would give.
+
+    Bytes and numbers cannot be changed and are shared, so that a copy is cheap; what was checked when
+    the records were made is not checked again.
+    """
+    copied: RecordDict = _twin(content)
+    for key, record in content.items():
+        twin = _twin(record)
+        for name, value in record.items():
+            if isinstance(value, Array):
+                new = object.__new__(type(value))
+                new.__dict__.update(value.__dict__)
+                twin.__dict__["_data"][name] = new
+            else:
+                twin.__dict__["_data"][name] = list(value) if isinstance(value, list) else value
+        copied.__dict__["_data"][key] = twin
+    return copied
+
+
+def _twin(record: Any) -> Any:
+    """An empty record of the same kind."""
+    twin = object.__new__(type(record))
+    twin.__dict__.update(record.__dict__)
+    twin.__dict__["_data"] = {}
+    return twin
+
+
+def dump_records(records: RecordDict) -> bytes:
+    """The records in Flower's own wire format."""
+    return cast(bytes, recorddict_to_proto(records).SerializeToString())
+
+
+def load_records(blob: bytes) -> RecordDict:
+    """The records that :func:`dump_records` wrote."""
+    return recorddict_from_proto(ProtoRecordDict.FromString(blob))

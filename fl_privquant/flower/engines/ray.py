@@ -1,0 +1,200 @@
+"""The Ray engine: Flower's own simulation, made to ask the same clients in the same order as inline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import Run
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower.engines.base import Federation, RunResult, load_app, node_config, seeded_sampling
+
+__all__ = ["RayEngine"]
+
+_REGISTRATION_SECONDS = 120.0
+_START_SECONDS = 300.0
+_READY = "query.privquant_ready"
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """Runs clients in Ray's worker processes, on this machine or on a cluster.
+
+    Parameters
+    ----------
+    address
+        Of an existing Ray cluster, such as ``"127.0.0.1:6379"`` or ``"auto"``; its machines need this package
+        and the app's. None: Ray is started on this machine, and stopped after the run.
+    client_cpus, client_gpus
+        What one client takes: as many run at once as the machines have.
+    """
+
+    address: str | None = None
+    client_cpus: float = 1.0
+    client_gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.client_cpus > 0.0 or not self.client_gpus >= 0.0:
+            raise InvalidSpecError(
+                f"client_cpus {self.client_cpus} and client_gpus {self.client_gpus}: out of range"
+            )
+
+    def run(
+        self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
+    ) -> RunResult:
+        """Run the app, to its end."""
+        os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+        from flwr.simulation import run_simulation
+
+        server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
+        state = RecordDict()
+        wrapped = ServerApp()
+
+        @wrapped.main()
+        def main(grid: Grid, context: Context) -> None:
+            run_context = Context(
+                run_id=context.run_id,
+                node_id=context.node_id,
+                node_config=context.node_config,
+                state=state,
+                run_config=dict(federation.run_config),
+            )
+            ordered = _OrderedGrid(grid, federation.num_clients)
+            # Ray draws from Python's random while it starts: seeding has to wait for that.
+            ordered.wait_until_ready()
+            with seeded_sampling(federation.seed):
+                server(ordered, run_context)
+            # The app may have put another object in its place.
+            state.update(run_context.state)
+
+        # Without an address Ray would join whatever cluster this machine has had, even a dead one.
+        init: dict[str, Any] = {"address": "local" if self.address is None else self.address}
+        start = time.perf_counter()
+        with _environment_kept("PYTHONPATH"):
+            run_simulation(
+                server_app=wrapped,
+                client_app=_ConfiguredClientApp(client, federation),
+                num_supernodes=federation.num_clients,
+                backend_config={
+                    "client_resources": {"num_cpus": self.client_cpus, "num_gpus": self.client_gpus},
+                    "init_args": init,
+                },
+            )
+        return RunResult("ray", state, time.perf_counter() - start)
+
+
+class _ConfiguredClientApp(ClientApp):
+    """The client app with the federation's configs, which Flower's simulation has no way to pass."""
+
+    def __init__(self, app: ClientApp, federation: Federation) -> None:
+        super().__init__()
+        self._app = app
+        self._federation = federation
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        if message.metadata.message_type == _READY:
+            return Message(RecordDict(), reply_to=message)
+        partition = int(context.node_config["partition-id"])
+        # A context of its own: Flower refuses one whose run config was changed.
+        own = Context(
+            run_id=context.run_id,
+            node_id=context.node_id,
+            node_config=node_config(self._federation, partition),
+            state=context.state,
+            run_config=dict(self._federation.run_config),
+        )
+        reply = self._app(message, own)
+        context.state = own.state
+        return reply
+
+
+class _OrderedGrid(Grid):
+    """A grid with nodes in the order of partitions, and replies in the order of nodes.
+
+    Flower's simulation gives nodes random ids and replies as they come. Sums of floats depend on
+    the order, so without this no two runs would agree to the last bit.
+    """
+
+    def __init__(self, grid: Grid, num_nodes: int) -> None:
+        self._grid = grid
+        self._nodes = _registered_nodes(grid, num_nodes)
+
+    def wait_until_ready(self) -> None:
+        """Return when a first client answers: the engine has started."""
+        message = Message(RecordDict(), self._nodes[0], _READY)
+        # With a limit: if Ray fails to start, Flower stops its own thread but not that of the server.
+        if not list(self._grid.send_and_receive([message], timeout=_START_SECONDS)):
+            raise TimeoutError(f"Ray did not run a first client in {_START_SECONDS:g} s; its log says why")
+
+    def set_run(self, run: Run) -> None:
+        """Delegate."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """Delegate."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Node ids, in the order of partitions."""
+        return list(self._nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Delegate."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Delegate, and put in order."""
+        return self._in_order(self._grid.pull_messages(message_ids))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Delegate, and put in order."""
+        return self._in_order(self._grid.send_and_receive(messages, timeout=timeout))
+
+    def _in_order(self, replies: Iterable[Message]) -> list[Message]:
+        place = {node: number for number, node in enumerate(self._nodes)}
+        return sorted(replies, key=lambda reply: place.get(reply.metadata.src_node_id, len(place)))
+
+
+def _registered_nodes(grid: Grid, num_nodes: int) -> list[int]:
+    """All nodes, in the order in which they were registered: that of their partitions."""
+    deadline = time.monotonic() + _REGISTRATION_SECONDS
+    while len(nodes := list(grid.get_nodes())) < num_nodes:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(nodes)} of {num_nodes} nodes registered in {_REGISTRATION_SECONDS:g} s")
+        time.sleep(0.01)
+    return [node.node_id for node in sorted(nodes, key=lambda node: node.registered_at)]
+
+
+@contextlib.contextmanager
+def _environment_kept(name: str) -> Iterator[None]:
+    """Undo what the block does to one environment variable: Flower lets it grow with each run."""
+    before = os.environ.get(name)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before

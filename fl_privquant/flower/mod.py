@@ -1,0 +1,249 @@
+"""The client's side: a Flower mod that lets nothing but an encoded update leave the client."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
+from flwr.supercore import log
+from numpy.typing import NDArray
+
+from fl_privquant.codec.layout import Layout
+from fl_privquant.errors import (
+    CertificationError,
+    InvalidSpecError,
+    InvalidUpdateError,
+    PrivQuantError,
+)
+from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.client_ledger import open_ledger
+from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply, Request, is_request
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy.ledger import Budget
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["PrivQuantMod", "read_request"]
+
+NODE_MAX_EPSILON = "privquant-max-epsilon"
+NODE_BUDGET = "privquant-budget"
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class PrivQuantMod:
+    """Encodes what the client trained, within limits that the client sets itself.
+
+    Guarantee: whatever the server sends, the replies of this client that pass through the mod are
+    releases of mechanisms certified here, none with a loss above ``max_epsilon`` (and ``max_delta``)
+    for a coordinate, and all together within ``budget`` (whole updates, local view, basic
+    composition). A release is in the ledger before it leaves.
+    Assumes: secure randomness, that is no ``seed``; that the ledger is kept. It is in the client's
+    state, which lives as long as Flower keeps it: for one run in simulation, and on a SuperNode until
+    that is restarted. Give a ``ledger_file`` to hold a budget over runs and restarts.
+
+    Not covered: metrics that are let through, messages other than training ones, what the app logs
+    or writes itself, and the texts of exceptions that the app raises.
+
+    Parameters
+    ----------
+    max_epsilon
+        Largest loss that a mechanism may have for its unit: one coordinate and release, or one
+        client round for mechanisms that encode whole updates. ``math.inf`` lets mechanisms pass that
+        protect nothing, such as ``none``.
+    budget
+        What may be spent over all rounds: a :class:`Budget`, or its epsilon. None: no bound.
+    max_delta
+        Largest delta for that unit; 0 lets pure mechanisms pass only.
+    metrics
+        Names of the app's metrics that are sent along. They are not private: none by default.
+    report_clipping
+        Whether to report the share of clipped coordinates to a server that asks. It depends on
+        the data and is not private: off by default.
+    seed
+        Makes the codes reproducible, and privacy simulated: whoever knows the seed knows the noise.
+        A number, or a function of the context that gives one or None (such as
+        ``lambda context: context.run_config.get("seed")``). None: secure randomness.
+    ledger_file
+        File that keeps the ledger, for one client: over runs, restarts and concurrent messages.
+    threads
+        Threads that encode.
+
+    Notes
+    -----
+    On a node whose app is delivered by the server (``flwr run``), the limits above are the server's
+    word too. The node's own configuration can tighten them, never loosen:
+    ``--node-config "privquant-max-epsilon=1.0 privquant-budget=5000.0"``.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp()
+    >>> @app.train(mods=[PrivQuantMod(max_epsilon=1.0, budget=100_000.0)])
+    ... def train(message, context):
+    ...     ...
+    """
+
+    def __init__(
+        self,
+        max_epsilon: float,
+        budget: Budget | float | None = None,
+        *,
+        max_delta: float = 0.0,
+        metrics: Collection[str] = (),
+        report_clipping: bool = False,
+        seed: int | Callable[[Context], int | None] | None = None,
+        ledger_file: str | Path | None = None,
+        threads: int = 1,
+    ) -> None:
+        if not max_epsilon > 0.0:
+            raise InvalidSpecError(f"max_epsilon: {max_epsilon} is not a number above 0")
+        if not 0.0 <= max_delta < 1.0:
+            raise InvalidSpecError(f"max_delta: {max_delta} is outside [0, 1)")
+        if isinstance(metrics, str):
+            raise InvalidSpecError(
+                f"metrics: {metrics!r} is one name, expected a collection such as [{metrics!r}]"
+            )
+        if threads < 1:
+            raise InvalidSpecError(f"threads: {threads} is below 1")
+        self.max_epsilon = float(max_epsilon)
+        self.max_delta = float(max_delta)
+        self.budget = budget if budget is None or isinstance(budget, Budget) else Budget(float(budget))
+        self.metrics = tuple(metrics)
+        self.report_clipping = report_clipping
+        self.seed = seed
+        self.ledger_file = None if ledger_file is None else Path(ledger_file)
+        self.threads = threads
+
+    def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
+        """Train by ``call_next``, and reply with the encoded difference or with an error."""
+        if msg.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+            return call_next(msg, ctxt)
+        try:
+            request, received = read_request(msg)
+            arrays = read_arrays(received)
+            layout = Layout.of(arrays)
+            mechanism = request.certified_mechanism(layout.dimension)
+            self._check_mechanism(mechanism, ctxt)
+            release = request.release(layout.dimension)
+            budget = self._budget(ctxt)
+            # Before the training: an update that may not leave need not be computed.
+            if not budget.unlimited:
+                with open_ledger(self.ledger_file, ctxt) as ledger:
+                    ledger.check(release, budget)
+        except PrivQuantError as error:
+            return _refusal(msg, error)
+        out = call_next(msg, ctxt)
+        if out.has_error():
+            return out
+        try:
+            trained = _read_trained(out, received)
+            codec = request.codec(layout)
+            rng = self._stream(ctxt, request.round)
+            metrics = self._metrics(out)
+            if request.report_clipping and self.report_clipping:
+                metrics[METRIC_CLIPPED] = codec.clipped_share(trained, arrays)
+            payload = codec.encode_difference(trained, arrays, rng, self.threads)
+            # Nothing has left yet. Once it is in the ledger it may; a failure in between only over-counts.
+            with open_ledger(self.ledger_file, ctxt) as ledger:
+                ledger.check(release, budget)
+                ledger.add(release, request.mechanism)
+        except PrivQuantError as error:
+            return _refusal(msg, error)
+        except Exception as error:
+            # Neither the update nor an exception that may quote it leaves the client.
+            log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
+            return _refusal(
+                msg, InvalidUpdateError(f"the update could not be encoded ({type(error).__name__})")
+            )
+        reply = Reply(request.round, request.fingerprint, payload, metrics, rng is not None)
+        return Message(reply.to_content(), reply_to=msg)
+
+    def _check_mechanism(self, mechanism: Mechanism, ctxt: Context) -> None:
+        bound = min(self.max_epsilon, _node_limit(ctxt, NODE_MAX_EPSILON))
+        if not mechanism.epsilon <= bound:
+            raise CertificationError(
+                f"mechanism {mechanism.name!r} has a certified epsilon of {mechanism.epsilon:.6g} per "
+                f"{mechanism.unit}, above this client's max_epsilon {bound:g}"
+            )
+        if not mechanism.delta <= self.max_delta:
+            raise CertificationError(
+                f"mechanism {mechanism.name!r} has a delta of {mechanism.delta:.3g} per {mechanism.unit}, "
+                f"above this client's max_delta {self.max_delta:g}"
+            )
+
+    def _budget(self, ctxt: Context) -> Budget:
+        own = self.budget if self.budget is not None else Budget(math.inf, 1.0)
+        return Budget(min(own.epsilon, _node_limit(ctxt, NODE_BUDGET)), own.delta)
+
+    def _stream(self, ctxt: Context, number: int) -> RandomStream | None:
+        seed = self.seed(ctxt) if callable(self.seed) else self.seed
+        if seed is None:
+            return None
+        # Node ids differ from engine to engine and from run to run; partitions do not.
+        client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
+        return RandomStream.seeded(int(seed), round=number, client=client)
+
+    def _metrics(self, out: Message) -> dict[str, Any]:
+        found = {
+            name: value
+            for _, record in records_of(out.content, MetricRecord)
+            for name, value in record.items()
+        }
+        return {name: found[name] for name in self.metrics if name in found}
+
+
+def _refusal(msg: Message, error: PrivQuantError) -> Message:
+    # To the incoming message: a reply to the app's own one would never reach the server.
+    reason = f"{type(error).__name__}: {error}"
+    log(WARNING, "PrivQuantMod refused: %s", reason)
+    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=msg)
+
+
+def read_request(msg: Message) -> tuple[Request, dict[str, Array]]:
+    """The request in a train message, and the arrays that came with it."""
+    configs = [each for _, each in records_of(msg.content, ConfigRecord) if is_request(each)]
+    if len(configs) > 1:
+        raise InvalidSpecError(f"{len(configs)} configs with a request, expected one")
+    request = Request.read(configs[0] if configs else ConfigRecord())
+    # A copy of the mapping: apps may empty the record while they unpack it.
+    return request, dict(_only_arrays(msg, "the server"))
+
+
+def _only_arrays(msg: Message, sender: str) -> ArrayRecord:
+    records = [each for _, each in records_of(msg.content, ArrayRecord)]
+    if len(records) != 1:
+        raise InvalidUpdateError(f"{len(records)} ArrayRecords from {sender}, expected one")
+    return records[0]
+
+
+def _read_trained(out: Message, received: Mapping[str, Array]) -> Arrays:
+    record = _only_arrays(out, "the app")
+    if list(record) != list(received):
+        missing, extra = set(received) - set(record), set(record) - set(received)
+        what = (
+            f"{sorted(missing)} missing, {sorted(extra)} not known"
+            if missing or extra
+            else "in another order"
+        )
+        raise InvalidUpdateError(f"update: the app's arrays are not those it received: {what}")
+    return read_arrays(record)
+
+
+def _node_limit(ctxt: Context, key: str) -> float:
+    value = ctxt.node_config.get(key)
+    if value is None:
+        return math.inf
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = math.nan
+    if math.isnan(limit) or limit < 0.0:
+        raise InvalidSpecError(f"node config {key}: {value!r} is not a number >= 0")
+    return limit

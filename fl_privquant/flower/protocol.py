@@ -1,0 +1,261 @@
+"""What the two sides say to each other: the request in a round's config, and the reply to it.
+
+Everything travels in ordinary Flower records, so that it works in-process, on Ray and deployed.
+Requests are read by clients that trust nothing, replies by a server that trusts nothing: both are
+checked field by field here, and whatever does not fit is refused with a reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fl_privquant.codec.clip import checked_clip
+from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy.ledger import Release, fingerprint
+
+__all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request"]
+
+PROTOCOL_VERSION: Final = 1
+"""Both sides must speak the same version; others are refused by number."""
+
+KEY_VERSION: Final = "privquant-version"
+KEY_ROUND: Final = "privquant-round"
+KEY_MECHANISM: Final = "privquant-mechanism"
+KEY_CLIP: Final = "privquant-clip"
+KEY_L2_CLIP: Final = "privquant-l2-clip"
+KEY_ROTATION: Final = "privquant-rotation-seed"
+KEY_REPORT: Final = "privquant-report-clipping"
+KEY_SIMULATED: Final = "privquant-simulated"
+
+RECORD_PAYLOAD: Final = "privquant-update"
+RECORD_REPLY: Final = "privquant-reply"
+RECORD_METRICS: Final = "metrics"
+ARRAY_PAYLOAD: Final = "payload"
+METRIC_CLIPPED: Final = "privquant-clipped-share"
+# Not numpy's format: a payload that reaches a strategy without PrivQuantStrategy must not look like a model.
+STYPE_PAYLOAD: Final = "fl_privquant.payload"
+
+_MAX_MECHANISM_BYTES: Final = 1 << 26
+_CACHED_MECHANISMS: Final = 16
+_CACHED_CODECS: Final = 4
+
+_T = TypeVar("_T")
+
+
+@functools.lru_cache(maxsize=_CACHED_MECHANISMS)
+def certified(blob: bytes) -> Mechanism:
+    """The mechanism in ``blob``, certified here; the same bytes are certified once."""
+    return Mechanism.from_bytes(blob)
+
+
+def is_request(config: ConfigRecord) -> bool:
+    """Whether a config holds a request, of whatever version."""
+    return KEY_VERSION in config
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks of a client in one round.
+
+    Parameters
+    ----------
+    round
+        The number of the round.
+    mechanism
+        The mechanism, in the bytes that its receiver certifies.
+    clip, l2_clip, rotation_seed
+        As in :class:`~fl_privquant.codec.update.UpdateCodec`.
+    report_clipping
+        Whether the share of clipped coordinates is asked for; clients may decline.
+    """
+
+    round: int
+    mechanism: bytes
+    clip: float
+    l2_clip: float | None = None
+    rotation_seed: int | None = None
+    report_clipping: bool = False
+
+    def write(self, config: ConfigRecord) -> None:
+        """Put the request into a round's config."""
+        config[KEY_VERSION] = PROTOCOL_VERSION
+        config[KEY_ROUND] = self.round
+        config[KEY_MECHANISM] = self.mechanism
+        config[KEY_CLIP] = self.clip
+        # A config object may serve several rounds: what is not asked for now must not stay from before.
+        for key, value in ((KEY_L2_CLIP, self.l2_clip), (KEY_ROTATION, self.rotation_seed)):
+            config.pop(key, None)
+            if value is not None:
+                config[key] = value
+        config[KEY_REPORT] = self.report_clipping
+
+    @classmethod
+    def read(cls, config: ConfigRecord) -> Request:
+        """The request in a config that somebody sent, checked.
+
+        Raises
+        ------
+        InvalidSpecError
+            No request, one of another version, or a field that is missing or out of range.
+        """
+        if not is_request(config):
+            raise InvalidSpecError(
+                "the server sent no mechanism: wrap its strategy in PrivQuantStrategy, or remove PrivQuantMod"
+            )
+        version = config[KEY_VERSION]
+        if version != PROTOCOL_VERSION or isinstance(version, bool):
+            raise InvalidSpecError(
+                f"protocol version {version!r} is not {PROTOCOL_VERSION}, the one spoken here; install the "
+                f"same version of fl-privquant on both sides"
+            )
+        mechanism = _field(config, KEY_MECHANISM, bytes)
+        if len(mechanism) > _MAX_MECHANISM_BYTES:
+            raise InvalidSpecError(f"mechanism: {len(mechanism)} bytes, more than {_MAX_MECHANISM_BYTES}")
+        number = _field(config, KEY_ROUND, int)
+        if number < 0:
+            raise InvalidSpecError(f"round: {number} is below 0")
+        return cls(
+            round=number,
+            mechanism=mechanism,
+            clip=checked_clip("clip", _field(config, KEY_CLIP, float)),
+            l2_clip=checked_clip("l2_clip", _field(config, KEY_L2_CLIP, float))
+            if KEY_L2_CLIP in config
+            else None,
+            rotation_seed=_field(config, KEY_ROTATION, int) if KEY_ROTATION in config else None,
+            report_clipping=_field(config, KEY_REPORT, bool) if KEY_REPORT in config else False,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """What identifies the mechanism."""
+        return _fingerprint(self.mechanism)
+
+    def certified_mechanism(self, dimension: int) -> Mechanism:
+        """The mechanism for updates of ``dimension`` coordinates, certified by the caller's own process."""
+        try:
+            return certified(self.mechanism).for_dimension(dimension)
+        except CertificationError:
+            raise
+        except Exception as error:  # whatever a forged blob provokes is a refusal, never a crash
+            raise CertificationError(f"mechanism: malformed ({type(error).__name__}: {error})") from error
+
+    def release(self, dimension: int) -> Release:
+        """What an update of ``dimension`` coordinates spends."""
+        mechanism = self.certified_mechanism(dimension)
+        count = mechanism.releases(dimension)
+        return Release(self.round, self.fingerprint, mechanism.epsilon, mechanism.delta, dimension, count)
+
+    def codec(self, layout: Layout) -> UpdateCodec:
+        """The codec of this round's updates; one for all clients of a process."""
+        return _codec(self, layout)
+
+
+@functools.lru_cache(maxsize=_CACHED_CODECS)
+def _codec(request: Request, layout: Layout) -> UpdateCodec:
+    mechanism = request.certified_mechanism(layout.dimension)
+    return UpdateCodec(layout, mechanism, request.clip, request.l2_clip, request.rotation_seed)
+
+
+@functools.lru_cache(maxsize=_CACHED_MECHANISMS)
+def _fingerprint(blob: bytes) -> str:
+    return fingerprint(blob)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client sends back in one round.
+
+    Parameters
+    ----------
+    round
+        The number of the round it belongs to.
+    mechanism
+        Fingerprint of the mechanism that encoded it.
+    payload
+        The encoded update.
+    metrics
+        What the client lets pass of the app's metrics.
+    simulated
+        Whether the client's randomness was seeded, so that privacy is simulated only.
+    """
+
+    round: int
+    mechanism: str
+    payload: bytes
+    metrics: Mapping[str, Any]
+    simulated: bool
+
+    def to_content(self) -> RecordDict:
+        """The content of the reply message."""
+        payload = Array("uint8", (len(self.payload),), STYPE_PAYLOAD, self.payload)
+        info = ConfigRecord(
+            {
+                KEY_VERSION: PROTOCOL_VERSION,
+                KEY_ROUND: self.round,
+                KEY_MECHANISM: self.mechanism,
+                KEY_SIMULATED: self.simulated,
+            }
+        )
+        content = RecordDict({RECORD_PAYLOAD: ArrayRecord({ARRAY_PAYLOAD: payload}), RECORD_REPLY: info})
+        if self.metrics:
+            content[RECORD_METRICS] = MetricRecord(dict(self.metrics))
+        return content
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Reply:
+        """The reply in a message's content that somebody sent, checked; the payload is not looked into.
+
+        Raises
+        ------
+        InvalidUpdateError
+            Not a reply of this version.
+        """
+        info, arrays = content.get(RECORD_REPLY), content.get(RECORD_PAYLOAD)
+        if (
+            not isinstance(info, ConfigRecord)
+            or not isinstance(arrays, ArrayRecord)
+            or list(arrays) != [ARRAY_PAYLOAD]
+        ):
+            raise InvalidUpdateError(
+                "reply: holds no encoded update; add PrivQuantMod to the client's @app.train(mods=[...])"
+            )
+        if info.get(KEY_VERSION) != PROTOCOL_VERSION:
+            raise InvalidUpdateError(
+                f"reply: protocol version {info.get(KEY_VERSION)!r}, expected {PROTOCOL_VERSION}"
+            )
+        metrics = content.get(RECORD_METRICS)
+        if not isinstance(metrics, MetricRecord):
+            metrics = MetricRecord()
+        try:
+            return cls(
+                round=_field(info, KEY_ROUND, int),
+                mechanism=_field(info, KEY_MECHANISM, str),
+                payload=arrays[ARRAY_PAYLOAD].data,
+                metrics={name: value for name, value in metrics.items() if _is_finite(value)},
+                simulated=_field(info, KEY_SIMULATED, bool),
+            )
+        except InvalidSpecError as error:
+            raise InvalidUpdateError(f"reply: {error}") from error
+
+
+def _field(config: ConfigRecord, key: str, kind: type[_T]) -> _T:
+    value = config.get(key)
+    if isinstance(value, int) and not isinstance(value, bool) and kind is float:
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InvalidSpecError(f"{key}: {type(value).__name__}, expected {kind.__name__}")
+    return value
+
+
+def _is_finite(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return all(math.isfinite(each) for each in values)

@@ -1,0 +1,477 @@
+"""The server's side: a strategy that wraps any other, and hands it ordinary arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from logging import ERROR, INFO, WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore import log
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.codec.clip import checked_clip
+from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, PrivQuantError
+from fl_privquant.flower.arrays import DecodedArray, read_arrays, records_of
+from fl_privquant.flower.protocol import RECORD_METRICS, Reply, Request, certified, is_request
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy.ledger import Ledger
+
+__all__ = ["NoUsableReplyError", "PrivQuantStrategy"]
+
+_DEFAULT_WEIGHT_KEY = "num-examples"
+_DEFAULT_ARRAYS_KEY = "arrays"
+
+
+# How to compute each array that a client trained.
+_Decoded = Mapping[str, Callable[[], NDArray[Any]]]
+
+
+class NoUsableReplyError(PrivQuantError):
+    """Rounds ended without a single reply that could be aggregated."""
+
+
+@dataclass
+class _Round:
+    """What is known of the round that is under way."""
+
+    request: Request
+    arrays: ArrayRecord
+    model: dict[str, NDArray[Any]]
+    codec: UpdateCodec
+    asked: set[int]
+    template: Message | None
+    heard: set[int] = field(default_factory=set)
+
+
+class PrivQuantStrategy(Strategy):
+    """Wraps any Flower strategy: clients send encoded updates, the wrapped strategy sees arrays.
+
+    Every reply is checked (node, round, version, mechanism, length, range of codes); a bad one is
+    dropped and logged by its node. Clients' weights are uniform: the example count that the wrapped
+    strategy weighs by is replaced by 1, because weights would change the sensitivity and leak the counts.
+
+    Guarantee: with :class:`~fl_privquant.flower.PrivQuantMod` on the clients, what the server sees of a
+    client's update has the mechanism's certified privacy, for each coordinate and release (local view).
+    :attr:`ledger` lists every round that was asked for, whether or not it was answered.
+
+    Parameters
+    ----------
+    strategy
+        The strategy that aggregates: FedAvg, FedAvgM, FedAdam, FedProx, FedMedian, Krum, ...
+    mechanism
+        What encodes updates; or a function of the round that gives it.
+    clip
+        Coordinates of updates are clipped to [-clip, clip]; or a function of the round.
+    l2_clip
+        Largest L2 norm of an update, None for any; or a function of the round.
+    rotate
+        Whether updates are rotated before they are clipped, so that no coordinate stands out.
+    rotation_seed
+        Public; each round's rotation follows from it and the round.
+    report_clipping
+        Whether to ask clients for the share of clipped coordinates, which they report only if
+        they allow it. Not private.
+    max_failed_rounds
+        How many rounds in a row may end without a usable reply before the run is stopped.
+    sum_codes
+        Whether to aggregate by the exact sum of the integer codes, as secure aggregation does: the
+        wrapped strategy sees one reply, the mean update, and the model is the same to the last bit
+        with secure aggregation and without. Not for strategies that compare single updates.
+
+    Examples
+    --------
+    >>> import fl_privquant as pq
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> mechanism = pq.design("optm", epsilon=1.0, bits=2)
+    >>> strategy = PrivQuantStrategy(FedAvg(), mechanism=mechanism, clip=0.1)
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        mechanism: Mechanism | Callable[[int], Mechanism],
+        clip: float | Callable[[int], float],
+        *,
+        l2_clip: float | Callable[[int], float | None] | None = None,
+        rotate: bool = False,
+        rotation_seed: int = 0,
+        report_clipping: bool = False,
+        max_failed_rounds: int = 0,
+        sum_codes: bool = False,
+    ) -> None:
+        if not isinstance(strategy, Strategy):
+            raise InvalidSpecError(f"strategy: {type(strategy).__name__}, expected a flwr.serverapp Strategy")
+        if max_failed_rounds < 0:
+            raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
+        if not 0 <= rotation_seed < 1 << 31:
+            raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
+        self.strategy = strategy
+        self.mechanism = mechanism
+        self.clip = clip
+        self.l2_clip = l2_clip
+        self.rotate = rotate
+        self.rotation_seed = rotation_seed
+        self.report_clipping = report_clipping
+        self.max_failed_rounds = max_failed_rounds
+        self.sum_codes = sum_codes
+        self.ledger = Ledger()
+        self.failed_rounds = 0
+        self.num_updates = 0
+        self.simulated = False
+        self._round: _Round | None = None
+
+    @property
+    def mechanism(self) -> Mechanism | Callable[[int], Mechanism]:
+        """What encodes updates, from the next round on."""
+        return self._mechanism
+
+    @mechanism.setter
+    def mechanism(self, mechanism: Mechanism | Callable[[int], Mechanism]) -> None:
+        if not isinstance(mechanism, Mechanism) and not callable(mechanism):
+            raise InvalidSpecError(
+                f"mechanism: {type(mechanism).__name__}, expected a Mechanism; see fl_privquant.design"
+            )
+        self._mechanism = mechanism
+
+    @property
+    def clip(self) -> float | Callable[[int], float]:
+        """The coordinate clip, from the next round on."""
+        return self._clip
+
+    @clip.setter
+    def clip(self, clip: float | Callable[[int], float]) -> None:
+        self._clip = clip if callable(clip) else checked_clip("clip", clip)
+
+    @property
+    def l2_clip(self) -> float | Callable[[int], float | None] | None:
+        """The L2 clip, from the next round on."""
+        return self._l2_clip
+
+    @l2_clip.setter
+    def l2_clip(self, clip: float | Callable[[int], float | None] | None) -> None:
+        self._l2_clip = clip if clip is None or callable(clip) else checked_clip("l2_clip", clip)
+
+    @property
+    def codec(self) -> UpdateCodec:
+        """The codec of the round that is under way."""
+        return self._current().codec
+
+    @property
+    def weight_key(self) -> str:
+        """The metric that the wrapped strategy weighs clients by."""
+        return str(getattr(self.strategy, "weighted_by_key", _DEFAULT_WEIGHT_KEY))
+
+    def request(self, server_round: int) -> Request:
+        """What clients are asked in a round."""
+        mechanism = self.mechanism if isinstance(self.mechanism, Mechanism) else self.mechanism(server_round)
+        if not isinstance(mechanism, Mechanism):
+            raise InvalidSpecError(
+                f"mechanism: the function gave {type(mechanism).__name__} for round {server_round}"
+            )
+        clip = self.clip(server_round) if callable(self.clip) else self.clip
+        l2_clip = self.l2_clip(server_round) if callable(self.l2_clip) else self.l2_clip
+        return Request(
+            round=server_round,
+            mechanism=mechanism.to_bytes(),
+            clip=checked_clip("clip", clip),
+            l2_clip=None if l2_clip is None else checked_clip("l2_clip", l2_clip),
+            rotation_seed=self.rotation_seed + (server_round << 31) if self.rotate else None,
+            report_clipping=self.report_clipping,
+        )
+
+    def summary(self) -> None:
+        """Log the settings, the privacy statement, and the settings of the wrapped strategy."""
+        request = self.request(1)
+        mechanism = certified(request.mechanism)
+        per_round = (
+            "changes with the round; round 1: " if callable(self.mechanism) or callable(self.clip) else ""
+        )
+        lines = [
+            f"Mechanism: {per_round}{mechanism!r}",
+            f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
+            f"Clip: coordinates {request.clip:g}, L2 norm {request.l2_clip or 'any'}",
+            f"Rotation: {'randomized Hadamard, a new one each round' if self.rotate else 'none'}",
+            f"Client weights: uniform ('{self.weight_key}' is replaced by 1)",
+            "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
+            *(f"Privacy: {line}" for line in self.privacy_statement()),
+        ]
+        log(INFO, "\t├──> PrivQuant settings:")
+        for line in lines[:-1]:
+            log(INFO, "\t│\t├── %s", line)
+        log(INFO, "\t│\t└── %s", lines[-1])
+        log(INFO, "\t├──> Wrapped strategy: %s", type(self.strategy).__name__)
+        self.strategy.summary()
+
+    def privacy_statement(self) -> list[str]:
+        """What is promised, at each level, with its unit and view; never a bare epsilon."""
+        request = self._round.request if self._round else self.request(1)
+        mechanism = certified(request.mechanism)
+        if math.isinf(mechanism.epsilon):
+            return [f"none: mechanism {mechanism.name!r} does not protect updates (epsilon is infinite)"]
+        lines = [
+            f"one {mechanism.unit}, local view: epsilon {mechanism.epsilon:.6g}, delta {mechanism.delta:.3g}"
+        ]
+        if self._round is None:
+            lines.append(
+                f"one client's update, one round, local view: the sum over all its {mechanism.unit}s"
+            )
+        else:
+            release = request.release(self._round.codec.dimension)
+            lines.append(
+                f"one client's update ({release.dimension} coordinates), one round, local view: epsilon "
+                f"{release.total_epsilon:.6g}, delta {release.total_delta:.3g} (basic composition)"
+            )
+        if len(self.ledger):
+            lines.append(
+                f"a client that was asked in all {len(self.ledger)} rounds so far, local view: epsilon "
+                f"{self.ledger.epsilon:.6g}, delta {self.ledger.delta:.3g} (basic composition)"
+            )
+        if self.simulated:
+            lines.append(
+                "privacy is simulated: clients draw from seeded streams, whoever knows the seed knows all"
+            )
+        return lines
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Configure the round by the wrapped strategy, with the request in its config."""
+        request = self.request(server_round)
+        model = read_arrays(arrays)
+        codec = request.codec(Layout.of(model))
+        if codec.dimension == 0:
+            raise InvalidSpecError("the model has no floating-point arrays: there is nothing to encode")
+        # A copy: the caller's config must not carry this round's request to other uses of it.
+        config = ConfigRecord(dict(config))
+        request.write(config)
+        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            if not any(is_request(each) for _, each in records_of(message.content, ConfigRecord)):
+                raise InvalidSpecError(
+                    f"{type(self.strategy).__name__} does not pass the round's config on to clients, "
+                    f"so that they cannot be told the mechanism"
+                )
+        asked = {message.metadata.dst_node_id for message in messages}
+        template = messages[0] if messages else None
+        self._round = _Round(request, arrays, model, codec, asked, template)
+        if messages:
+            # Before anything is sent: what clients release is counted even if no reply ever arrives.
+            self.ledger.add(request.release(codec.dimension))
+            if len(self.ledger) == 1:
+                for line in self.privacy_statement():
+                    log(INFO, "PrivQuant: %s", line)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Decode the usable replies, and aggregate them by the wrapped strategy."""
+        current = self._current()
+        if server_round != current.request.round:
+            raise InvalidSpecError(
+                f"round {server_round} was not configured; the last was {current.request.round}"
+            )
+        usable: list[tuple[Message, Reply, _Decoded]] = []
+        failures = 0
+        for message in replies:
+            try:
+                usable.append((message, *self._checked(message, current)))
+            except PrivQuantError as error:
+                failures += 1
+                log(
+                    WARNING,
+                    "PrivQuant: round %d, node %d: %s",
+                    server_round,
+                    message.metadata.src_node_id,
+                    error,
+                )
+        if not current.asked:
+            return self.strategy.aggregate_train(server_round, [])
+        silent = len(current.asked) - len(current.heard)
+        if silent:
+            log(WARNING, "PrivQuant: round %d, %d nodes did not reply", server_round, silent)
+        log(
+            INFO,
+            "PrivQuant: round %d, %d usable updates, %d failed",
+            server_round,
+            len(usable),
+            failures + silent,
+        )
+        if not usable:
+            return self._fail(server_round, failures, silent)
+        self.failed_rounds = 0
+        self.num_updates = len(usable)
+        if self.sum_codes and current.codec.mechanism.summable:
+            total = np.zeros(current.codec.dimension, dtype=np.int64)
+            for _, reply, _ in usable:
+                total += current.codec.codes(reply.payload)
+            bits = current.codec.mechanism.sum_bits(len(usable))
+            return self.aggregate_sum(server_round, total & ((1 << bits) - 1), len(usable))
+        shared = _shared_metrics([reply.metrics for _, reply, _ in usable])
+        decoded = [
+            self._as_plain_reply(message, current, arrays, {name: reply.metrics[name] for name in shared})
+            for message, reply, arrays in usable
+        ]
+        return self._aggregate(server_round, current, decoded)
+
+    def aggregate_sum(
+        self,
+        server_round: int,
+        total: ArrayLike,
+        num_clients: int,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate a *sum* of the codes of ``num_clients`` clients, as secure aggregation hands it over.
+
+        The wrapped strategy sees one reply: the mean update. Strategies that compare clients with
+        one another, such as FedMedian and Krum, cannot work on sums.
+        """
+        current = self._current()
+        if server_round != current.request.round:
+            raise InvalidSpecError(
+                f"round {server_round} was not configured; the last was {current.request.round}"
+            )
+        if current.template is None or num_clients < 1:
+            return self._fail(server_round, 0, len(current.asked))
+        self.failed_rounds = 0
+        self.num_updates = num_clients
+        mean = current.codec.apply_sum(total, num_clients, current.model)
+        arrays: _Decoded = {name: partial(np.array, each) for name, each in mean.items()}
+        reply = Message(RecordDict(), reply_to=current.template)
+        plain = self._as_plain_reply(reply, current, arrays, metrics or {})
+        return self._aggregate(server_round, current, [plain])
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate to the wrapped strategy."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Delegate to the wrapped strategy."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this wrapper: the ledger, so that nothing spent is forgotten."""
+        return {
+            "ledger": self.ledger.to_dict(),
+            "failed_rounds": self.failed_rounds,
+            "simulated": self.simulated,
+        }
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`checkpoint_state` gave."""
+        self.ledger = Ledger.from_dict(state["ledger"])
+        self.failed_rounds = int(state["failed_rounds"])
+        self.simulated = bool(state["simulated"])
+
+    def _current(self) -> _Round:
+        if self._round is None:
+            raise InvalidSpecError("no round is under way: configure_train comes first")
+        return self._round
+
+    def checked_reply(self, message: Message) -> Reply:
+        """The reply of a node that was asked, once, in this round; its payload is not looked into."""
+        current = self._current()
+        node = message.metadata.src_node_id
+        if node not in current.asked:
+            raise InvalidUpdateError("dropped: this node was not asked")
+        if node in current.heard:
+            raise InvalidUpdateError("dropped: this node has already replied")
+        current.heard.add(node)
+        if message.has_error():
+            raise InvalidUpdateError(f"replied with error {message.error.code}: {message.error.reason}")
+        reply = Reply.from_content(message.content)
+        if reply.round != current.request.round:
+            # The reply to this round may still follow.
+            current.heard.discard(node)
+            raise InvalidUpdateError(f"dropped: reply to round {reply.round}, not {current.request.round}")
+        if reply.mechanism != current.request.fingerprint:
+            raise InvalidUpdateError(
+                f"dropped: encoded by mechanism {reply.mechanism[:64]!r}, another than was asked"
+            )
+        self._note_simulated([reply])
+        return reply
+
+    def _checked(self, message: Message, current: _Round) -> tuple[Reply, _Decoded]:
+        """The reply, and the arrays that the node trained, if every check passes."""
+        reply = self.checked_reply(message)
+        return reply, current.codec.apply_on_demand(reply.payload, current.model)
+
+    def _as_plain_reply(
+        self,
+        message: Message,
+        current: _Round,
+        arrays: _Decoded,
+        metrics: Mapping[str, Any],
+    ) -> Message:
+        """The message that the wrapped strategy would have received without PrivQuant."""
+        record = ArrayRecord()
+        for name, each in current.arrays.items():
+            # Buffers that are no floats are not sent: they keep the server's value.
+            decode = arrays.get(name)
+            before = current.model[name]
+            record[name] = each if decode is None else DecodedArray(decode, before.dtype, before.shape)
+        key = str(getattr(self.strategy, "arrayrecord_key", _DEFAULT_ARRAYS_KEY))
+        weighed = MetricRecord({**metrics, self.weight_key: 1})
+        message.content = RecordDict({key: record, RECORD_METRICS: weighed})
+        return message
+
+    def _aggregate(
+        self, server_round: int, current: _Round, replies: list[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        arrays, metrics = self.strategy.aggregate_train(server_round, replies)
+        if arrays is None:
+            return arrays, metrics
+        # Strategies average counters to fractions, some turn float32 to float64: the model keeps its types.
+        kept = ArrayRecord()
+        for name, each in arrays.items():
+            before = current.arrays.get(name)
+            if before is None or before.dtype == each.dtype:
+                kept[name] = each
+            elif name in current.codec.layout.names:
+                kept[name] = Array(np.asarray(each.numpy().astype(current.model[name].dtype)))
+            else:
+                kept[name] = before
+        return kept, metrics
+
+    def _fail(self, server_round: int, failures: int, silent: int) -> tuple[None, None]:
+        self.failed_rounds += 1
+        text = (
+            f"round {server_round} has no usable reply ({failures} failed, {silent} silent): round "
+            f"{self.failed_rounds} in a row without one"
+        )
+        if self.failed_rounds > self.max_failed_rounds:
+            raise NoUsableReplyError(
+                f"{text}, more than max_failed_rounds={self.max_failed_rounds}; the log has the reasons"
+            )
+        log(ERROR, "PrivQuant: %s; the model stays as it is", text)
+        return None, None
+
+    def _note_simulated(self, replies: Iterable[Reply]) -> None:
+        if not self.simulated and any(reply.simulated for reply in replies):
+            self.simulated = True
+            log(WARNING, "PrivQuant: privacy is simulated: clients draw from seeded streams")
+
+
+def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
+    """Names of the metrics that every client reports in the same form; strategies average no others."""
+    first = metrics[0]
+    return [
+        name
+        for name in first
+        if all(name in each and _form(each[name]) == _form(first[name]) for each in metrics)
+    ]
+
+
+def _form(value: Any) -> int:
+    return len(value) if isinstance(value, list) else -1

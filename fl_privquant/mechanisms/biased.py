@@ -1,0 +1,258 @@
+"""Biased quantization: one of the two selected bins by the exponential mechanism, not by unbiased dither.
+
+A left bin B_l and a right bin B_r are selected as in RQM: bins are uniform on [-1 - margin, 1 +
+margin], inner ones are kept with probability ``keep`` each, the outermost always, and the kept
+neighbours of the input count. The output is then B_l or B_r with probability proportional to e^(-rate
+|x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l) does: less
+privacy is lost, at the price of a bias, mostly towards 0.
+
+Averages over clients keep the bias however many there are: at a small epsilon the mean squared error of *one*
+estimate is far below that of any unbiased mechanism, that of a mean over many clients is not.
+
+In x this law is a mixture of logistic curves. The mechanism is *defined* by its rows at
+``rows_per_interval`` inputs between neighbouring bins, linear in between: then everything about it is
+exact again.
+
+Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
+integer table.
+*Not* unbiased: :meth:`bias` states the bias at each input, ``max_bias`` the largest one, both exact.
+Assumes: nothing about the inputs.
+Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming", UAI
+2024, Discussion, "Extension to biased quantization"; the selection is that of Youn, Hu, Ziani,
+Abernethy (2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize
+
+from fl_privquant.codebook import Codebook
+from fl_privquant.density import Density, UniformDensity
+from fl_privquant.design.selection import intervals
+from fl_privquant.design.slack import design_with_slack
+from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.law import Law
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.optm import POWERS
+from fl_privquant.mechanisms.registry import Spec, checked_choice, checked_epsilon, checked_levels, register
+from fl_privquant.table import BiasedTable
+
+__all__ = ["BiasedSpec", "BiasedTableMechanism", "biased_law", "design_biased"]
+
+Floats = NDArray[np.float64]
+
+_KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
+_MARGINS = (0.0, 0.2, 1.0)
+_LARGEST_RATE = 256.0
+_RATE_STEPS = 24
+
+
+@dataclass(frozen=True)
+class BiasedSpec(Spec):
+    """What biased quantization is asked to be; what is not given is tuned for the least error inside epsilon.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one coordinate, one release, local view.
+    levels
+        Number of bins.
+    objective
+        ``mse`` (bias included) or ``mae``.
+    density
+        How inputs are distributed, for the objective.
+    margin
+        How far the outermost bins lie beyond [-1, 1].
+    keep
+        Probability of keeping an inner bin.
+    rows_per_interval
+        How many rows define the law between neighbouring bins.
+    """
+
+    epsilon: float
+    levels: int = 4
+    objective: str = "mse"
+    density: Density = field(default_factory=UniformDensity)
+    margin: float | None = None
+    keep: float | None = None
+    rows_per_interval: int = 9
+
+    def __post_init__(self) -> None:
+        checked_epsilon(self.epsilon)
+        checked_levels(self.levels)
+        checked_choice("objective", self.objective, tuple(POWERS))
+        if self.margin is not None and not (math.isfinite(self.margin) and self.margin >= 0.0):
+            raise InvalidSpecError(f"margin: {self.margin} is not a finite number from 0 on")
+        if self.keep is not None and not 0.0 < self.keep < 1.0:
+            raise InvalidSpecError(f"keep: {self.keep} is not a probability between 0 and 1")
+        if not 2 <= self.rows_per_interval <= 257:
+            raise InvalidSpecError(f"rows_per_interval: {self.rows_per_interval} is outside 2..257")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BiasedTableMechanism(TableMechanism, kind="biased-table"):
+    """A table mechanism that is not unbiased, and says by how much."""
+
+    table: BiasedTable
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, bias up to {self.max_bias:.3g} of the clip>"
+
+    def bias(self, x: ArrayLike) -> Floats:
+        inputs = np.asarray(x, dtype=np.float64)
+        return np.asarray(self.law.mean_at(inputs).reshape(inputs.shape) - np.clip(inputs, -1.0, 1.0))
+
+    @property
+    def max_bias(self) -> float:
+        return self.law.max_bias
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [*super()._arrays(), self.table.inputs.astype("<f8")]
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> BiasedTableMechanism:
+        rows = int(header["rows"])
+        if not 8 <= 8 * rows <= len(body):
+            raise CertificationError(f"mechanism: {len(body)} bytes of arrays hold no inputs of {rows} rows")
+        parts = cls._table_parts(header, body[: -8 * rows])
+        table = BiasedTable(*parts, np.frombuffer(body[-8 * rows :], "<f8"))
+        return cls(str(header["name"]), table, float.fromhex(header["epsilon"]), dict(header["parameters"]))
+
+
+@register("biased", BiasedSpec)
+def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
+    """The certified mechanism with the least error inside epsilon."""
+    margin, keep = _tune(spec)
+    half_step = (1.0 + margin) / (spec.levels - 1)
+    codebook = Codebook(np.arange(spec.levels), 2.0 * half_step, -1.0 - margin)
+    rates: list[float] = []
+
+    def law_of(epsilon: float) -> Law:
+        rate, law = _fastest(spec, margin, keep, epsilon)
+        rates[:] = [rate]
+        return law
+
+    def certify(law: Law) -> BiasedTableMechanism:
+        table = BiasedTable.from_law(law, codebook, spec.epsilon)
+        found = {"margin": margin, "keep": keep, "rate": rates[0]}
+        return BiasedTableMechanism("biased", table, spec.epsilon, spec.parameters() | found)
+
+    return design_with_slack(law_of, certify, spec.epsilon)
+
+
+def biased_law(bins: Floats, keep: float, rate: float, rows_per_interval: int) -> Law:
+    """The law at ``rows_per_interval`` inputs between neighbouring bins, linear in between.
+
+    With a rate of 0 the input does not matter but for the selection:
+
+    >>> biased_law(np.array([-1.0, 1.0]), 0.5, 0.0, 2).pmf([-1.0, 0.3])
+    array([[0.5, 0.5],
+           [0.5, 0.5]])
+    """
+    starts, ends, start_rows, end_rows = [], [], [], []
+    for interval in intervals(bins):
+        left = _nearest_kept(interval.split, keep)
+        right = _nearest_kept(bins.size - interval.split, keep)[::-1]
+        inputs = np.linspace(interval.start, interval.end, rows_per_interval)
+        rows = _rows(bins, interval.split, np.outer(left, right), inputs, rate)
+        starts.append(inputs[:-1])
+        ends.append(inputs[1:])
+        start_rows.append(rows[:-1])
+        end_rows.append(rows[1:])
+    return Law(bins, *(np.concatenate(each) for each in (starts, ends, start_rows, end_rows)))
+
+
+def _nearest_kept(count: int, keep: float) -> Floats:
+    """Which of ``count`` bins, the last one next to the input, is the nearest that is kept."""
+    chances = keep * (1.0 - keep) ** np.arange(count - 1, -1, -1.0)
+    chances[0] = (1.0 - keep) ** (count - 1)
+    return np.asarray(chances)
+
+
+def _rows(bins: Floats, split: int, joint: Floats, inputs: Floats, rate: float) -> Floats:
+    low, high = bins[:split, None], bins[None, split:]
+    # e^(-rate (B_r - x)) / (e^(-rate (x - B_l)) + e^(-rate (B_r - x))), in a form that does not overflow.
+    to_high = joint * 0.5 * (1.0 + np.tanh(rate * (inputs[:, None, None] - (low + high) / 2.0)))
+    return np.concatenate([(joint - to_high).sum(axis=2), to_high.sum(axis=1)], axis=1)
+
+
+def _fastest(spec: BiasedSpec, margin: float, keep: float, epsilon: float) -> tuple[float, Law]:
+    """The largest rate whose exact loss is at most epsilon, and its law."""
+    bins = np.linspace(-1.0 - margin, 1.0 + margin, spec.levels)
+
+    def law_at(rate: float) -> Law:
+        return biased_law(bins, keep, rate, spec.rows_per_interval)
+
+    slow, fast = 0.0, _LARGEST_RATE
+    if _loss(law_at(slow)) > epsilon:
+        raise InfeasibleDesignError(
+            f"biased: keep {keep:g} alone loses more than epsilon {epsilon:g}; lower it"
+        )
+    for _ in range(_RATE_STEPS):
+        # Losses are nearly linear in the rate, and rates range over orders of magnitude.
+        middle = math.sqrt(slow * fast) if slow > 0.0 else fast / 8.0
+        slow, fast = (middle, fast) if _loss(law_at(middle)) <= epsilon else (slow, middle)
+    return slow, law_at(slow)
+
+
+def _loss(law: Law) -> float:
+    """The law's epsilon, without sorting out its distinct rows: it is asked for some thousand times."""
+    largest = np.maximum(law.start_rows.max(axis=0), law.end_rows.max(axis=0))
+    smallest = np.minimum(law.start_rows.min(axis=0), law.end_rows.min(axis=0))
+    return math.inf if np.any(smallest <= 0.0) else float(np.log(largest / smallest).max())
+
+
+def _tune(spec: BiasedSpec) -> tuple[float, float]:
+    """The margin and the keep probability with the least error, each with its largest rate."""
+    margins = _MARGINS if spec.margin is None else (spec.margin,)
+    keeps = _KEEPS if spec.keep is None else (spec.keep,)
+
+    @cache
+    def error(margin: float, keep: float) -> float:
+        try:
+            law = _fastest(spec, margin, keep, spec.epsilon)[1]
+        except InfeasibleDesignError:
+            return math.inf
+        return law.mae(spec.density) if spec.objective == "mae" else law.mse(spec.density)
+
+    found = [min(((margin, keep) for keep in keeps), key=lambda pair: error(*pair)) for margin in margins]
+    if all(math.isinf(error(*pair)) for pair in found):
+        raise InfeasibleDesignError(
+            f"biased: no margin and keep probability lose at most epsilon {spec.epsilon:g} with "
+            f"{spec.levels} levels; raise epsilon or lower keep"
+        )
+    if spec.keep is None:
+        # The least error lies on the edge where the selection alone loses nearly all of epsilon.
+        found = [_refined(error, pair, 1) for pair in found]
+    best = min(found, key=lambda pair: error(*pair))
+    if spec.margin is None:
+        best = _refined(error, best, 0)
+        best = best if spec.keep is not None else _refined(error, best, 1)
+    return best
+
+
+def _refined(
+    error: Callable[[float, float], float], pair: tuple[float, float], at: int
+) -> tuple[float, float]:
+    """The pair with its margin (0) or keep probability (1) improved by a search in its neighbourhood."""
+    bounds = (0.3 * pair[at], min(2.5 * pair[at], 0.99 if at else math.inf)) if pair[at] else (0.0, 0.1)
+
+    def replaced(value: float) -> tuple[float, float]:
+        return (pair[0], value) if at else (value, pair[1])
+
+    found = optimize.minimize_scalar(
+        lambda value: min(error(*replaced(value)), 1e9),
+        bounds=bounds,
+        method="bounded",
+        options={"maxiter": 10},
+    )
+    better = replaced(float(found.x))
+    return better if error(*better) < error(*pair) else pair

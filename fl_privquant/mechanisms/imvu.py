@@ -1,0 +1,141 @@
+"""I-MVU: MVU whose rows are interpolated in the exponents, so that its law is smooth in the input.
+
+Between the rows a and b of two neighbouring grid points MVU dithers: the law has a kink at every grid
+point, and neighbouring inputs can be far easier to tell apart than their distance suggests. I-MVU
+interpolates natural parameters instead, p(t) proportional to a^(1 - t) b^t for t from 0 to 1. The
+Fisher information of such a law is small everywhere, and with it the Rényi divergence per squared
+distance of inputs, so that an update with bounded L2 norm has a cost that does not grow with its
+dimension.
+
+What is sampled here is this law at ``rows_per_cell`` points of each grid cell, linear in between: it is
+that law which is certified, and whose divergence :func:`fl_privquant.renyi.renyi_per_squared_distance`
+bounds. The published mechanism puts p(t) at the input a share t into the cell, where it is biased; here a
+row is put at its own mean, which makes it unbiased everywhere. Normalised, p(t) can exceed both a and b;
+where it does, MVU is designed for a smaller loss, so that all rows stay inside ``epsilon``.
+
+The grid rows are those of MVU under ``metric="l1"``: under the strict constraint they change by e^epsilon
+within one or two cells, which no interpolation smooths. Rate of order 2 times mean squared error, 4
+values, 1 for a Gaussian: MVU 2.62 / 3.14 / 11.3 at epsilon 0.5 / 1 / 3, strict rows interpolated
+2.53 / 2.71 / -, these 1.19 / 1.32 / 1.52.
+
+Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
+integer table; unbiased. For updates at L2 distance D, a Rényi divergence of at most
+``renyi_per_squared_distance(mechanism.law, order)`` (D / clip)^2 a release, whatever the dimension.
+Assumes: nothing about the inputs.
+Reference: Guo, Chaudhuri, Stock, Rabbat, "Privacy-Aware Compression for Federated Learning Through
+Numerical Mechanism Design", ICML 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.codebook import Codebook
+from fl_privquant.design.slack import design_with_slack
+from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.law import Law
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.mvu import MvuSpec, mvu_law, mvu_values
+from fl_privquant.mechanisms.registry import Spec, register
+from fl_privquant.renyi import fisher_information
+from fl_privquant.table import CertifiedTable
+
+__all__ = ["ImvuSpec", "design_imvu", "interpolated"]
+
+Floats = NDArray[np.float64]
+
+_MOST_STEPS = 12
+# Inputs closer than this would be one after integer rounding.
+_LEAST_PIECE = 1e-5
+
+
+@dataclass(frozen=True)
+class ImvuSpec(Spec):
+    """What I-MVU is asked to be.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one coordinate, one release, local view.
+    levels
+        Number of output values, 2 to 64; fewer are used where some of them coincide.
+    input_bits
+        2^input_bits grid points of the MVU that is interpolated.
+    rows_per_cell
+        How many rows each grid cell gets.
+    max_code
+        The lattice that values are rounded to has this many steps.
+    """
+
+    epsilon: float
+    levels: int = 4
+    input_bits: int = 3
+    rows_per_cell: int = 16
+    max_code: int = 4095
+
+    def __post_init__(self) -> None:
+        self.grid_spec(self.epsilon)
+        if not 1 <= self.rows_per_cell <= 256:
+            raise InvalidSpecError(f"rows_per_cell: {self.rows_per_cell} is outside 1..256")
+
+    def grid_spec(self, epsilon: float) -> MvuSpec:
+        """The MVU that is interpolated: bounded by a metric, or all change would be in a few cells."""
+        return MvuSpec(epsilon, self.levels, self.input_bits, "l1", self.max_code)
+
+
+@register("imvu", ImvuSpec)
+def design_imvu(spec: ImvuSpec) -> TableMechanism:
+    """The certified mechanism whose interpolated rows have the privacy loss asked for."""
+    grid_spec, codebook = _fitting(spec)
+
+    def certify(law: Law) -> TableMechanism:
+        table = CertifiedTable.from_law(law, codebook, spec.epsilon)
+        information = {"fisher_information": fisher_information(table.law)}
+        return TableMechanism("imvu", table, spec.epsilon, spec.parameters() | information)
+
+    def law_of(epsilon: float) -> Law:
+        share = epsilon / spec.epsilon
+        grid_law = mvu_law(grid_spec, codebook.values, grid_spec.epsilon * share)
+        return interpolated(grid_law, spec.rows_per_cell)
+
+    return design_with_slack(law_of, certify, spec.epsilon)
+
+
+def interpolated(law: Law, rows_per_cell: int) -> Law:
+    """The law with natural parameters interpolated between the rows of ``law``, each row at its own mean.
+
+    >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
+    >>> interpolated(law, 4).pmf([0.0]), interpolated(law, 4).starts.round(4)
+    (array([[0.5, 0.5]]), array([-1.    , -0.5359,  0.    ,  0.5359]))
+    """
+    shares = np.arange(rows_per_cell)[:, None] / rows_per_cell
+    cells = [
+        start ** (1.0 - shares) * end**shares for start, end in zip(law.start_rows, law.end_rows, strict=True)
+    ]
+    rows = np.concatenate([*cells, law.end_rows[-1:]])
+    rows /= rows.sum(axis=1, keepdims=True)
+    knots = rows @ law.values
+    knots[[0, -1]] = law.starts[0], law.ends[-1]
+    if np.any(np.diff(knots) < _LEAST_PIECE):
+        raise InfeasibleDesignError(
+            "imvu: means of interpolated rows do not increase; lower rows_per_cell or change input_bits"
+        )
+    return Law.from_knots(law.values, knots, rows)
+
+
+def _fitting(spec: ImvuSpec) -> tuple[MvuSpec, Codebook]:
+    """MVU's spec and values at a privacy loss whose interpolated law stays inside epsilon."""
+    epsilon = spec.epsilon
+    for _ in range(_MOST_STEPS):
+        grid_spec = spec.grid_spec(epsilon)
+        codebook = mvu_values(grid_spec)
+        loss = interpolated(mvu_law(grid_spec, codebook.values, epsilon), spec.rows_per_cell).epsilon
+        if loss <= spec.epsilon * (1.0 + 1e-9):
+            return grid_spec, codebook
+        epsilon *= min(spec.epsilon / loss, 1.0 - 1e-6)
+    raise CertificationError(
+        f"imvu: interpolated rows still lose {loss:.6g}, above epsilon {spec.epsilon:g}; change input_bits"
+    )

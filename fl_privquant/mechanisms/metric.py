@@ -1,0 +1,143 @@
+"""Table mechanisms whose loss grows with the distance of the inputs, certified in exact arithmetic.
+
+Guarantee, ``metric="l1"``: for all inputs x, x' in [-clip, clip] and every output i, P[M(x) = i] <=
+exp(metric_epsilon |x - x'| / clip) P[M(x') = i], up to :data:`fl_privquant.renyi.INPUT_ROUNDING` in |x
+- x'| / clip (the sampler's dither has 32 bits). Two updates at L1 distance D lose at most
+metric_epsilon * D / clip in all their coordinates together: 2 R metric_epsilon / clip where updates are
+clipped to L1 norm R.
+
+Guarantee, ``metric="l2-grid"``: P[M(x) = i] <= exp(metric_epsilon |x - x'|^2 / clip^2) P[M(x') = i] for
+inputs that are knots. The loss of two grid updates at L2 distance D is at most metric_epsilon * D^2 /
+clip^2. Inputs between knots are dithered to knots first; what then holds is that bound for the dithered
+updates, whose norm can exceed that of the update. For a bound without that gap see
+:mod:`fl_privquant.renyi`.
+
+In either case ``epsilon``, the loss between any two inputs of one coordinate, holds as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
+
+__all__ = ["MetricTableMechanism", "certified_metric_epsilon"]
+
+# Floats only shortlist what is then compared exactly: their relative error here is below 1e-6.
+_SHORTLIST = 1e-5
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MetricTableMechanism(TableMechanism, kind="metric-table"):
+    """A table mechanism that also claims a loss per distance; see the module for what that guarantees.
+
+    Parameters
+    ----------
+    metric
+        "l1" or "l2-grid".
+    claimed_metric_epsilon
+        The loss per distance that was asked for; what is certified is at most this.
+    """
+
+    metric: str = "l1"
+    claimed_metric_epsilon: float = math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.metric_epsilon <= self.claimed_metric_epsilon:
+            raise CertificationError(
+                f"certified metric epsilon {self.metric_epsilon:.9g} (per unit of {_UNITS[self.metric]}, one "
+                f"coordinate, one release, local view) is above the claimed {self.claimed_metric_epsilon:.9g}"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"{super().__repr__()[:-1]}, metric epsilon {self.metric_epsilon:.6g} per {_UNITS[self.metric]}>"
+        )
+
+    @cached_property
+    def metric_epsilon(self) -> float:
+        """Certified loss per unit of distance, one coordinate, one release: never below the exact one."""
+        return certified_metric_epsilon(self.table, self.metric)
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            **super()._header(),
+            "metric": self.metric,
+            "metric_epsilon": float(self.claimed_metric_epsilon).hex(),
+        }
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> MetricTableMechanism:
+        plain = TableMechanism._from_parts(header, body)
+        return cls(
+            plain.name,
+            plain.table,
+            plain.claimed_epsilon,
+            plain.parameters,
+            str(header["metric"]),
+            float.fromhex(header["metric_epsilon"]),
+        )
+
+
+_UNITS = {"l1": "|x - x'| / clip", "l2-grid": "|x - x'|^2 / clip^2, x and x' knots"}
+
+
+def certified_metric_epsilon(table: CertifiedTable, metric: str) -> float:
+    """The least loss per distance that the integer table has, rounded up; infinite where a law jumps."""
+    if metric not in _UNITS:
+        raise InvalidSpecError(f"metric: {metric!r} is not one of {', '.join(_UNITS)}")
+    if np.any(table.start_rows[1:] != table.end_rows[:-1]):
+        return math.inf
+    path = np.concatenate([table.start_rows[:1], table.end_rows])
+    weights = table.weights[path]
+    weights = weights[:, weights.max(axis=0) > 0]
+    if np.any(weights == 0):
+        return math.inf
+    # Knots are row means: exact rationals, as weights and codes are integers and floats are rationals.
+    steps = Fraction(table.codebook.step) / TOTAL_WEIGHT
+    means = [int(mean) for mean in (table.weights[path] @ table.codebook.codes).tolist()]
+    return _l1_slope(weights, means, steps) if metric == "l1" else _l2_rate(weights, means, steps)
+
+
+def _l1_slope(weights: NDArray[np.int64], means: list[int], step: Fraction) -> float:
+    """Largest |w_b - w_a| / (min(w_a, w_b) h) over neighbouring rows: the largest slope of a log p."""
+    lengths = float(step) * np.diff(np.array(means, dtype=np.float64))
+    slopes = np.abs(np.diff(weights, axis=0)) / np.minimum(weights[1:], weights[:-1]) / lengths[:, None]
+    worst = Fraction(0)
+    for k, i in zip(*np.nonzero(slopes >= slopes.max() * (1.0 - _SHORTLIST)), strict=True):
+        low, high = sorted((int(weights[k, i]), int(weights[k + 1, i])))
+        worst = max(worst, Fraction(high - low, low) / (step * (means[k + 1] - means[k])))
+    return _rounded_up(worst)
+
+
+def _l2_rate(weights: NDArray[np.int64], means: list[int], step: Fraction) -> float:
+    """Largest log(w_a / w_b) / h^2 over all pairs of rows."""
+    knots = float(step) * np.array(means, dtype=np.float64)
+    logs = np.log(weights.astype(np.float64))
+    worst = 0.0
+    for gap in range(1, len(means)):
+        rates = np.abs(logs[gap:] - logs[:-gap]) / ((knots[gap:] - knots[:-gap]) ** 2)[:, None]
+        if rates.max() < worst * (1.0 - _SHORTLIST):
+            continue
+        for k, i in zip(*np.nonzero(rates >= max(rates.max(), worst) * (1.0 - _SHORTLIST)), strict=True):
+            low, high = sorted((int(weights[k, i]), int(weights[k + gap, i])))
+            distance = (step * (means[k + gap] - means[k])) ** 2
+            worst = max(worst, _rounded_up(Fraction(log_ratio_upper(high, low)) / distance))
+    return worst
+
+
+def _rounded_up(value: Fraction) -> float:
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)

@@ -1,0 +1,441 @@
+"""PBM: the Poisson binomial mechanism, a number of successes whose probability is linear in the input.
+
+For input x in [-1, 1] the code is Binomial(trials, 1/2 + theta x), and the estimate is (code - trials /
+2) / (trials theta), unbiased. The codes are 0..trials: ``levels`` = trials + 1. The sum of the codes of
+n clients is a Poisson binomial variable of n * trials trials, whatever the inputs: bounded, and never
+wrapped.
+
+It is sampled as it is defined: ``trials`` times, a bit is drawn from a certified table with two rows,
+of integer weights, that of x = 1 with probability (1 + x) / 2. So the law is exactly binomial, with a
+theta that is a rational number, and both guarantees are for what is sampled, not for a rounding of it.
+
+Guarantee: ``epsilon`` = trials log((1 + 2 theta) / (1 - 2 theta)) for each coordinate and release,
+local view, certified in integers: each trial is randomized response, and all trials 1 (or 0) is the
+output that attains it. :func:`aggregate_renyi` bounds what the secure sum over n clients reveals of one
+of them, whatever the others' inputs.
+Assumes: nothing about the inputs. For the sum: n clients that draw as they should; subtract corrupt and
+dropped ones.
+Reference: Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
+Secure Aggregation", ICML 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.codebook import Codebook
+from fl_privquant.density import Density, as_density
+from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.law import Law
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, register
+from fl_privquant.sampling.kernel import Sampler
+from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
+
+__all__ = ["PbmMechanism", "PbmSpec", "aggregate_renyi", "design_pbm"]
+
+Floats = NDArray[np.float64]
+
+_HALF = TOTAL_WEIGHT // 2
+_LAW_KNOTS = 129
+_ERROR_PANELS = 512
+_MOST_TRIALS_IN_SUM = 1 << 15
+_BLOCK = 32
+# Covers the rounding of binomial probabilities, which are right to some 11 digits.
+_FLOAT_ROOM = 1.0 + 1e-7
+_SMALL = 1e-4
+
+
+@dataclass(frozen=True)
+class PbmSpec(Spec):
+    """What PBM is asked to be; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one coordinate, one release, local view.
+    levels
+        Number of codes: one more than trials.
+    theta
+        How much the probability of a success moves with the input, above 0 and below 1/2.
+    renyi
+        Rényi divergence of one coordinate, one release, *aggregate view*: what the sum over ``num_clients``
+        clients may reveal of any one of them.
+    order
+        Order of that divergence.
+    num_clients
+        Number of clients whose codes are added up, for ``renyi``; the honest ones that stay.
+    """
+
+    epsilon: float | None = None
+    levels: int = 16
+    theta: float | None = None
+    renyi: float | None = None
+    order: float = 2.0
+    num_clients: int | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("epsilon", "theta", "renyi") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidSpecError(
+                f"epsilon, theta, renyi: give exactly one of them, not {' and '.join(given) or 'none'}"
+            )
+        if self.epsilon is not None:
+            checked_epsilon(self.epsilon)
+        checked_levels(self.levels)
+        if self.theta is not None and not 0.0 < self.theta < 0.5:
+            raise InvalidSpecError(f"theta: {self.theta} is not above 0 and below 0.5")
+        if self.renyi is not None:
+            if not (math.isfinite(self.renyi) and self.renyi > 0.0):
+                raise InvalidSpecError(f"renyi: {self.renyi} is not a finite number above 0")
+            if self.num_clients is None:
+                raise InvalidSpecError("num_clients: give the number of clients whose codes are added up")
+            _checked_sum(self.levels - 1, self.num_clients, self.order)
+
+
+@register("pbm", PbmSpec, cached=False)
+def design_pbm(spec: PbmSpec) -> PbmMechanism:
+    """The certified mechanism with the largest theta inside the target."""
+    trials = spec.levels - 1
+    if spec.epsilon is not None:
+        rare = _rare_for_epsilon(trials, spec.epsilon)
+        return PbmMechanism("pbm", trials, rare, float(spec.epsilon), spec.parameters())
+    if spec.theta is not None:
+        rare = max(round(TOTAL_WEIGHT * (0.5 - spec.theta)), 1)
+    else:
+        rare = _rare_for_renyi(trials, float(spec.renyi or 0.0), int(spec.num_clients or 0), spec.order)
+    return PbmMechanism("pbm", trials, rare, _loss(trials, rare), spec.parameters())
+
+
+@dataclass(frozen=True, eq=False)
+class PbmMechanism(Mechanism, kind="pbm"):
+    """``trials`` certified bits of randomized response a coordinate, of which the number of ones is sent.
+
+    Parameters
+    ----------
+    name
+        The registered name.
+    trials
+        Number of bits.
+    rare
+        The integer weight, of 2^32, of a 1 where x = -1 and of a 0 where x = 1; below one half.
+    claimed_epsilon
+        What the design was asked for; the certified loss is at most this.
+    parameters
+        How it was designed, for reports.
+    """
+
+    name: str
+    trials: int
+    rare: int
+    claimed_epsilon: float
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checked_levels(self.trials + 1)
+        if not 1 <= self.rare < _HALF:
+            raise CertificationError(f"weight of the rare bit: {self.rare} is outside 1..{_HALF - 1}")
+        if not self.epsilon <= self.claimed_epsilon:
+            raise CertificationError(
+                f"certified epsilon {self.epsilon:.9g} ({self.trials} times log {TOTAL_WEIGHT - self.rare}/"
+                f"{self.rare}, one coordinate, one release, local view) is above the claimed "
+                f"{self.claimed_epsilon:.9g}"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name}: {self.num_levels} levels, theta {self.theta:.6g}, certified epsilon "
+            f"{self.epsilon:.6g} per coordinate and release (local view), mse {self.mse():.5g}, "
+            f"mae {self.mae():.5g}>"
+        )
+
+    @cached_property
+    def epsilon(self) -> float:
+        return _loss(self.trials, self.rare)
+
+    @property
+    def theta(self) -> float:
+        """How much the probability of a success moves with the input: exact, a multiple of 2^-32."""
+        return (_HALF - self.rare) / TOTAL_WEIGHT
+
+    @cached_property
+    def codebook(self) -> Codebook:
+        """Codes 0..trials and the estimates they stand for."""
+        outer = 0.5 / self.theta
+        return Codebook(np.arange(self.num_levels), 2.0 * outer / self.trials, -outer)
+
+    @property
+    def num_levels(self) -> int:
+        """Number of codes."""
+        return self.trials + 1
+
+    @property
+    def values(self) -> Floats:
+        """(m,) estimates for inputs in [-1, 1]."""
+        return self.codebook.values
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """(m,) the codes, which are the indices themselves."""
+        return self.codebook.codes
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return float(math.ceil(math.log2(self.num_levels)))
+
+    def pmf(self, x: ArrayLike) -> Floats:
+        """(n, m) exact output probabilities for inputs in [-1, 1]."""
+        inputs = np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0)
+        success = 0.5 + self.theta * inputs
+        return _binomial(np.arange(self.num_levels), self.trials, success[:, None])
+
+    @cached_property
+    def law(self) -> Law:
+        """The binomial rows at 129 inputs, linear in between.
+
+        For privacy this is the mechanism itself: likelihood ratios are monotone, so that every divergence is
+        worst between -1 and 1, whose rows are exact. Its errors are a hair above those of the mechanism.
+        """
+        knots = np.linspace(-1.0, 1.0, _LAW_KNOTS)
+        return Law.from_knots(self.values, knots, self.pmf(knots))
+
+    def aggregate_renyi(self, num_clients: int, order: float) -> float:
+        """Rényi divergence of one coordinate, one release, aggregate view; see :func:`aggregate_renyi`."""
+        return aggregate_renyi(self.trials, self.theta, num_clients, order)
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        """Mean absolute error for inputs in [-1, 1], to 9 digits; uniform unless told."""
+        inside = self.values[np.abs(self.values) < 1.0]
+        breaks = np.unique(np.concatenate([np.linspace(-1.0, 1.0, _ERROR_PANELS + 1), inside]))
+        nodes, weights = as_density(density).quadrature(breaks)
+        return float(weights @ (self.pmf(nodes) * np.abs(self.values - nodes[:, None])).sum(axis=1))
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        """Exact mean squared error for inputs in [-1, 1]: (1 / (4 theta^2) - E X^2) / trials."""
+        nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))
+        return (0.25 / self.theta**2 - float(weights @ nodes**2)) / self.trials
+
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        """Random codes; takes ``trials`` words a coordinate from ``rng``."""
+        stream = rng if rng is not None else RandomStream.secure()
+        dtype = np.uint8 if self.num_levels <= 256 else np.uint16
+        total: NDArray[Any] = np.asarray(
+            self._bit.encode(x, clip=clip, stream=stream, threads=threads)
+        ).astype(dtype)
+        for _ in range(self.trials - 1):
+            total += self._bit.encode(x, clip=clip, stream=stream, threads=threads)
+        return np.asarray(total)
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        return self.codebook.decode(indices, clip)
+
+    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(self.codes[indices])
+
+    def sum_bits(self, num_clients: int) -> int:
+        return self.codebook.sum_bits(num_clients)
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
+        return self.codebook.decode_sum(total, num_clients, clip)
+
+    @cached_property
+    def _bit(self) -> Sampler:
+        outer = 0.5 / self.theta
+        weights = np.array([[TOTAL_WEIGHT - self.rare, self.rare], [self.rare, TOTAL_WEIGHT - self.rare]])
+        bit = Codebook(np.array([0, 1]), 2.0 * outer, -outer)
+        return Sampler(CertifiedTable(bit, weights, np.array([0]), np.array([1])))
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "epsilon": float(self.claimed_epsilon).hex(),
+            "trials": self.trials,
+            "rare": self.rare,
+            "parameters": dict(self.parameters),
+        }
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return []
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> PbmMechanism:
+        if body:
+            raise CertificationError(f"mechanism: {len(body)} bytes of arrays, expected none")
+        trials, rare = int(header["trials"]), int(header["rare"])
+        return cls(
+            str(header["name"]), trials, rare, float.fromhex(header["epsilon"]), dict(header["parameters"])
+        )
+
+
+def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -> float:
+    """Largest Rényi divergence of the sum of ``num_clients`` codes when one client's input is replaced.
+
+    Exact by convolution but for rounding, which is upwards, at inputs where the worst case lies:
+
+    * The likelihood ratio of two sums of independent bits, one client's more likely to be 1 in the
+      first, rises with the sum. So the divergence grows as that client's probabilities move apart: its
+      inputs are 1 and -1.
+    * Each bit of another client is a mixture of the bit at x = 1 and the bit at x = -1, whatever its
+      input, and divergences are jointly quasi-convex. So the worst case is some number of the others'
+      bits as at 1, the rest as at -1. No order among these numbers is known: all are tried. (Whole
+      clients at 1 or -1 are among them, so the figure is attained or nearly so.)
+    * The divergence from the input 1 to -1 mirrors that from -1 to 1.
+
+    >>> alone = aggregate_renyi(3, 0.1, 1, 2.0)
+    >>> together = aggregate_renyi(3, 0.1, 10, 2.0)
+    >>> round(alone, 4), round(together, 4)
+    (0.4625, 0.0508)
+    """
+    _checked_sum(trials, num_clients, order)
+    if not 0.0 < theta < 0.5:
+        raise InvalidSpecError(f"theta: {theta} is not above 0 and below 0.5")
+    loss = trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
+    # The sum with N bits as at 1 is compared to the one with N + trials such bits, for every N.
+    earlier: deque[_Sum] = deque(maxlen=trials)
+    worst = 0.0
+    for each in _all_sums(num_clients * trials, theta, _cut(loss, order)):
+        if len(earlier) == trials:
+            worst = max(worst, _divergence(each, earlier[0], loss, order))
+        earlier.append(each)
+    return worst
+
+
+class _Sum(NamedTuple):
+    """A sum of bits: its smallest value, and the probabilities from there on, far tails cut off."""
+
+    start: int
+    pmf: Floats
+
+
+def _all_sums(count: int, theta: float, cut: float) -> Iterator[_Sum]:
+    """The sums of ``count`` bits of which N are as at input 1 and the rest as at -1, for N = 0..count.
+
+    In blocks: bits that are the same in a whole block of N are convolved once.
+    """
+    size = min(_BLOCK, count)
+    few = [_bits(ones, size - ones, theta, cut) for ones in range(size + 1)]
+    for first in range(0, count + 1, size + 1):
+        first_of_block = min(first, count - size)
+        core = _bits(first_of_block, count - size - first_of_block, theta, cut)
+        for ones in range(first - first_of_block, size + 1):
+            yield _Sum(core.start + few[ones].start, np.convolve(core.pmf, few[ones].pmf))
+
+
+def _cut(loss: float, order: float) -> float:
+    """Tails may be cut off here: in the divergence they weigh at most e^(order loss) more than in the sum."""
+    return math.exp(max(-690.0, -(order * loss + 45.0)))
+
+
+def _divergence(first: _Sum, second: _Sum, loss: float, order: float) -> float:
+    """Upper bound of D_order(first || second), for sums whose ratios are within e^±loss."""
+    low = max(first.start, second.start)
+    high = min(first.start + first.pmf.size, second.start + second.pmf.size)
+    p = first.pmf[low - first.start : high - first.start]
+    q = second.pmf[low - second.start : high - second.start]
+    there = (p > 0.0) & (q > 0.0)
+    q = q[there]
+    tails = math.exp(min(order * loss + math.log(16.0 * _cut(loss, order)), 700.0))
+    with np.errstate(over="ignore", divide="ignore"):
+        excess = float((q * _power_excess(p[there] / q - 1.0, order)).sum()) + tails
+    return min(math.log1p(excess) / (order - 1.0) * _FLOAT_ROOM, loss)
+
+
+def _bits(ones: int, zeros: int, theta: float, cut: float) -> _Sum:
+    """The sum of ``ones`` bits as at input 1 and ``zeros`` bits as at -1."""
+    parts = []
+    for count, success in ((ones, 0.5 + theta), (zeros, 0.5 - theta)):
+        # Hoeffding: the number of successes is further from its mean with probability 2 cut at most.
+        reach = math.sqrt(-math.log(cut) * count / 2.0) + 1.0
+        low = max(0, math.floor(count * success - reach))
+        high = min(count, math.ceil(count * success + reach))
+        parts.append((low, _binomial(np.arange(low, high + 1), count, success)))
+    return _Sum(parts[0][0] + parts[1][0], np.convolve(parts[0][1], parts[1][1]))
+
+
+def _power_excess(h: Floats, order: float) -> Floats:
+    """(1 + h)^a - 1 - a h, without cancellation where h is small."""
+    series = order * (order - 1.0) / 2.0 * h**2 * (1.0 + (order - 2.0) / 3.0 * h)
+    small = np.abs(h) < _SMALL / order
+    return np.where(small, series, np.expm1(order * np.log1p(h)) - order * h)
+
+
+def _loss(trials: int, rare: int) -> float:
+    """The privacy loss of all trials together, rounded up."""
+    exact = trials * Fraction(log_ratio_upper(TOTAL_WEIGHT - rare, rare))
+    nearest = float(exact)
+    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
+
+
+def _rare_for_epsilon(trials: int, epsilon: float) -> int:
+    """The smallest weight of the rare bit that keeps the loss within epsilon."""
+    rare = max(math.ceil(TOTAL_WEIGHT / (math.exp(min(epsilon / trials, 50.0)) + 1.0)), 1)
+    while rare < _HALF and _loss(trials, rare) > epsilon:
+        rare += 1
+    if rare >= _HALF:
+        raise InvalidSpecError(
+            f"epsilon: {epsilon} is too small for {trials} trials with weights of 32 bits; lower levels"
+        )
+    return rare
+
+
+def _rare_for_renyi(trials: int, renyi: float, num_clients: int, order: float) -> int:
+    """The smallest weight of the rare bit that keeps the divergence of the sum within the target."""
+    others = (num_clients - 1) * trials
+
+    def probed(rare: int) -> float:
+        theta = (_HALF - rare) / TOTAL_WEIGHT
+        loss = _loss(trials, rare)
+        cut = _cut(loss, order)
+        at_one = _bits(others + trials, 0, theta, cut)
+        return _divergence(at_one, _bits(others, trials, theta, cut), loss, order)
+
+    # The divergence grows with theta. All others at 1 stand for all cases until the last step.
+    enough, too_little = _HALF - 1, 1
+    if probed(enough) > renyi:
+        raise InfeasibleDesignError(
+            f"renyi: {renyi:g} is too small for {num_clients} clients of {trials} trials with 32-bit weights"
+        )
+    if probed(too_little) <= renyi:
+        enough = too_little
+    while enough - too_little > max(1, (_HALF - enough) >> 20):
+        middle = (enough + too_little) // 2
+        if probed(middle) <= renyi:
+            enough = middle
+        else:
+            too_little = middle
+    while (found := aggregate_renyi(trials, (_HALF - enough) / TOTAL_WEIGHT, num_clients, order)) > renyi:
+        theta_share = math.sqrt(renyi / found) * (1.0 - 1e-6)
+        enough = _HALF - max(math.floor((_HALF - enough) * theta_share), 1)
+    return enough
+
+
+def _checked_sum(trials: int, num_clients: int, order: float) -> None:
+    if num_clients != int(num_clients) or num_clients < 1:
+        raise InvalidSpecError(f"num_clients: {num_clients} is not a whole number above 0")
+    if num_clients * trials > _MOST_TRIALS_IN_SUM:
+        raise InvalidSpecError(
+            f"num_clients: {num_clients} clients of {trials} trials are more than {_MOST_TRIALS_IN_SUM} "
+            "bits, for which the exact divergence takes too long; lower levels, or give fewer clients: what "
+            "holds for them holds for more"
+        )
+    if not (math.isfinite(order) and order > 1.0):
+        raise InvalidSpecError(f"order: {order} is not a finite number above 1")
+
+
+def _binomial(successes: NDArray[Any], trials: int, success: Any) -> NDArray[np.float64]:
+    """The binomial's probabilities."""
+    from scipy import stats  # takes most of a second to import, and few need it
+
+    return np.asarray(stats.binom.pmf(successes, trials, success))

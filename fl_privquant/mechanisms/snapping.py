@@ -1,0 +1,363 @@
+"""Snapping: Laplace noise whose sum with the input is snapped to a lattice and clamped.
+
+The input, clamped to [-clip, clip], gets Laplace noise of scale lambda; the sum is rounded to the nearest
+multiple of Lambda, the smallest power of two that is not below lambda (but for 1e-6 of it), and clamped to
+[-bound, bound]. So no digit of a float tells the input, as those of the textbook Laplace mechanism do.
+
+**How it is drawn.** The published algorithm computes noise as a logarithm in floats, of a full-precision
+uniform number, and pays for their rounding with 2^-49 bound / lambda on top of epsilon, given a correctly
+rounded logarithm, which numpy does not promise. The same law can be drawn without any logarithm: Laplace
+noise has no memory. Where the sum leaves the input's own cell of the lattice, up or down, how many cells
+further it goes is geometric and does not depend on the input. So
+
+* the cell that the input lies in, and the input's place in it, r in [-1/2, 1/2], decide between down, stay
+  and up: with rho = Lambda / lambda, exp(-rho (1/2 ± r)) / 2 for the outer two. These are floats, good to
+  2^-50, turned into chances of 2^64;
+* how many cells further comes from chances of 2^64, the same for every input, as many cells at a time as
+  12 scales of the noise, below which chances of 64 bits keep their digits.
+
+Privacy does not rest on the input's digits: whatever rounding does to it, it ends up at one cell and place.
+
+Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view. It is the exact loss
+of the law, 2 clip / lambda, plus a bound for the rounding of the chances, computed from these integers with
+50 digits (some 1e-13). *Not* unbiased: rounding to the nearest moves the mean a little towards the lattice,
+the clamp moves it inwards; :meth:`SnappingMechanism.bias` is exact.
+Assumes: an exponential function in floats that is good to 4 units in the last place.
+Reference: Mironov, "On Significance of the Least Significant Bits for Differential Privacy", CCS 2012
+(section 5.2).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.codebook import Codebook
+from fl_privquant.density import Density, as_density
+from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole, register
+from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
+from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.rounding import code_type
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["SnappingMechanism", "SnappingSpec", "design_snapping"]
+
+Floats = NDArray[np.float64]
+
+# What the floats of down, stay and up can be off by, relative to each, in the ratio of any two.
+_FLOAT_ROOM = Decimal(2) ** -46
+# Noise beyond this many scales is clamped if no bound is given: one draw in 10^6.
+_DEFAULT_SCALES = 14.0
+_PANELS = 256
+_BLOCK_SCALES = 12.0
+# How far inside epsilon to design, so that the rounding of chances has room.
+_RELATIVE_ROOM, _ABSOLUTE_ROOM = 1e-9, 2e-12
+# A step that is a hair below the scale is as good, and spares inputs twice the step.
+_LEAST_RATE = 1.0 - 1e-6
+_MAX_REACH = 512
+_EXPONENTS = range(-9, 41)
+
+
+@dataclass(frozen=True)
+class SnappingSpec(Spec):
+    """What the snapping mechanism is asked to be.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one coordinate, one release, local view.
+    bound
+        Outputs are clamped to [-bound, bound] times the clip, or the next multiple of the lattice's step.
+        If not given, 14 scales of the noise beyond the inputs.
+    """
+
+    epsilon: float
+    bound: float | None = None
+
+    def __post_init__(self) -> None:
+        checked_epsilon(self.epsilon)
+        if self.bound is not None and not (math.isfinite(self.bound) and self.bound > 1.0):
+            raise InvalidSpecError(f"bound: {self.bound} is not a finite number above 1, where inputs end")
+
+
+@dataclass(frozen=True, eq=False)
+class SnappingMechanism(Mechanism, kind="snapping"):
+    """Laplace noise, snapped and clamped; see the module for guarantee and reference.
+
+    Parameters
+    ----------
+    name
+        The registered name.
+    step_exponent
+        The lattice's step is 2^step_exponent, for inputs in [-1, 1].
+    rate
+        The step over the scale of the noise (rho), 1 to 2.
+    reach
+        Largest output, in steps; there are 2 reach + 1 levels.
+    claimed_epsilon
+        What the design was asked for; the certified loss is at most this.
+    parameters
+        How it was designed, for reports.
+    """
+
+    name: str
+    step_exponent: int
+    rate: float
+    reach: int
+    claimed_epsilon: float
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checked_whole("reach", self.reach, _MAX_REACH)
+        if not (self.step_exponent in _EXPONENTS and _LEAST_RATE <= self.rate <= 2.0):
+            raise CertificationError(
+                f"{self.name}: step 2^{self.step_exponent} and rate {self.rate}, expected exponents "
+                f"{_EXPONENTS[0]} to {_EXPONENTS[-1]} and rates 1 to 2"
+            )
+        if self.bound < 1.0:
+            raise CertificationError(f"{self.name}: a bound of {self.bound:g} does not hold the inputs")
+        if not self.epsilon <= self.claimed_epsilon:
+            raise CertificationError(
+                f"{self.name}: certified epsilon {self.epsilon:.17g} (coordinate release, local view) is "
+                f"above the claimed {self.claimed_epsilon:.17g}"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name}: {self.num_levels} levels, certified epsilon {self.epsilon:.6g} per {self.unit} "
+            f"(local view), mse {self.mse():.5g}, mae {self.mae():.5g}, bias up to {self.max_bias:.2g}>"
+        )
+
+    @property
+    def epsilon(self) -> float:
+        return self._epsilon
+
+    @property
+    def step(self) -> float:
+        """Distance of lattice points (Lambda), for inputs in [-1, 1]."""
+        return 2.0**self.step_exponent
+
+    @property
+    def scale(self) -> float:
+        """Scale of the noise (lambda), for inputs in [-1, 1]."""
+        return self.step / self.rate
+
+    @property
+    def bound(self) -> float:
+        """Largest output, for inputs in [-1, 1]."""
+        return self.reach * self.step
+
+    @cached_property
+    def codebook(self) -> Codebook:
+        """Integer codes and their values."""
+        return Codebook(np.arange(self.num_levels), self.step, -self.bound)
+
+    @property
+    def num_levels(self) -> int:
+        """Number of output values, always odd."""
+        return 2 * self.reach + 1
+
+    @property
+    def values(self) -> Floats:
+        """(num_levels,) output values for inputs in [-1, 1]."""
+        return self.codebook.values
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """(num_levels,) the integers 0, 1, ...: indices are codes."""
+        return self.codebook.codes
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return float((self.num_levels - 1).bit_length())
+
+    def pmf(self, x: ArrayLike) -> Floats:
+        """(n, num_levels) output probabilities for inputs in [-1, 1]: Laplace mass of each cell."""
+        inputs = np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0)
+        edges = self.values[:-1] + 0.5 * self.step
+        distance = (edges - inputs[:, None]) / self.scale
+        tail = 0.5 * np.exp(-np.abs(distance))
+        below = np.where(distance < 0.0, tail, 1.0 - tail)
+        above = np.where(distance < 0.0, 1.0 - tail, tail)
+        # Differences of the small one of the two tails, so that far cells keep their digits.
+        cells = np.where(distance[:, 1:] < 0.0, np.diff(below, axis=1), -np.diff(above, axis=1))
+        return np.concatenate([below[:, :1], cells, above[:, -1:]], axis=1)
+
+    def bias(self, x: ArrayLike) -> Floats:
+        inputs = np.asarray(x, dtype=np.float64)
+        means = (self.pmf(inputs) @ self.values).reshape(inputs.shape)
+        return np.asarray(means - np.clip(inputs, -1.0, 1.0))
+
+    @cached_property
+    def max_bias(self) -> float:
+        """Largest bias over inputs in [-1, 1], for a clip of 1, on a fine grid."""
+        return float(np.abs(self.bias(np.linspace(-1.0, 1.0, 4097))).max())
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        return self._error(density, 1)
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        return self._error(density, 2)
+
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        return encode_in_chunks(
+            x,
+            self._encode_chunk,
+            dtype=code_type((self.num_levels - 1).bit_length()),
+            clip=clip,
+            stream=rng,
+            threads=threads,
+            words_per_input=2,
+        )
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        return self.codebook.decode(indices, clip)
+
+    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(self.codes[indices])
+
+    def sum_bits(self, num_clients: int) -> int:
+        return self.codebook.sum_bits(num_clients)
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
+        return self.codebook.decode_sum(total, num_clients, clip)
+
+    def _encode_chunk(self, chunk: Chunk) -> int:
+        not_finite = int(np.count_nonzero(~np.isfinite(chunk.x)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            position = np.clip(chunk.x.astype(np.float64) / chunk.clip, -1.0, 1.0) / self.step
+        if not_finite:
+            return not_finite
+        cell = np.rint(position)
+        place = position - cell
+        down, up = (
+            np.floor(0.5 * np.exp(-self.rate * (0.5 + side * place)) * 2.0**64).astype(np.uint64)
+            for side in (1.0, -1.0)
+        )
+        goes_up = chunk.words < up
+        # From the other end of the 2^64 chances; ~ is their mirror, so nothing overflows.
+        goes_down = ~chunk.words < down
+        jump = 1 + self._cells_further(chunk)
+        moved = cell + np.where(goes_up, jump, np.where(goes_down, -jump, 0))
+        chunk.out[...] = (np.clip(moved, -self.reach, self.reach) + self.reach).astype(chunk.out.dtype)
+        return 0
+
+    def _cells_further(self, chunk: Chunk) -> NDArray[np.int64]:
+        rising = self._further[::-1]
+        words = np.empty(chunk.x.size, dtype=np.uint64)
+        chunk.stream.fill(words, chunk.second_words)
+        # A word passes as many cells as have chances above it.
+        cells = rising.size - np.searchsorted(rising, words, side="right")
+        for i in np.flatnonzero(cells == rising.size).tolist():
+            # The noise has no memory: what passed the whole block starts anew. One in 10^5 does.
+            source = Continuation(chunk.stream, chunk.second_words + i)
+            passed = rising.size
+            while passed == rising.size and cells[i] <= 2 * self.reach:
+                word = np.uint64(source.below(1 << 64))
+                passed = rising.size - int(np.searchsorted(rising, word, side="right"))
+                cells[i] += passed
+        return np.asarray(cells)
+
+    @cached_property
+    def _further(self) -> NDArray[np.uint64]:
+        """Chances of 2^64 to go at least 1, 2, ... cells further: exp(-rate n), for a block of cells."""
+        return np.array([int(power * 2**64) for power in self._powers[1:]], dtype=np.uint64)
+
+    @cached_property
+    def _powers(self) -> list[Decimal]:
+        with localcontext() as context:
+            context.prec = 50
+            rate = Decimal(self.rate)
+            return [(-rate * n).exp() for n in range(math.floor(_BLOCK_SCALES / self.rate) + 1)]
+
+    @cached_property
+    def _epsilon(self) -> float:
+        """The loss of the law, 2 / scale, and twice what a probability is off by, as a logarithm.
+
+        A probability is that of down, stay or up, times that of so many whole blocks of cells, times that of
+        so many cells in the next one: exactly so many, or for the outermost level at least so many.
+        """
+        with localcontext() as context:
+            context.prec = 50
+            chances = [Decimal(1), *(Decimal(int(each)) / 2**64 for each in self._further)]
+            at_least = _largest_difference(chances, self._powers)
+            exactly = _largest_difference(_steps_down(chances), _steps_down(self._powers))
+            # Inputs lie between the outermost levels, so no more cells than these are passed.
+            blocks = -(-2 * self.reach // self._further.size)
+            off = _FLOAT_ROOM + blocks * at_least + max(exactly, at_least)
+            loss = 2 * Decimal(self.rate) / Decimal(self.step) + 2 * off + Decimal(10) ** -40
+            nearest = float(loss)
+            return nearest if Decimal(nearest) >= loss else math.nextafter(nearest, math.inf)
+
+    def _error(self, density: Density | ArrayLike | None, power: int) -> float:
+        kinks = np.concatenate([self.values, self.values + 0.5 * self.step])
+        breaks = np.union1d(np.linspace(-1.0, 1.0, _PANELS + 1), kinks[np.abs(kinks) < 1.0])
+        nodes, weights = as_density(density).quadrature(breaks)
+        errors = np.abs(self.values - nodes[:, None]) ** power
+        return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "step_exponent": self.step_exponent,
+            "rate": float(self.rate).hex(),
+            "reach": self.reach,
+            "epsilon": float(self.claimed_epsilon).hex(),
+            "parameters": dict(self.parameters),
+        }
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return []
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
+        if body:
+            raise CertificationError(f"mechanism: {len(body)} bytes after the header of 'snapping'")
+        return cls(
+            str(header["name"]),
+            int(header["step_exponent"]),
+            float.fromhex(header["rate"]),
+            int(header["reach"]),
+            float.fromhex(header["epsilon"]),
+            dict(header["parameters"]),
+        )
+
+
+@register("snapping", SnappingSpec, cached=False)
+def design_snapping(spec: SnappingSpec) -> SnappingMechanism:
+    """The certified mechanism at ``epsilon``."""
+    # Inputs are at most 2 apart.
+    scale = 2.0 / max(float(spec.epsilon) * (1.0 - _RELATIVE_ROOM) - _ABSOLUTE_ROOM, 1e-12)
+    exponent = math.ceil(math.log2(scale * _LEAST_RATE))
+    step = 2.0**exponent
+    bound = 1.0 + _DEFAULT_SCALES * scale if spec.bound is None else float(spec.bound)
+    reach = math.ceil(bound / step)
+    if reach > _MAX_REACH or exponent not in _EXPONENTS:
+        raise InvalidSpecError(
+            f"epsilon: {spec.epsilon} with bound {bound:g} takes {2 * reach + 1} levels of step {step:g}; up "
+            f"to {2 * _MAX_REACH + 1} levels and epsilon between 1e-10 and 900 are possible"
+        )
+    return SnappingMechanism(
+        "snapping", exponent, step / scale, reach, float(spec.epsilon), spec.parameters()
+    )
+
+
+def _steps_down(values: list[Decimal]) -> list[Decimal]:
+    return [a - b for a, b in itertools.pairwise(values)]
+
+
+def _largest_difference(given: list[Decimal], wanted: list[Decimal]) -> Decimal:
+    """Largest |log(given / wanted)|."""
+    return max(abs((a / b).ln()) for a, b in zip(given, wanted, strict=True))

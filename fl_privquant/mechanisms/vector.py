@@ -1,0 +1,448 @@
+"""What the vector mechanisms share: a whole update is encoded at once, to a few integers.
+
+An update of d coordinates becomes a *message*: ``repeats`` independent draws, each an unbiased estimate of
+the whole update, which are averaged. The privacy loss is that of the message, so ``epsilon`` is per client
+round here, where a scalar mechanism's is per coordinate release and adds up over coordinates.
+
+``clip`` is the radius of the ball that inputs lie in: of the largest coordinate (``norm`` "linf") or of the
+Euclidean norm ("l2"). What lies outside is moved to its surface.
+
+All of them release through randomized response among n answers: the true one has ``common`` of 2^128
+chances, each other one ``rare``. The answers depend on nothing else of the input, so the ratio of these two
+integers certifies the loss, whatever floating-point numbers led to the true answer. Each mechanism has a
+file of its own, which says what the answers are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
+from functools import cached_property
+from typing import Any, ClassVar, NoReturn, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.density import Density, as_density
+from fl_privquant.errors import (
+    CertificationError,
+    CodeOverflowError,
+    InvalidSpecError,
+    InvalidUpdateError,
+)
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole
+from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.rounding import code_type
+from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.table import log_ratio_upper
+
+__all__ = [
+    "CHANCES",
+    "AxisMechanism",
+    "PrivateVectorSpec",
+    "VectorMechanism",
+    "VectorSpec",
+    "happens",
+    "refuse_codes",
+    "respond",
+    "response_weights",
+]
+
+CHANCES = 1 << 128
+"""What the chances of all answers of a randomized response sum to."""
+
+_MAX_DIMENSION = 1 << 31
+_MAX_REPEATS = 1024
+_SHARES = 1 << 53
+_SUM_BITS = 63
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorSpec(Spec):
+    """What a vector mechanism is asked to be.
+
+    Parameters
+    ----------
+    dimension
+        Number of coordinates of an update. A codec sets it to that of its layout.
+    repeats
+        Independent draws that a message holds. Their average has 1 / repeats of the variance.
+    """
+
+    dimension: int = 1
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        checked_whole("dimension", self.dimension, _MAX_DIMENSION)
+        checked_whole("repeats", self.repeats, _MAX_REPEATS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateVectorSpec(VectorSpec):
+    """What a private vector mechanism is asked to be; see :class:`VectorSpec`.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_epsilon(self.epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class VectorMechanism(Mechanism):
+    """A mechanism that encodes a whole update at once.
+
+    Guarantee: ``epsilon``-differential privacy of one client round against whoever sees the message, for
+    any two updates, certified on the integer chances that are drawn with; unbiased for updates in the ball.
+    Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
+
+    Parameters
+    ----------
+    name
+        The registered name.
+    dimension
+        Number of coordinates; :meth:`for_dimension` gives the mechanism for another one.
+    repeats
+        Independent draws in a message.
+    claimed_epsilon
+        What the design was asked for; the certified loss is at most this. Infinite if not ``private``.
+    parameters
+        How it was designed, for reports.
+    """
+
+    name: str
+    dimension: int
+    repeats: int
+    claimed_epsilon: float
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    unit: ClassVar[str] = "client round"
+    norm: ClassVar[str]
+    private: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        checked_whole("dimension", self.dimension, _MAX_DIMENSION)
+        checked_whole("repeats", self.repeats, _MAX_REPEATS)
+        if self.private:
+            checked_epsilon(self.claimed_epsilon)
+        if not self.epsilon <= self.claimed_epsilon:
+            raise CertificationError(
+                f"{self.name}: certified epsilon {self.epsilon:.9g} (one client round, local view) is above "
+                f"the claimed {self.claimed_epsilon:.9g}"
+            )
+
+    def __repr__(self) -> str:
+        loss = (
+            "not private"
+            if not self.private
+            else f"certified epsilon {self.epsilon:.6g} per {self.unit} (local view)"
+        )
+        return (
+            f"<{self.name}: {self.dimension} coordinates in the {self.norm} ball, draws: {self.repeats}, "
+            f"{self.message_size * self.message_bits} bits, {loss}, mse {self.mse():.5g} a coordinate>"
+        )
+
+    @classmethod
+    def of(cls, name: str, spec: VectorSpec) -> Self:
+        """The certified mechanism that meets the spec."""
+        epsilon = float(spec.epsilon) if isinstance(spec, PrivateVectorSpec) else math.inf
+        return cls(name, int(spec.dimension), int(spec.repeats), epsilon, spec.parameters())
+
+    def for_dimension(self, dimension: int) -> Self:
+        if dimension == self.dimension:
+            return self
+        return dataclasses.replace(
+            self, dimension=dimension, parameters={**self.parameters, "dimension": dimension}
+        )
+
+    def releases(self, dimension: int) -> int:
+        return 1
+
+    @property
+    def epsilon(self) -> float:
+        """Certified privacy loss of one client round, local view: that of all draws together."""
+        return self._epsilon
+
+    @cached_property
+    def _epsilon(self) -> float:
+        if not self.private:
+            return math.inf
+        common, rare = self._weights
+        return log_ratio_upper(common**self.repeats, rare**self.repeats)
+
+    @property
+    @abstractmethod
+    def num_answers(self) -> int:
+        """Number of answers that randomized response chooses among."""
+
+    @property
+    @abstractmethod
+    def output_norm(self) -> float:
+        """Euclidean norm of every draw's estimate, for inputs in the unit ball."""
+
+    @property
+    @abstractmethod
+    def message_size(self) -> int:
+        """Number of integers of a message."""
+
+    @property
+    @abstractmethod
+    def message_bits(self) -> int:
+        """Bits of each of them."""
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return self.message_size * self.message_bits / self.dimension
+
+    def squared_error(self, x: ArrayLike) -> float:
+        """Exact mean squared Euclidean error for an input in the unit ball.
+
+        Draws are unbiased and of one length, so their variance is the square of it less that of the input.
+        """
+        inputs = np.asarray(x, dtype=np.float64)
+        return (self.output_norm**2 - float(np.sum(inputs * inputs))) / self.repeats
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        """Exact mean squared error of a coordinate, for inputs uniform in the unit ball of the norm.
+
+        With a density, for inputs whose coordinates have that density.
+        """
+        if density is None and self.norm == "l2":
+            length = self.dimension / (self.dimension + 2.0)
+        else:
+            nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))
+            length = self.dimension * float(weights @ nodes**2)
+        return (self.output_norm**2 - length) / (self.repeats * self.dimension)
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
+        if self.dimension > 1:
+            raise InvalidSpecError(
+                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
+                "of them and has no closed form; use mse, or squared_error of an input"
+            )
+        # Of one coordinate, every draw is one of two opposite values.
+        counts = np.arange(self.repeats + 1)
+        outputs = self.output_norm * (2.0 * counts / self.repeats - 1.0)
+        inside = outputs[np.abs(outputs) < 1.0]
+        nodes, weights = as_density(density).quadrature(np.union1d(np.linspace(-1.0, 1.0, 257), inside))
+        chance = 0.5 * (1.0 + nodes / self.output_norm)
+        ways = np.array([math.comb(self.repeats, count) for count in counts.tolist()], dtype=np.float64)
+        law = ways * chance[:, None] ** counts * (1.0 - chance[:, None]) ** counts[::-1]
+        return float(weights @ (law * np.abs(outputs - nodes[:, None])).sum(axis=1))
+
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        """The random message of one update, a vector of ``dimension`` floats; one thread is enough."""
+        if threads < 1:
+            raise InvalidSpecError(f"threads: {threads} is below 1")
+        inputs = self._in_ball(x, clip)
+        stream = rng if rng is not None else RandomStream.secure()
+        source = Continuation(stream, stream.reserve(1))
+        return np.array(self._draw(inputs, source), dtype=code_type(self.message_bits))
+
+    @abstractmethod
+    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+        """The message of an input in the unit ball."""
+
+    @cached_property
+    def _weights(self) -> tuple[int, int]:
+        """Chances of the true answer and of each other one, at a draw's share of epsilon."""
+        return response_weights(self.claimed_epsilon, self.num_answers, self.repeats)
+
+    @cached_property
+    def _gain(self) -> float:
+        """What answers are multiplied by to be unbiased: 1 / (share of common less share of rare)."""
+        if not self.private:
+            return 1.0
+        common, rare = self._weights
+        return CHANCES / (common - rare)
+
+    def _in_ball(self, x: ArrayLike, clip: float) -> Floats:
+        """The update divided by the clip, in the unit ball; privacy does not rest on it being so."""
+        given = np.asarray(x)
+        if given.dtype.kind != "f":
+            raise InvalidUpdateError(
+                f"update: {given.dtype} inputs, expected floating point; convert with astype(numpy.float32)"
+            )
+        if given.shape != (self.dimension,):
+            raise InvalidUpdateError(
+                f"update: shape {given.shape}, but {self.name} encodes whole updates, here of shape "
+                f"({self.dimension},); flatten it, or use for_dimension"
+            )
+        if not (math.isfinite(clip) and clip > 0.0):
+            raise InvalidSpecError(f"clip: {clip} is not a finite number above 0")
+        with np.errstate(over="ignore"):
+            inputs = given.astype(np.float64)
+        if not np.isfinite(inputs).all():
+            raise InvalidUpdateError(
+                f"update: {np.count_nonzero(~np.isfinite(inputs))} of {inputs.size} inputs are not finite; "
+                "nothing was encoded, look for divergence upstream"
+            )
+        with np.errstate(over="ignore"):
+            if self.norm == "linf":
+                return np.asarray(np.clip(inputs / clip, -1.0, 1.0))
+            # The largest value is taken out first: squares overflow long before values do.
+            largest = float(np.abs(inputs).max())
+            if largest == 0.0:
+                return inputs
+            direction = inputs / largest
+            length = float(np.linalg.norm(direction))
+            return np.asarray(direction * (min(largest / clip * length, 1.0) / length))
+
+    def _checked_message(self, indices: ArrayLike) -> NDArray[np.int64]:
+        message = np.asarray(indices)
+        if message.dtype.kind not in "ui" or message.shape != (self.message_size,):
+            raise InvalidUpdateError(
+                f"message: {message.dtype} of shape {message.shape}, expected {self.message_size} integers"
+            )
+        largest = self._largest
+        if int(message.min()) < 0 or int(message.max()) > largest:
+            raise CodeOverflowError(
+                f"message: {int(message.min())}..{int(message.max())} is outside 0..{largest}"
+            )
+        return message.astype(np.int64)
+
+    @property
+    def _largest(self) -> int:
+        """The largest integer of a message."""
+        return (1 << self.message_bits) - 1
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "dimension": self.dimension,
+            "repeats": self.repeats,
+            "epsilon": float(self.claimed_epsilon).hex(),
+            "parameters": dict(self.parameters),
+        }
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return []
+
+    @classmethod
+    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
+        if body:
+            raise CertificationError(f"mechanism: {len(body)} bytes after the header of a vector mechanism")
+        # Chances are not stored but follow from these, so that no sender can state others.
+        return cls(
+            str(header["name"]),
+            int(header["dimension"]),
+            int(header["repeats"]),
+            float.fromhex(header["epsilon"]),
+            dict(header["parameters"]),
+        )
+
+
+class AxisMechanism(VectorMechanism):
+    """A vector mechanism whose draws are ± one axis: index 2 i is axis i, and 2 i + 1 its opposite.
+
+    Their sum is a vector of small integers, so these messages can be added up by secure aggregation (which
+    then carries every coordinate, and no longer a few bits).
+    """
+
+    @property
+    def num_points(self) -> int:
+        """Number of axes and their opposites."""
+        return 2 * self.dimension
+
+    @property
+    def message_size(self) -> int:
+        return self.repeats
+
+    @property
+    def message_bits(self) -> int:
+        return self._largest.bit_length()
+
+    @property
+    def _largest(self) -> int:
+        return self.num_points - 1
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        net = self.to_codes(np.asarray(indices)) - self.repeats
+        return np.asarray(clip * self.output_norm / self.repeats * net)
+
+    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        """(dimension,) how often each axis was drawn less how often its opposite was, plus ``repeats``."""
+        message = self._checked_message(indices)
+        codes = np.full(self.dimension, self.repeats, dtype=np.int64)
+        np.add.at(codes, message >> 1, 1 - 2 * (message & 1))
+        return codes
+
+    def sum_bits(self, num_clients: int) -> int:
+        if num_clients < 1:
+            raise InvalidSpecError(f"num_clients: {num_clients} is below 1")
+        bits = (2 * self.repeats * num_clients).bit_length()
+        if bits > _SUM_BITS:
+            raise CodeOverflowError(f"the sum of {num_clients} codes needs {bits} bits, above {_SUM_BITS}")
+        return bits
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
+        self.sum_bits(num_clients)
+        sums = np.asarray(total)
+        largest = 2 * self.repeats * num_clients
+        if sums.size and (int(sums.min()) < 0 or int(sums.max()) > largest):
+            raise CodeOverflowError(
+                f"a sum of {num_clients} codes lies in 0..{largest}, received "
+                f"{int(sums.min())}..{int(sums.max())}; the number of clients or the payload is wrong"
+            )
+        net = sums.astype(np.float64) / num_clients - self.repeats
+        return np.asarray(clip * self.output_norm / self.repeats * net)
+
+
+def response_weights(epsilon: float, num_answers: int, repeats: int = 1) -> tuple[int, int]:
+    """Chances of 2^128 of the true answer and of each other one, their ratio at most e^(epsilon / repeats).
+
+    >>> common, rare = response_weights(1.0, 4)
+    >>> common + 3 * rare == CHANCES, round(common / rare, 12)
+    (True, 2.718281828459)
+    """
+    with localcontext() as context:
+        context.prec = 60
+        # A hair below what is allowed, and rounded up, so that the ratio stays inside; never 0.
+        factor = (min(Decimal(epsilon) / repeats, Decimal(700))).exp() * (1 - Decimal(10) ** -50)
+        rare = int(Decimal(CHANCES) / (factor + (num_answers - 1))) + 1
+    common = CHANCES - (num_answers - 1) * rare
+    if common <= rare:
+        raise InvalidSpecError(
+            f"epsilon: {epsilon} over {repeats} draws is too small for chances of 128 bits among "
+            f"{num_answers} answers; raise epsilon or lower repeats"
+        )
+    return common, rare
+
+
+def respond(truth: int, weights: tuple[int, int], source: Continuation) -> int:
+    """The answer of randomized response: ``truth`` with ``common`` chances, each other one with ``rare``."""
+    common, rare = weights
+    drawn = source.below(CHANCES)
+    if drawn < common:
+        return truth
+    other = (drawn - common) // rare
+    return other if other < truth else other + 1
+
+
+def happens(share: float, source: Continuation) -> bool:
+    """True with probability ``share``, to the nearest multiple of 2^-53."""
+    return source.below(_SHARES) < share * _SHARES
+
+
+def refuse_codes(mechanism: Mechanism) -> NoReturn:
+    """Say that messages of this mechanism cannot be added up."""
+    raise InvalidSpecError(
+        f"{mechanism.name}: its messages are no integers to be added up; decode each client's, or use "
+        "'cldp_linf' or 'vqsgd_private'"
+    )

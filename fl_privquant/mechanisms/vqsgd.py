@@ -1,0 +1,112 @@
+"""vqSGD: an update of Euclidean norm at most 1 as one of the 2 d points ± sqrt(d) e_i, at random.
+
+The unit ball lies in the cross-polytope with these corners. So an update x is a mean of them: corner
+sign(x_i) e_i has weight |x_i| / sqrt(d), and what is left, 1 - |x|_1 / sqrt(d), is shared by all 2 d alike
+and cancels. One corner is drawn with these weights: 1 + log2(d) bits, unbiased.
+
+``vqsgd`` sends that corner. It is *not* private. ``vqsgd_private`` sends it through randomized response
+among the 2 d corners: the true one with probability e^epsilon / (e^epsilon + 2 d - 1), else another one,
+uniformly. All corners together cancel, so the estimate is the corner times
+(e^epsilon + 2 d - 1) / (e^epsilon - 1).
+
+``repeats`` above 1 is the paper's way to less variance: independent draws are averaged. In the private
+variant each of them has epsilon / repeats.
+
+Guarantee: ``vqsgd_private``: ``epsilon``-differential privacy of one client round, local view, for any two
+updates, certified on the integer chances of the corners. (In the ball no corner's weight reaches 1, so that
+the loss of two updates stays below this bound of the paper; nothing is made of it.) ``vqsgd``: none,
+``epsilon`` is infinite. Both unbiased for updates in the ball.
+Assumes: nothing about the inputs.
+Reference: Gandikota, Kane, Maity, Mazumdar, "vqSGD: Vector Quantized Stochastic Gradient Descent",
+AISTATS 2021 (the cross-polytope scheme, and its private version by randomized response).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.mechanisms.registry import register
+from fl_privquant.mechanisms.vector import AxisMechanism, PrivateVectorSpec, VectorSpec, respond
+from fl_privquant.sampling.rejection import Continuation
+
+__all__ = [
+    "PrivateVqsgdMechanism",
+    "PrivateVqsgdSpec",
+    "VqsgdMechanism",
+    "VqsgdSpec",
+    "design_private_vqsgd",
+    "design_vqsgd",
+]
+
+_SHARES = 1 << 53
+
+
+@dataclass(frozen=True, kw_only=True)
+class VqsgdSpec(VectorSpec):
+    """What the quantizer without privacy is asked to be; see :class:`VectorSpec`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateVqsgdSpec(PrivateVectorSpec):
+    """What the private quantizer is asked to be; see :class:`PrivateVectorSpec`."""
+
+
+class VqsgdMechanism(AxisMechanism, kind="vqsgd"):
+    """A corner of the cross-polytope, for updates of norm at most clip; see :class:`VectorMechanism`."""
+
+    norm: ClassVar[str] = "l2"
+    private: ClassVar[bool] = False
+
+    @property
+    def num_answers(self) -> int:
+        return self.num_points
+
+    @property
+    def output_norm(self) -> float:
+        return math.sqrt(self.dimension) * self._gain
+
+    def _draw(self, x: NDArray[np.float64], source: Continuation) -> list[int]:
+        corners = _Corners(x)
+        return [corners.draw(source) for _ in range(self.repeats)]
+
+
+class PrivateVqsgdMechanism(VqsgdMechanism, kind="vqsgd_private"):
+    """The same corner through randomized response; see :class:`VectorMechanism`."""
+
+    private: ClassVar[bool] = True
+
+    def _draw(self, x: NDArray[np.float64], source: Continuation) -> list[int]:
+        return [respond(corner, self._weights, source) for corner in super()._draw(x, source)]
+
+
+@register("vqsgd", VqsgdSpec, cached=False)
+def design_vqsgd(spec: VqsgdSpec) -> VqsgdMechanism:
+    """The quantizer without privacy."""
+    return VqsgdMechanism.of("vqsgd", spec)
+
+
+@register("vqsgd_private", PrivateVqsgdSpec, cached=False)
+def design_private_vqsgd(spec: PrivateVqsgdSpec) -> PrivateVqsgdMechanism:
+    """The certified mechanism at ``epsilon`` a client round."""
+    return PrivateVqsgdMechanism.of("vqsgd_private", spec)
+
+
+class _Corners:
+    """The corners that an input is a mean of, to be drawn from."""
+
+    def __init__(self, x: NDArray[np.float64]) -> None:
+        self._x = x
+        self._cumulated = np.cumsum(np.abs(x)) / math.sqrt(x.size)
+
+    def draw(self, source: Continuation) -> int:
+        """The index of a corner: 2 i for e_i, 2 i + 1 for its opposite."""
+        at = source.below(_SHARES) / _SHARES
+        axis = int(np.searchsorted(self._cumulated, at, side="right"))
+        if axis == self._x.size:
+            return source.below(2 * axis)
+        return 2 * axis + (1 if self._x[axis] < 0.0 else 0)

@@ -1,0 +1,45 @@
+"""What privacy is spent: releases as events, how they are counted, and statements that cannot be misread.
+
+>>> import fl_privquant as pq
+>>> from fl_privquant.privacy import Accountant, UpdateRelease, View
+>>> accountant = Accountant()
+>>> accountant.add(UpdateRelease(pq.design("one_bit", epsilon=1.0), 650, View.aggregate(20)), count=30)
+>>> print(accountant.statement(delta=1e-5).figures)
+ε = 958.9, δ = 1e-05
+"""
+
+from fl_privquant.privacy.accountant import (
+    Accountant,
+    coordinate_statement,
+    round_statement,
+    statement_levels,
+)
+from fl_privquant.privacy.attack import EmpiricalBound, empirical_bound
+from fl_privquant.privacy.events import Sampling, UpdateRelease, releases_of
+from fl_privquant.privacy.ledger import Budget
+from fl_privquant.privacy.norm import Norms
+from fl_privquant.privacy.planner import Plan, Wish, plan
+from fl_privquant.privacy.spending import SpendingLedger
+from fl_privquant.privacy.statement import LOCAL, PrivacyStatement, Unit, View
+
+__all__ = [
+    "LOCAL",
+    "Accountant",
+    "Budget",
+    "EmpiricalBound",
+    "Norms",
+    "Plan",
+    "PrivacyStatement",
+    "Sampling",
+    "SpendingLedger",
+    "Unit",
+    "UpdateRelease",
+    "View",
+    "Wish",
+    "coordinate_statement",
+    "empirical_bound",
+    "plan",
+    "releases_of",
+    "round_statement",
+    "statement_levels",
+]

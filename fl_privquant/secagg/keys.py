@@ -1,0 +1,138 @@
+"""Keys of a round: agreed with X25519, derived with HKDF-SHA256, used for AEAD and signatures.
+
+Every key is derived for one purpose in one round. The salt is the digest of the round's invitation
+(session, round number, modulus, dimension); the info is
+
+    ``fl_privquant secagg v1`` 00 purpose 00 part part ...
+
+with parts of 32 bytes each. For a key that two clients agree on the parts are their two public keys,
+the smaller one first as bytes, so that both derive the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fl_privquant.errors import SecureAggregationError
+
+__all__ = [
+    "CHANNEL",
+    "KEY_BYTES",
+    "PAIRWISE_MASK",
+    "SEAL_BYTES",
+    "SELF_MASK",
+    "SELF_MASK_COMMITMENT",
+    "SIGNATURE_BYTES",
+    "agree",
+    "derive",
+    "digest",
+    "is_usable",
+    "public_key",
+    "seal",
+    "sign",
+    "unseal",
+    "verifies",
+    "wipe",
+]
+
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+
+CHANNEL: Final = b"channel"
+PAIRWISE_MASK: Final = b"pairwise mask"
+SELF_MASK: Final = b"self mask"
+SELF_MASK_COMMITMENT: Final = b"self mask commitment"
+
+_DOMAIN: Final = b"fl_privquant secagg v1"
+_NONCE_BYTES: Final = 12
+_TAG_BYTES: Final = 16
+
+SEAL_BYTES: Final = _NONCE_BYTES + _TAG_BYTES
+"""Bytes that sealing adds to a text."""
+
+
+def derive(secret: bytes | bytearray, salt: bytes, purpose: bytes, *parts: bytes) -> bytes:
+    """(32 bytes) the key for one purpose, from a secret that others cannot guess."""
+    info = b"\0".join([_DOMAIN, purpose, b"".join(parts)])
+    return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
+
+
+def agree(
+    private: X25519PrivateKey, own_public: bytes, peer_public: bytes, salt: bytes, purpose: bytes
+) -> bytes:
+    """(32 bytes) the key that the owners of two public keys, and nobody else, can derive."""
+    try:
+        secret = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
+    except ValueError:
+        # A point of small order: the "shared secret" would be known to everyone.
+        raise SecureAggregationError("a public key of the roster is not a usable X25519 key") from None
+    low, high = sorted((own_public, peer_public))
+    return derive(secret, salt, purpose, low, high)
+
+
+def is_usable(public: bytes) -> bool:
+    """Whether a key can be agreed on with the owner of this public key."""
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
+
+
+def public_key(private: bytes | bytearray) -> bytes:
+    """The X25519 public key of 32 private bytes."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def seal(key: bytes | bytearray, text: bytes, bound_to: bytes) -> bytes:
+    """The text encrypted with ChaCha20-Poly1305: only with this key and ``bound_to`` does it open."""
+    # A random nonce, though a key seals one text: a state that is restored must not reuse one.
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, bound_to)
+
+
+def unseal(key: bytes | bytearray, sealed: bytes, bound_to: bytes) -> bytes | None:
+    """The text, or None if anything was changed."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
+    except InvalidTag:
+        return None
+
+
+def digest(*parts: bytes) -> bytes:
+    """SHA-256 of the parts, which must be of fixed lengths or only the last one free."""
+    return hashlib.sha256(b"\0".join([_DOMAIN, b"".join(parts)])).digest()
+
+
+def sign(identity: Ed25519PrivateKey, round_digest: bytes, body: bytes) -> bytes:
+    """The signature of a message of the round with this digest."""
+    return identity.sign(_signed(round_digest, body))
+
+
+def verifies(identity: bytes, signature: bytes, round_digest: bytes, body: bytes) -> bool:
+    """Whether the owner of a 32-byte Ed25519 public key signed this message for this round."""
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _signed(round_digest, body))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def wipe(*secrets: bytearray) -> None:
+    """Overwrite and empty: as far as Python lets us, since copies inside libraries stay."""
+    for secret in secrets:
+        secret[:] = bytes(len(secret))
+        secret.clear()
+
+
+def _signed(round_digest: bytes, body: bytes) -> bytes:
+    return b"\0".join([_DOMAIN, b"signature", round_digest + body])

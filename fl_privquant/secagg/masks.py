@@ -1,0 +1,60 @@
+"""Masks: a key expanded to one word a coordinate with AES-256-CTR, added modulo a power of two.
+
+The keystream starts at counter 0 (the key serves once) and is read as little-endian words of 8, 16
+or 32 bits, the fewest that hold the width of the sum: half the width is half the AES. Words are added
+in integers of that size, which wrap around at 2^8, 2^16 or 2^32. Since 2^width divides these, the
+low ``width`` bits are right at the end, and uniform if the words are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+__all__ = ["apply_masks", "lane", "low_bits"]
+
+# Small enough to stay in the fast caches beside the part of the vector that it is added to.
+_CHUNK_BYTES: Final = 1 << 16
+_ZEROS: Final = memoryview(bytes(_CHUNK_BYTES))
+_COUNTER: Final = modes.CTR(bytes(16))
+
+
+def lane(width: int) -> np.dtype[Any]:
+    """The little-endian words of the masks of sums of ``width`` bits.
+
+    >>> [lane(width).itemsize for width in (1, 8, 9, 16, 17, 32)]
+    [1, 1, 2, 2, 4, 4]
+    """
+    return np.dtype("<u1" if width <= 8 else "<u2" if width <= 16 else "<u4")
+
+
+def apply_masks(vector: NDArray[Any], keys: Iterable[tuple[bytes, bool]]) -> None:
+    """Add to the vector, in place, the mask of each key, or subtract it where the flag is False.
+
+    ``vector`` has the words of :func:`lane`.
+
+    >>> vector = np.zeros(3, dtype=lane(12))
+    >>> apply_masks(vector, [(bytes(32), True)])
+    >>> vector.tobytes().hex()
+    'dc95c078a240'
+    """
+    buffer = np.zeros(_CHUNK_BYTES // vector.itemsize, dtype=vector.dtype)
+    octets = buffer.view(np.uint8).data
+    for key, added in keys:
+        combine = np.add if added else np.subtract
+        encryptor = Cipher(algorithms.AES(key), _COUNTER).encryptor()
+        for start in range(0, vector.size, buffer.size):
+            part = vector[start : start + buffer.size]
+            encryptor.update_into(_ZEROS[: part.nbytes], octets[: part.nbytes])
+            combine(part, buffer[: part.size], out=part)
+    buffer.fill(0)
+
+
+def low_bits(vector: NDArray[Any], width: int) -> None:
+    """Reduce the vector modulo 2^width, in place."""
+    if width < 8 * vector.itemsize:
+        vector &= vector.dtype.type((1 << width) - 1)

@@ -1,0 +1,311 @@
+"""What a run is, as frozen dataclasses: the schema that YAML files and overrides are checked against.
+
+A config key is a field here, and a column of the results. Hydra composes; ``RunConfig.from_mapping``
+checks, and names the nearest valid word for one that it does not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.mechanisms.registry import entry
+
+__all__ = [
+    "CodecConfig",
+    "EngineConfig",
+    "FederationConfig",
+    "PartitionConfig",
+    "PrivacyConfig",
+    "RunConfig",
+    "SecaggConfig",
+    "TaskConfig",
+    "TrackerConfig",
+    "nearest",
+]
+
+# What every mechanism file has, so that one sweep can hold private and other mechanisms.
+_COMMON_PARAMETERS = ("epsilon", "bits", "levels")
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """How updates become vectors: the coordinate clip, an L2 clip (null: none), the rotation."""
+
+    clip: float = 0.05
+    l2_clip: float | None = None
+    rotate: bool = False
+
+    def __post_init__(self) -> None:
+        _positive("codec.clip", self.clip)
+        if self.l2_clip is not None:
+            _positive("codec.l2_clip", self.l2_clip)
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """Data and model. ``data_root`` holds IDX files (MNIST), ``dataset`` names one for flwr-datasets."""
+
+    name: str = "digits"
+    model: str = "softmax"
+    hidden: int = 64
+    data_root: str | None = None
+    dataset: str | None = None
+    max_examples: int | None = None
+    dimension: int = 100
+
+    def __post_init__(self) -> None:
+        _one_of("task.name", self.name, ("cancer", "digits", "mnist", "images", "mean"))
+        _one_of("task.model", self.model, ("softmax", "mlp", "cnn"))
+        _at_least("task.hidden", self.hidden, 1)
+        _at_least("task.dimension", self.dimension, 1)
+        if self.max_examples is not None:
+            _at_least("task.max_examples", self.max_examples, 1)
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """How examples are dealt to clients; ``alpha`` is Dirichlet's, ``shards_per_client`` is for shards."""
+
+    name: str = "iid"
+    alpha: float = 0.3
+    shards_per_client: int = 2
+
+    def __post_init__(self) -> None:
+        _one_of("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew"))
+        _positive("partition.alpha", self.alpha)
+        _at_least("partition.shards_per_client", self.shards_per_client, 1)
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """Who trains, how long, and how: clients and rounds, local SGD, the server's strategy."""
+
+    num_clients: int = 20
+    rounds: int = 30
+    fraction: float = 1.0
+    strategy: str = "fedavg"
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.9
+    local_epochs: int = 1
+    local_steps: int | None = None
+    batch_size: int = 32
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    proximal: float = 0.0
+
+    def __post_init__(self) -> None:
+        _one_of(
+            "federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian")
+        )
+        for name in ("num_clients", "rounds", "local_epochs", "batch_size"):
+            _at_least(f"federation.{name}", getattr(self, name), 1)
+        if self.local_steps is not None:
+            _at_least("federation.local_steps", self.local_steps, 1)
+        for name in ("learning_rate", "server_learning_rate"):
+            _positive(f"federation.{name}", getattr(self, name))
+        if not 0.0 < self.fraction <= 1.0:
+            raise InvalidSpecError(f"federation.fraction: {self.fraction} is outside (0, 1]")
+        for name in ("momentum", "server_momentum"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise InvalidSpecError(f"federation.{name}: {getattr(self, name)} is outside [0, 1)")
+        if not self.proximal >= 0.0:
+            raise InvalidSpecError(f"federation.proximal: {self.proximal} is below 0")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What runs the app: ``inline`` (threads), or ``ray`` (address of a cluster, CPUs of a client)."""
+
+    name: str = "inline"
+    threads: int = 1
+    address: str | None = None
+    client_cpus: float = 1.0
+
+    def __post_init__(self) -> None:
+        _one_of("engine.name", self.name, ("inline", "ray"))
+        _at_least("engine.threads", self.threads, 1)
+        _positive("engine.client_cpus", self.client_cpus)
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """``randomness`` seeded (reproducible, privacy simulated) or secure; limits that clients set."""
+
+    randomness: str = "seeded"
+    delta: float = 1e-5
+    max_epsilon: float | None = None
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("privacy.randomness", self.randomness, ("seeded", "secure"))
+        if not 0.0 < self.delta < 1.0:
+            raise InvalidSpecError(f"privacy.delta: {self.delta} is outside (0, 1)")
+        for name in ("max_epsilon", "budget"):
+            if getattr(self, name) is not None:
+                _positive(f"privacy.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class SecaggConfig:
+    """Secure aggregation: whether, and what is assumed of clients."""
+
+    enabled: bool = False
+    corrupt_fraction: float = 0.1
+    dropout_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("corrupt_fraction", "dropout_fraction"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise InvalidSpecError(f"secagg.{name}: {getattr(self, name)} is outside [0, 1)")
+
+
+@dataclass(frozen=True)
+class TrackerConfig:
+    """Where else results go: ``none``, ``tensorboard``, or ``mlflow`` (``uri`` of its server or folder)."""
+
+    name: str = "none"
+    uri: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("tracker.name", self.name, ("none", "tensorboard", "mlflow"))
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: everything that its numbers depend on, and where they go."""
+
+    mechanism: Mapping[str, Any]
+    codec: CodecConfig = field(default_factory=CodecConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    federation: FederationConfig = field(default_factory=FederationConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    secagg: SecaggConfig = field(default_factory=SecaggConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    study: str = "default"
+    seed: int = 0
+    output: str = "outputs"
+
+    def __post_init__(self) -> None:
+        _at_least("seed", self.seed, 0)
+        if not self.study or "/" in self.study or self.study.startswith("."):
+            raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
+        object.__setattr__(self, "mechanism", _checked_mechanism(self.mechanism))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
+        """The checked config of a composed mapping."""
+        return typing.cast(RunConfig, _build(cls, values, ""))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The config as plain values."""
+        return typing.cast(dict[str, Any], dataclasses.asdict(self) | {"mechanism": dict(self.mechanism)})
+
+    @property
+    def label(self) -> str:
+        """The mechanism and its family: what has one colour in every picture."""
+        name, family = str(self.mechanism["name"]), self.mechanism.get("family", "free")
+        label = name if family == "free" else f"{name} {family}"
+        return f"{label} + secagg" if self.secagg.enabled else label
+
+    @property
+    def run_name(self) -> str:
+        """The run's directory: its mechanism, and a hash of everything that its numbers depend on."""
+        values = self.to_mapping()
+        for key in ("study", "output", "tracker"):
+            del values[key]
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+        return f"{self.label.replace(' + ', '-').replace(' ', '-')}-{digest}"
+
+    def design(self) -> Any:
+        """The mechanism, certified."""
+        parameters = dict(self.mechanism)
+        return pq.design(parameters.pop("name"), **parameters)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint at the nearest known word, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that the mechanism has, in one order: what it ignores must not change a run's hash."""
+    if "name" not in values:
+        raise InvalidSpecError("mechanism.name: missing; choose one with mechanism=optm, for example")
+    found = entry(str(values["name"]))
+    known = {each.name for each in dataclasses.fields(found.spec)} | {"bits"}
+    kept: dict[str, Any] = {"name": found.name}
+    for key in sorted(values):
+        if key == "name" or values[key] is None:
+            continue
+        if key not in known:
+            if key in _COMMON_PARAMETERS:
+                continue
+            raise InvalidSpecError(
+                f"mechanism.{key}: not a parameter of {found.name!r}, which takes {', '.join(sorted(known))}"
+                f"{nearest(key, known)}"
+            )
+        kept[key] = list(values[key]) if isinstance(values[key], list | tuple) else values[key]
+    if "levels" not in known or found.name == "one_bit":
+        kept.pop("bits", None)
+        kept.pop("levels", None)
+    return kept
+
+
+def _build(kind: type, values: Mapping[str, Any], path: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    known = {each.name for each in dataclasses.fields(kind)}
+    for key in values:
+        if key not in known:
+            raise InvalidSpecError(f"{path}{key}: unknown key{nearest(str(key), known)}")
+    arguments = {key: _convert(hints[key], value, f"{path}{key}") for key, value in values.items()}
+    return kind(**arguments)
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise InvalidSpecError(f"{path}: {value!r}, expected a group such as {path}=NAME")
+        return _build(typing.cast(type, hint), value, f"{path}.")
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    if isinstance(value, Mapping):
+        return value
+    for kind in (each for each in options if each is not type(None)):
+        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if kind in (int, str, bool) and type(value) is kind:
+            return value
+    names = " or ".join("null" if each is type(None) else each.__name__ for each in options)
+    raise InvalidSpecError(f"{path}: {value!r} is not {names}")
+
+
+def _one_of(path: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidSpecError(
+            f"{path}: {value!r} is not one of {', '.join(choices)}{nearest(value, choices)}"
+        )
+
+
+def _at_least(path: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidSpecError(f"{path}: {value} is below {least}")
+
+
+def _positive(path: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0.0):
+        raise InvalidSpecError(f"{path}: {value} is not a finite number above 0")

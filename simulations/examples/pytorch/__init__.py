@@ -1,0 +1,1 @@
+"""A minimal PyTorch app: a small network that learns handwritten digits."""

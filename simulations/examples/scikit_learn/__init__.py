@@ -1,0 +1,1 @@
+"""A minimal scikit-learn app: logistic regression on handwritten digits."""

@@ -1,0 +1,94 @@
+"""Models and local training, in torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from simulations.config import FederationConfig, TaskConfig
+from simulations.data import Examples
+
+__all__ = ["arrays_of", "build_model", "evaluate", "load_arrays", "train"]
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def build_model(task: TaskConfig, examples: Examples, seed: int) -> nn.Module:
+    """The task's model with seeded initial weights; softmax regression starts at zero."""
+    shape = examples.train_x.shape[1:]
+    inputs, classes = int(np.prod(shape)), examples.num_classes
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if task.model == "softmax":
+            layer = nn.Linear(inputs, classes)
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+            return nn.Sequential(nn.Flatten(), layer)
+        if task.model == "mlp":
+            return nn.Sequential(
+                nn.Flatten(), nn.Linear(inputs, task.hidden), nn.ReLU(), nn.Linear(task.hidden, classes)
+            )
+        images = shape if len(shape) == 3 else (1, 1, inputs)
+        reduced = (images[1] // 2) * (images[2] // 2)
+        return nn.Sequential(
+            nn.Unflatten(1, images) if len(shape) != 3 else nn.Identity(),
+            nn.Conv2d(images[0], 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2, ceil_mode=False) if min(images[1:]) > 1 else nn.Identity(),
+            nn.Flatten(),
+            nn.Linear(8 * (reduced if min(images[1:]) > 1 else images[1] * images[2]), classes),
+        )
+
+
+def arrays_of(model: nn.Module) -> Arrays:
+    """The model's parameters and buffers, by name."""
+    return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
+
+
+def load_arrays(model: nn.Module, arrays: Arrays) -> None:
+    """Set the model's parameters and buffers."""
+    model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
+
+
+def train(
+    model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], config: FederationConfig, seed: int
+) -> float:
+    """Train in place by SGD; the mean loss of the last epoch."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(seed)
+    inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
+    optimiser = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
+    anchor = [each.detach().clone() for each in model.parameters()] if config.proximal > 0.0 else []
+    losses: list[float] = []
+    steps_left = config.local_steps
+    model.train()
+    for _ in range(config.local_epochs if steps_left is None else 10**9):
+        losses.clear()
+        for batch in torch.randperm(len(labels), generator=generator).split(config.batch_size):
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
+            for parameter, start in zip(model.parameters(), anchor, strict=False):
+                loss = loss + 0.5 * config.proximal * (parameter - start).square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            losses.append(float(loss.detach()))
+            if steps_left is not None:
+                steps_left -= 1
+                if steps_left == 0:
+                    return float(np.mean(losses))
+    return float(np.mean(losses))
+
+
+def evaluate(model: nn.Module, examples: Examples) -> tuple[float, float]:
+    """Accuracy and mean loss on the test examples."""
+    model.eval()
+    with torch.no_grad():
+        logits = model(torch.from_numpy(examples.test_x))
+        labels = torch.from_numpy(examples.test_y)
+        loss = nn.functional.cross_entropy(logits, labels)
+        accuracy = (logits.argmax(dim=1) == labels).double().mean()
+    return float(accuracy), float(loss)

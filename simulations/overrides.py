@@ -1,0 +1,78 @@
+"""Overrides on the command line, checked before Hydra composes them: a typo gets the nearest valid word."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from fl_privquant.errors import InvalidSpecError
+from simulations.config import nearest
+
+__all__ = ["CONF", "check_overrides"]
+
+CONF = Path(__file__).parents[1] / "conf"
+"""The configuration's directory."""
+
+
+def check_overrides(arguments: list[str]) -> int:
+    """The number of runs of a sweep with these overrides.
+
+    An unknown group, file or key raises InvalidSpecError with the nearest word.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(arguments)
+    except HydraException as error:
+        raise InvalidSpecError(f"{' '.join(arguments)}: {str(error).splitlines()[0]}") from error
+    groups = {
+        path.name: sorted(file.stem for file in path.glob("*.yaml"))
+        for path in CONF.iterdir()
+        if path.is_dir()
+    }
+    chosen: list[str] = []
+    for override in parsed:
+        if override.key_or_group in groups and not override.is_delete():
+            for choice in _choices(override):
+                _check_choice(override.key_or_group, choice, groups[override.key_or_group])
+            chosen.append(f"{override.key_or_group}={_choices(override)[0]}")
+    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
+        config = compose("config", overrides=chosen, return_hydra_config=True)
+    for override in parsed:
+        key = override.key_or_group
+        if key in groups or key.startswith("hydra") or override.is_add() or override.is_delete():
+            continue
+        _check_key(config, key, list(groups))
+    # What the experiment sweeps, unless the command line says otherwise.
+    sizes = {str(key): len(str(text).split(",")) for key, text in (config.hydra.sweeper.params or {}).items()}
+    sizes |= {override.key_or_group: len(_choices(override)) for override in parsed}
+    return math.prod(sizes.values())
+
+
+def _choices(override: Override) -> list[str]:
+    if override.is_sweep_override():
+        return [str(each) for each in override.sweep_string_iterator()]
+    return [str(override.value())]
+
+
+def _check_choice(group: str, choice: str, known: list[str]) -> None:
+    if choice not in known and choice not in ("None", "null"):
+        raise InvalidSpecError(
+            f"{group}: {choice!r} is not one of {', '.join(known)}{nearest(choice, known)}"
+        )
+
+
+def _check_key(config: DictConfig, key: str, groups: list[str]) -> None:
+    node = config
+    path = ""
+    for part in key.split("."):
+        if not OmegaConf.is_dict(node) or part not in node:
+            known = [str(each) for each in node] if OmegaConf.is_dict(node) else []
+            known += groups if not path else []
+            raise InvalidSpecError(f"{path}{part}: unknown key{nearest(part, known)}")
+        node = node[part]
+        path += f"{part}."

@@ -1,0 +1,83 @@
+"""Who holds which examples: partitioners of flwr-datasets, seeded, and a picture of the result."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.plots import pyplot, save
+from simulations.config import PartitionConfig
+
+__all__ = ["deal", "plot_partition"]
+
+
+def deal(
+    labels: NDArray[np.int64], num_clients: int, config: PartitionConfig, seed: int
+) -> list[NDArray[np.int64]]:
+    """For each client the indices of its examples."""
+    if num_clients > labels.size:
+        raise InvalidSpecError(
+            f"federation.num_clients: {num_clients} clients for {labels.size} examples; use fewer clients"
+        )
+    order = np.random.default_rng([seed, 1]).permutation(labels.size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyarrow and datasets disagree on deprecated options
+        from datasets import Dataset
+
+        partitioner = _partitioner(num_clients, config, seed)
+        partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
+        try:
+            parts = [
+                np.sort(np.asarray(partitioner.load_partition(client)["index"], dtype=np.int64))
+                for client in range(num_clients)
+            ]
+        except ValueError as error:
+            raise InvalidSpecError(
+                f"partition {config.name}: {error}; use fewer clients or a larger alpha"
+            ) from error
+    empty = [client for client, part in enumerate(parts) if part.size == 0]
+    if empty:
+        raise InvalidSpecError(
+            f"partition {config.name}: {len(empty)} of {num_clients} clients have no example (the first is "
+            f"{empty[0]}); use fewer clients or a larger partition.alpha"
+        )
+    return parts
+
+
+def _partitioner(num_clients: int, config: PartitionConfig, seed: int) -> Any:
+    from flwr_datasets import partitioner
+
+    if config.name == "iid":
+        return partitioner.IidPartitioner(num_clients)
+    if config.name == "size_skew":
+        return partitioner.LinearPartitioner(num_clients)
+    if config.name == "shards":
+        return partitioner.ShardPartitioner(
+            num_clients, partition_by="label", num_shards_per_partition=config.shards_per_client, seed=seed
+        )
+    return partitioner.DirichletPartitioner(
+        num_clients, partition_by="label", alpha=config.alpha, min_partition_size=1, seed=seed
+    )
+
+
+def plot_partition(parts: list[NDArray[np.int64]], labels: NDArray[np.int64], path: Path) -> Path:
+    """Draw how many examples of each label every client holds."""
+    plt = pyplot()
+    classes = np.unique(labels)
+    counts = np.array([[np.count_nonzero(labels[part] == each) for each in classes] for part in parts])
+    figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+    below = np.zeros(len(parts))
+    shades = plt.get_cmap("viridis")(np.linspace(0.05, 0.95, classes.size))
+    for column, (each, shade) in enumerate(zip(classes, shades, strict=True)):
+        axes.bar(
+            np.arange(len(parts)), counts[:, column], bottom=below, color=shade, width=0.9, label=str(each)
+        )
+        below += counts[:, column]
+    axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(parts) - 0.4))
+    figure.legend(title="label", loc="outside right upper", fontsize=8)
+    return save(figure, path)

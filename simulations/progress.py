@@ -1,0 +1,74 @@
+"""Progress of a run: a live bar in a terminal, a line now and then elsewhere, nothing in parallel sweeps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from simulations.config import RunConfig
+
+__all__ = ["SWEEP_POSITION", "Rounds", "rounds"]
+
+SWEEP_POSITION = "FL_PRIVQUANT_SWEEP_POSITION"
+"""Environment variable with "number/total" of the run in its sweep, or "quiet" in a parallel one."""
+
+_LINES = 4
+
+
+class Rounds:
+    """Shows the rounds of one run; a context manager."""
+
+    def __init__(self, config: RunConfig, console: Console, position: str) -> None:
+        self._total = config.federation.rounds
+        self._name = f"{position} {config.run_name}".strip()
+        self._quiet = position == "quiet"
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=self._quiet or not console.is_terminal,
+        )
+        self._bars = []
+        if "/" in position:
+            number, total = position.split("/")
+            self._bars.append(
+                self._progress.add_task("sweep", total=int(total), completed=int(number) - 1, text="")
+            )
+        self._bars.append(self._progress.add_task(config.run_name, total=self._total, text=""))
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def update(self, row: dict[str, Any]) -> None:
+        """Show a round that is done."""
+        text = (
+            f"accuracy {row['accuracy']:.3f}, loss {row['loss']:.4g}, ε spent by a client so far "
+            f"{row['epsilon_client_total']:.4g} (all coordinates, local view, {row['composition_method']} "
+            f"composition)"
+        )
+        self._progress.update(self._bars[-1], completed=row["round"], text=text)
+        if self._quiet or self._console.is_terminal or row["round"] == 0:
+            return
+        if row["round"] == self._total or row["round"] % max(1, self._total // _LINES) == 0:
+            self._console.print(f"{self._name}: round {row['round']}/{self._total}, {text}", soft_wrap=True)
+
+
+def rounds(config: RunConfig) -> Rounds:
+    """The display of a run's rounds."""
+    return Rounds(config, Console(file=sys.stderr), os.environ.get(SWEEP_POSITION, ""))

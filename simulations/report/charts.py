@@ -1,0 +1,300 @@
+"""What is plotted, apart from how: curves over seeds, and in which panels they appear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simulations.report.statistics import over_seeds, student_interval
+from simulations.report.study import GROUP, Study
+
+__all__ = [
+    *("FLOOR", "LEAST_ROOM", "UNIT", "Chart", "Curve", "Dimension"),
+    *("charts_of", "dimensions_of", "extent", "place_of", "shown", "ticks_of"),
+]
+
+UNIT = "per coordinate, one release, local view"
+MEGABYTE = 1e6
+FLOOR = 1e-5
+LEAST_ROOM = 0.02
+
+Place = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Something that varies and gives each of its values a panel."""
+
+    key: str
+    title: str
+    values: tuple[Any, ...]
+
+    def text(self, value: Any) -> str:
+        """A value, with what it is."""
+        return {"epsilon": f"ε asked {value:g}", "bits": f"{value:g} bits"}.get(self.key) or str(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The mean of one series over seeds: x, mean, low, high, count.
+
+    Where it has no place in a dimension, it is in all panels.
+    """
+
+    series: str
+    place: Place
+    points: pd.DataFrame
+    private: bool
+    flat: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """Curves with their axes and words."""
+
+    key: str
+    title: str
+    caption: str
+    x: str
+    y: str
+    curves: tuple[Curve, ...]
+    percent: bool = False
+    log_x: bool = False
+    log_y: bool = False
+    # Few points, each a run of its own: drawn with markers and error bars, not as a band.
+    points: bool = False
+    ignores: tuple[str, ...] = field(default=())
+
+
+def dimensions_of(study: Study) -> tuple[Dimension, ...]:
+    """What gives panels: the settings, then epsilon, then bits, each only where it varies."""
+    if not study.runs:
+        return ()
+    summary = study.summary
+    asked = sorted(summary["epsilon"][np.isfinite(summary["epsilon"])].unique())
+    # Mechanisms of one bit or of 32 are so by nature; bits vary where one mechanism has several.
+    swept = [group.dropna().unique() for _, group in summary.groupby("series")["bits"]]
+    bits = sorted({value for values in swept if len(values) > 1 for value in values})
+    found = (
+        Dimension("setting", "Setting", study.settings),
+        Dimension("epsilon", f"ε asked, {UNIT}", tuple(map(float, asked))),
+        Dimension("bits", "Bits a coordinate", tuple(map(float, bits))),
+    )
+    return tuple(each for each in found if len(each.values) > 1)
+
+
+def place_of(group: Mapping[str, Any], dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
+    """Where a group is shown; a dimension that it has no value of is left out, and it is in all panels."""
+    return {each.key: group[each.key] for each in dimensions if group[each.key] in each.values}
+
+
+def charts_of(study: Study) -> list[Chart]:
+    """All charts that the study has data for."""
+    dimensions = dimensions_of(study)
+    varied = {each.key for each in dimensions}
+    metric = _Metric.of(study)
+    error = "mean_squared_error"
+    found = [
+        Chart(
+            f"{metric.column}-rounds",
+            f"{metric.word} against rounds",
+            f"{metric.where}. Round 0 is before training.",
+            "round",
+            metric.axis,
+            _by_round(study, dimensions, metric.column),
+            percent=metric.percent,
+        ),
+        *(_against(study, dimensions, metric, key) for key in ("epsilon", "bits") if key in varied),
+        *_against_setting(study, dimensions, metric),
+        Chart(
+            f"{metric.column}-bytes",
+            f"{metric.word} against bytes sent",
+            "What all clients together have sent up to then, one point a round.",
+            "MB sent by all clients",
+            metric.axis,
+            _by_round(study, dimensions, metric.column, x="bytes_up"),
+            percent=metric.percent,
+            log_x=True,
+        ),
+        Chart(
+            "error-rounds",
+            "Error of the mean against rounds",
+            "Squared distance of the decoded mean update from the true mean, a coordinate: "
+            "geometric mean over seeds, logarithmic axis.",
+            "round",
+            "mean squared error",
+            _by_round(study, dimensions, error, logarithmic=True),
+            log_y=True,
+        ),
+    ]
+    return [_with_floor_noted(study, chart) for chart in found if chart.curves]
+
+
+def _with_floor_noted(study: Study, chart: Chart) -> Chart:
+    """The chart, whose caption names what a logarithmic axis cannot show: zeros, and next to zeros."""
+    above = {curve.series for curve in _above_floor(chart)}
+    below = [series for series in study.series if series not in above] if chart.log_y else []
+    note = f" Below the axis, as good as exact: {', '.join(below)}." if below else ""
+    return replace(chart, caption=chart.caption + note)
+
+
+def _above_floor(chart: Chart) -> tuple[Curve, ...]:
+    """The curves that a logarithmic axis has to show: rounding errors of 10⁻¹⁷ would flatten all others."""
+    if not chart.log_y:
+        return chart.curves
+    largest = max(float(curve.points["mean"].max()) for curve in chart.curves)
+    return tuple(curve for curve in chart.curves if curve.points["mean"].max() >= FLOOR * largest)
+
+
+@dataclass(frozen=True)
+class _Metric:
+    column: str
+    word: str
+    where: str
+    axis: str
+    percent: bool
+
+    @classmethod
+    def of(cls, study: Study) -> _Metric:
+        """Accuracy, or the loss for tasks such as mean estimation that have no accuracy."""
+        if not study.runs or study.rounds["accuracy"].notna().any():
+            return cls("accuracy", "Accuracy", "On the test set", "test accuracy", True)
+        return cls("loss", "Loss", "On the test set", "test loss", False)
+
+
+def _groups(frame: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    for key, group in frame.groupby(GROUP, dropna=False, sort=True):
+        yield dict(zip(GROUP, key, strict=True)), group
+
+
+def _by_round(
+    study: Study,
+    dimensions: tuple[Dimension, ...],
+    column: str,
+    x: str = "round",
+    logarithmic: bool = False,
+) -> tuple[Curve, ...]:
+    curves = []
+    for group, frame in _groups(study.rounds) if study.runs else ():
+        points = over_seeds(frame, "round", column, logarithmic)
+        points.insert(0, "x", points.index.astype(float))
+        if x == "bytes_up":
+            points["x"] = frame.groupby("round")["bytes_up"].mean() / MEGABYTE
+            points = points[points["x"] > 0]
+        if len(points):
+            curves.append(Curve(group["series"], place_of(group, dimensions), points, frame["private"].all()))
+    return _in_order(study, curves)
+
+
+def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, key: str) -> Chart:
+    """The last value against epsilon or bits; what has none of it is a level line."""
+    words = {
+        "epsilon": (
+            "privacy",
+            "After the last round. Further left is more private; dashed levels have no privacy.",
+            f"certified ε {UNIT}",
+        ),
+        "bits": ("bits", "After the last round, by the bits that carry one coordinate.", "bits a coordinate"),
+    }
+    title, caption, axis = words[key]
+    return Chart(
+        f"{metric.column}-{key}",
+        f"{metric.word} against {title}",
+        caption,
+        axis,
+        metric.axis,
+        _final(study, dimensions, metric, key, "certified_epsilon" if key == "epsilon" else key),
+        percent=metric.percent,
+        log_x=key == "epsilon",
+        points=True,
+        ignores=(key,),
+    )
+
+
+def _against_setting(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric) -> Iterator[Chart]:
+    """The last value against the one number that the settings differ in, if it is one."""
+    if len(study.varying) != 1:
+        return
+    (key,) = study.varying
+    values = [config.get(key) for config in study.configs.values()]
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    if len(numbers) < len(values) or {True, False} >= set(values):
+        return
+    yield Chart(
+        f"{metric.column}-{key}",
+        f"{metric.word} against {key}",
+        "After the last round.",
+        key,
+        metric.axis,
+        _final(study, dimensions, metric, "setting", key),
+        percent=metric.percent,
+        log_x=min(numbers) > 0 and max(numbers) >= 10 * min(numbers),
+        points=True,
+        ignores=("setting",),
+    )
+
+
+def _final(
+    study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, key: str, x: str
+) -> tuple[Curve, ...]:
+    own = next(each for each in dimensions if each.key == key)
+    others = tuple(each for each in dimensions if each.key != key)
+    kept = [name for name in GROUP if name != key]
+    # A series that does not have this dimension appears in the panels of the other ones as it is.
+    curves = []
+    spread = study.summary[study.summary[key].isin(own.values)][x].astype(float)
+    ends = float(spread.min()), float(spread.max())
+    for values, frame in study.summary.groupby(kept, dropna=False, sort=True):
+        place = place_of(dict(zip(kept, values, strict=True)), others)
+        inside = frame[key].isin(own.values)
+        for part, flat in ((frame[inside], False), (frame[~inside], True)):
+            points = _points(part, metric.column, x, ends if flat else None)
+            if len(points):
+                curves.append(Curve(frame["series"].iloc[0], place, points, part["private"].all(), flat))
+    return _in_order(study, curves)
+
+
+def _points(frame: pd.DataFrame, column: str, x: str, ends: tuple[float, float] | None) -> pd.DataFrame:
+    if frame.empty:
+        return frame
+    if ends is not None:
+        level = student_interval(frame[column])
+        rows = [(end, *level) for end in ends]
+    else:
+        rows = [(float(at), *student_interval(values)) for at, values in frame.groupby(x)[column]]
+    points = pd.DataFrame(rows, columns=["x", "mean", "low", "high", "count"])
+    return points.dropna(subset=["mean"])
+
+
+def _in_order(study: Study, curves: list[Curve]) -> tuple[Curve, ...]:
+    return tuple(sorted(curves, key=lambda curve: study.series.index(curve.series)))
+
+
+def shown(curve: Curve, panel: Place) -> bool:
+    """Whether a curve belongs into a panel."""
+    return all(curve.place.get(key, value) == value for key, value in panel.items())
+
+
+def extent(chart: Chart) -> tuple[float, float]:
+    """Range of the means with some air: two seeds can have an interval that dwarfs all there is to see."""
+    points = pd.concat([curve.points for curve in _above_floor(chart)])
+    if chart.log_y:
+        points = np.log10(points[["mean", "low", "high"]])
+    low, high = float(points["mean"].min()), float(points["mean"].max())
+    room = max(high - low, LEAST_ROOM)
+    reach = points[["mean", "low", "high"]].to_numpy(float)
+    low = max(low - 0.35 * room, float(np.nanmin(reach))) - 0.04 * room
+    high = min(high + 0.35 * room, float(np.nanmax(reach))) + 0.04 * room
+    return (10.0**low, 10.0**high) if chart.log_y else (low, high)
+
+
+def ticks_of(chart: Chart) -> list[float]:
+    """The values that were swept are the ticks; certified epsilons a hair apart are one."""
+    if not chart.points:
+        return []
+    found = sorted({float(x) for curve in chart.curves if not curve.flat for x in curve.points["x"]})
+    return [x for place, x in enumerate(found) if place == 0 or x > found[place - 1] * 1.01]

@@ -1,0 +1,196 @@
+"""The charts of a report as PDF and PNG, for papers and slides."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl_privquant.plots import draw_law, pyplot
+from simulations.report.charts import UNIT, Chart, Curve, Dimension, extent, shown, ticks_of
+from simulations.report.collect import write_atomically
+from simulations.report.laws import DrawnLaw
+from simulations.report.marks import mark_of
+from simulations.report.words import epsilon_text
+
+__all__ = ["draw_charts", "draw_laws"]
+
+_STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#777777",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 9,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    # Type 42 keeps text as text: journals refuse the default.
+    "pdf.fonttype": 42,
+}
+_DASHES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1.2, 1.2))}
+_PANEL_INCHES = (3.4, 2.5)
+_SINGLE_INCHES = (4.8, 3.2)
+
+
+def draw_charts(charts: list[Chart], dimensions: tuple[Dimension, ...], folder: Path) -> list[Path]:
+    """Draw each chart, with a panel for each epsilon (down) and bits (across); one file a setting."""
+    written = []
+    by_key = {each.key: each for each in dimensions}
+    settings = by_key["setting"].values if "setting" in by_key else ("",)
+    for chart, setting in itertools.product(charts, settings):
+        if "setting" in chart.ignores and setting != settings[0]:
+            continue
+        fixed = {"setting": setting} if setting and "setting" not in chart.ignores else {}
+        rows, columns = (
+            [
+                value
+                for value in by_key[key].values
+                if any(shown(c, fixed | {key: value}) for c in chart.curves)
+            ]
+            if key in by_key and key not in chart.ignores
+            else [None]
+            for key in ("epsilon", "bits")
+        )
+        curves = [curve for curve in chart.curves if shown(curve, fixed)]
+        if not curves or not rows or not columns:
+            continue
+        name = chart.key + (f"--{_slug(setting)}" if fixed else "")
+        written += _draw_grid(chart, curves, fixed, by_key, rows, columns, folder / name)
+    return written
+
+
+def draw_laws(laws: list[DrawnLaw], dimensions: tuple[Dimension, ...], folder: Path) -> list[Path]:
+    """Draw all laws of one epsilon and number of bits side by side; one file for each of these."""
+    written: list[Path] = []
+    by_key = {each.key: each for each in dimensions}
+    for place in sorted({tuple(sorted(law.place.items())) for law in laws}):
+        chosen = [law for law in laws if tuple(sorted(law.place.items())) == place]
+        columns = min(3, len(chosen))
+        rows = -(-len(chosen) // columns)
+        plt = pyplot()
+        with plt.rc_context(_STYLE):
+            size = (columns * _PANEL_INCHES[0], rows * _PANEL_INCHES[1] * 1.15)
+            figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+            for axes, law in itertools.zip_longest(grid.flat, chosen):
+                if law is None:
+                    axes.set_visible(False)
+                    continue
+                draw_law(axes, law.mechanism)
+                words = ", ".join([law.title, *(by_key[key].text(value) for key, value in law.place.items())])
+                axes.set_title(
+                    f"{words}\ncertified ε {epsilon_text(law.mechanism.epsilon)} {UNIT}", fontsize=8
+                )
+                axes.legend_ and axes.legend_.set_frame_on(False)
+            name = "laws" + "".join(f"--{key}-{value:g}" for key, value in place)
+            written += _save(figure, folder / name)
+    return written
+
+
+def _draw_grid(
+    chart: Chart,
+    curves: list[Curve],
+    fixed: dict[str, Any],
+    by_key: dict[str, Dimension],
+    rows: list[Any],
+    columns: list[Any],
+    path: Path,
+) -> list[Path]:
+    plt = pyplot()
+    width, height = _SINGLE_INCHES if len(rows) == len(columns) == 1 else _PANEL_INCHES
+    with plt.rc_context(_STYLE):
+        figure, grid = plt.subplots(
+            len(rows),
+            len(columns),
+            figsize=(width * len(columns), height * len(rows) + 0.5),
+            layout="constrained",
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+        )
+        for (down, epsilon), (across, bits) in itertools.product(enumerate(rows), enumerate(columns)):
+            panel = {key: value for key, value in (("epsilon", epsilon), ("bits", bits)) if value is not None}
+            axes = grid[down, across]
+            for curve in curves:
+                if shown(curve, panel):
+                    _draw(axes, chart, curve)
+            # Panels are narrow: a long unit takes a second line.
+            across_words = chart.x if len(columns) == 1 else chart.x.replace(", ", ",\n", 1)
+            axes.set_xlabel(across_words if down == len(rows) - 1 else "")
+            axes.set_ylabel(chart.y if across == 0 else "")
+            axes.set_title(", ".join(by_key[key].text(value) for key, value in panel.items()), loc="left")
+        _scale(grid[0, 0], replace(chart, curves=tuple(curves)))
+        found = dict(
+            pair[::-1] for axes in grid.flat for pair in zip(*axes.get_legend_handles_labels(), strict=True)
+        )
+        handles = {curve.series: found[curve.series] for curve in chart.curves if curve.series in found}
+        figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=min(len(handles), 3 if len(columns) == 1 else 6),
+            fontsize=8,
+        )
+        words = [chart.title, fixed.get("setting", "")]
+        if "epsilon" in by_key and "epsilon" not in chart.ignores:
+            words.append(f"ε {UNIT}")
+        figure.suptitle("\n".join(filter(None, words)), fontsize=9.5, x=0.01, ha="left")
+        return _save(figure, path)
+
+
+def _draw(axes: Any, chart: Chart, curve: Curve) -> None:
+    mark = mark_of(curve.series, curve.private)
+    points = curve.points
+    scale = 100.0 if chart.percent else 1.0
+    x, mean = points["x"].to_numpy(), scale * points["mean"].to_numpy()
+    low, high = scale * points["low"].to_numpy(), scale * points["high"].to_numpy()
+    look = {"color": mark.light, "linestyle": _DASHES[mark.dash], "linewidth": 1.6, "label": curve.series}
+    if chart.points and not curve.flat:
+        reach = np.nan_to_num(np.vstack([mean - low, high - mean]))
+        axes.errorbar(x, mean, yerr=reach, marker=mark.marker, markersize=4.5, capsize=2, **look)
+        return
+    every = max(1, len(points) // 6)
+    axes.plot(x, mean, marker=None if curve.flat else mark.marker, markersize=3.8, markevery=every, **look)
+    if np.isfinite(low).any():
+        axes.fill_between(x, low, high, color=mark.light, alpha=0.14, linewidth=0)
+
+
+def _scale(axes: Any, chart: Chart) -> None:
+    low, high = extent(chart)
+    if chart.log_y:
+        axes.set_yscale("log")
+    if chart.percent:
+        from matplotlib.ticker import PercentFormatter
+
+        axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+        low, high = max(100 * low, -1.0), min(100 * high, 101.0)
+    axes.set_ylim(low, high)
+    if chart.log_x:
+        axes.set_xscale("log")
+    if chart.points:
+        ticks = ticks_of(chart)
+        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+        axes.minorticks_off()
+
+
+def _save(figure: Any, path: Path) -> list[Path]:
+    written = []
+    # Without its date a file is the same whenever it is drawn from the same rows.
+    for ending, metadata in (("pdf", {"CreationDate": None}), ("png", None)):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=ending, dpi=180, metadata=metadata)
+        # Laid out once, it stays: to find the layout takes as long as to draw.
+        figure.set_layout_engine("none")
+        written.append(write_atomically(path.with_name(f"{path.name}.{ending}"), buffer.getvalue()))
+    pyplot().close(figure)
+    return written
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

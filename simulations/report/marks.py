@@ -1,0 +1,96 @@
+"""How a mechanism looks on every medium: its colour by day and by night, and its marker.
+
+Markers repeat what colours say, for print and for eyes that see some colours alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fl_privquant.plots import colour_of
+from simulations.report.study import SECURE, label_of
+
+__all__ = ["Mark", "mark_of"]
+
+# plotly's name, matplotlib's, and a path in a box of 12 x 12.
+_SYMBOLS = (
+    ("circle", "o", "M6 2a4 4 0 1 0 .01 0z"),
+    ("square", "s", "M2.5 2.5h7v7h-7z"),
+    ("diamond", "D", "M6 1l5 5-5 5-5-5z"),
+    ("triangle-up", "^", "M6 1.5l5 9H1z"),
+    ("triangle-down", "v", "M6 10.5l5-9H1z"),
+    ("pentagon", "p", "M6 1l5 3.7-1.9 5.8H2.9L1 4.7z"),
+    ("cross", "P", "M4.4 1.5h3.2v2.9h2.9v3.2H7.6v2.9H4.4V7.6H1.5V4.4h2.9z"),
+    ("x", "X", "M3.2 1L6 3.8 8.8 1 11 3.2 8.2 6 11 8.8 8.8 11 6 8.2 3.2 11 1 8.8 3.8 6 1 3.2z"),
+)
+_SYMBOL_OF = {
+    label: place
+    for place, labels in enumerate(
+        (
+            ("optm", "stochastic"),
+            ("optm paired", "none"),
+            ("optm independent", "discrete_laplace"),
+            ("rqm", "imvu"),
+            ("erm", "gaussian"),
+            ("mvu", "discrete_gaussian"),
+            ("pbm", "skellam"),
+            ("one_bit", "laplace"),
+        )
+    )
+    for label in labels
+}
+_NIGHT = "#15181c"
+_LEAST_CONTRAST, _SAME = 4.5, 1.2
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Colours, dash and symbol of one series."""
+
+    light: str
+    dark: str
+    dash: str
+    plotly_symbol: str
+    marker: str
+    path: str
+
+
+def mark_of(series: str, private: bool = True) -> Mark:
+    """The look of a series: its mechanism's colour; dashed without privacy, dotted if securely aggregated."""
+    label = label_of(series)
+    place = _SYMBOL_OF.get(label, sum(map(ord, label)) % len(_SYMBOLS))
+    symbol, marker, path = _SYMBOLS[place]
+    dash = "dot" if series.endswith(SECURE) else ("solid" if private else "dash")
+    colour = colour_of(label)
+    return Mark(colour, _readable(colour, _NIGHT), dash, symbol, marker, path)
+
+
+def _readable(colour: str, paper: str) -> str:
+    """The colour, mixed with white until it stands out from a dark background; black becomes white."""
+    channels = _channels(colour)
+    if _contrast(colour, paper) < _SAME:
+        channels = tuple(255 - value for value in channels)
+    for step in range(21):
+        mixed = tuple(value + (255 - value) * step / 20 for value in channels)
+        text = "#" + "".join(f"{round(value):02x}" for value in mixed)
+        if _contrast(text, paper) >= _LEAST_CONTRAST:
+            break
+    return text
+
+
+def _channels(colour: str) -> tuple[int, ...]:
+    return tuple(int(colour[start : start + 2], 16) for start in (1, 3, 5))
+
+
+def _contrast(one: str, other: str) -> float:
+    """Contrast as WCAG defines it, from 1 to 21."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    linear = [
+        (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4)
+        for v in (c / 255 for c in _channels(colour))
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

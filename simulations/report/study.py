@@ -1,0 +1,255 @@
+"""A study as data: its runs, what varies between them, and the two tidy tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.plots import COLOURS
+from simulations.report.load import NUMBER_COLUMNS, TEXT_COLUMNS, Problem, Run, load_runs
+
+__all__ = ["GROUP", "Study", "flatten", "setting_text"]
+
+GROUP = ["setting", "series", "epsilon", "bits"]
+"""Runs that agree in these differ in their seed only."""
+
+_AXES = ("study", "seed", "mechanism.epsilon", "mechanism.bits", "mechanism.levels")
+# Where results go changes nothing about them; a run's directory does not depend on it either.
+_ROOMS_WITHOUT_EFFECT = ("output", "tracker")
+# These say which problem is solved: curves that differ here never share a panel. Anything else may
+# go with the mechanism (its own clip, its own tuning) and is then a part of what is compared.
+_PROBLEM = ("task", "partition", "federation")
+SECURE = " + secure aggregation"
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """All finished runs of one directory, and what is wrong with the rest."""
+
+    directory: Path
+    runs: Sequence[Run]
+    problems: Sequence[Problem]
+
+    @classmethod
+    def load(cls, directory: Path) -> Study:
+        """The study in a directory.
+
+        Raises
+        ------
+        InvalidSpecError
+            There is no such directory, or no run in it.
+        """
+        directory = directory.resolve()
+        if not directory.is_dir():
+            raise InvalidSpecError(f"{directory}: no such directory; a study is outputs/<study>")
+        runs, problems = load_runs(directory)
+        if not runs and not problems:
+            raise InvalidSpecError(
+                f"{directory}: no runs in it; expected outputs/<study>/<run>/config.json, rounds.parquet, ..."
+            )
+        return cls(directory, runs, problems)
+
+    @property
+    def name(self) -> str:
+        """The name of the study's directory."""
+        return self.directory.name
+
+    @cached_property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """The flat config of each run, with dotted keys."""
+        return {run.name: flatten(run.config) for run in self.runs}
+
+    @cached_property
+    def varying(self) -> tuple[str, ...]:
+        """Keys that tell runs apart besides seed, mechanism, epsilon and bits; no two say the same."""
+        varied = [key for key in self._keys if self._separates(key)]
+        chosen: list[str] = []
+        parts = 1
+        # Of keys that change together (a task and its model) the name tells most.
+        for key in sorted(varied, key=lambda key: (not key.endswith(".name"), key.count("."), key)):
+            finer = len({self._values(run, [*chosen, key]) for run in self.runs})
+            if finer > parts:
+                chosen.append(key)
+                parts = finer
+        return tuple(sorted(chosen))
+
+    @cached_property
+    def constant(self) -> dict[str, Any]:
+        """Keys with one value throughout, and the value."""
+        first = self.configs[self.runs[0].name] if self.runs else {}
+        return {key: first[key] for key in self._keys if len(self._distinct(key)) == 1}
+
+    @cached_property
+    def varied(self) -> dict[str, list[str]]:
+        """Keys that differ between runs and their values in order; some mechanisms lack some keys."""
+        found: dict[str, list[str]] = {}
+        for key in self._keys:
+            if len(self._distinct(key)) > 1:
+                values = {config[key] for config in self.configs.values() if key in config}
+                found[key] = [setting_value(value) for value in sorted(values, key=_sort_key)]
+                found[key] += ["where it applies"] if len(values) == 1 else []
+        return found
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row a round of a finished run, with the setting and the series it belongs to."""
+        frames = [run.rounds.assign(**self._columns(run)) for run in self.runs]
+        if not frames:
+            return pd.DataFrame(columns=[*TEXT_COLUMNS, *NUMBER_COLUMNS, "series", "setting", "private"])
+        return pd.concat(frames, ignore_index=True)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row a finished run: its last round, its seconds, and its error averaged over the rounds."""
+        rows = []
+        for run in self.runs:
+            row = run.rounds.iloc[-1].to_dict() | _scalars(run.summary) | self._columns(run)
+            row["certified_epsilon"], row["delta"] = run.certified_epsilon, run.delta
+            row["mean_squared_error_rounds"] = run.rounds["mean_squared_error"].mean()
+            rows.append(row)
+        return pd.DataFrame(rows) if rows else self.rounds
+
+    @cached_property
+    def series(self) -> tuple[str, ...]:
+        """What is compared, in a fixed order: mechanisms with privacy first."""
+        order = list(COLOURS)
+        private = self.summary.groupby("series")["private"].any().to_dict() if self.runs else {}
+
+        def place(series: str) -> tuple[bool, int, str]:
+            label = label_of(series)
+            return not private[series], order.index(label) if label in order else len(order), series
+
+        return tuple(sorted(private, key=place))
+
+    @cached_property
+    def settings(self) -> tuple[str, ...]:
+        """The settings that occur, in the order of their values; one empty text if nothing varies."""
+        found = {self._values(run, self.varying) for run in self.runs}
+        ordered = sorted(found, key=lambda values: [_sort_key(value) for value in values])
+        return tuple(setting_text(self.varying, values) for values in ordered)
+
+    def runs_of(self, series: str, setting: str | None = None) -> list[Run]:
+        """The runs of one series, in one setting or in all."""
+        return [
+            run
+            for run in self.runs
+            if self._series(run) == series and (setting is None or self.setting_of(run) == setting)
+        ]
+
+    def setting_of(self, run: Run) -> str:
+        """What tells the run apart besides seed, mechanism, epsilon and bits, in words."""
+        return setting_text(self.varying, self._values(run, self.varying))
+
+    def _columns(self, run: Run) -> dict[str, Any]:
+        values = self._values(run, self.varying)
+        extra = {
+            key: value for key, value in zip(self.varying, values, strict=True) if key not in NUMBER_COLUMNS
+        }
+        return {
+            **{key: self._uniform(key, value) for key, value in extra.items()},
+            "study": self.name,
+            "run": run.name,
+            "label": run.label,
+            "series": self._series(run),
+            "setting": self.setting_of(run),
+            "private": math.isfinite(run.certified_epsilon),
+        }
+
+    def _uniform(self, key: str, value: Any) -> Any:
+        """A value that its column can hold beside the others: parquet columns have one type."""
+        kinds = {type(other) for other in self._distinct(key) if other is not None}
+        if kinds <= {int, float} or len(kinds) == 1:
+            return value
+        return None if value is None else setting_value(value)
+
+    @cached_property
+    def _secure_varies(self) -> bool:
+        return len({config.get("secagg.enabled", False) for config in self.configs.values()}) > 1
+
+    def _series(self, run: Run) -> str:
+        secure = self._secure_varies and self.configs[run.name].get("secagg.enabled", False)
+        return run.label + SECURE if secure else run.label
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        found = {key for config in self.configs.values() for key in config}
+        return sorted(
+            key
+            for key in found
+            if key not in _AXES
+            and not key.endswith(".seed")
+            and key.partition(".")[0] not in _ROOMS_WITHOUT_EFFECT
+        )
+
+    def _values(self, run: Run, keys: Iterable[str]) -> tuple[Any, ...]:
+        return tuple(self.configs[run.name].get(key) for key in keys)
+
+    def _distinct(self, key: str) -> set[Any]:
+        return {config.get(key) for config in self.configs.values()}
+
+    def _separates(self, key: str) -> bool:
+        if key.partition(".")[0] in _PROBLEM:
+            return len(self._distinct(key)) > 1
+        groups: dict[tuple[Any, ...], set[Any]] = {}
+        for run in self.runs:
+            last = run.rounds.iloc[-1]
+            group = (self._series(run), str(last["epsilon"]), str(last["bits"]))
+            groups.setdefault(group, set()).add(self.configs[run.name].get(key))
+        return any(len(values) > 1 for values in groups.values())
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys; lists become text.
+
+    >>> flatten({"seed": 1, "task": {"name": "digits", "hidden": [32, 16]}})
+    {'seed': 1, 'task.name': 'digits', 'task.hidden': '[32, 16]'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return flat
+
+
+def label_of(series: str) -> str:
+    """The mechanism's label, which has the colour, without what was added to tell runs apart."""
+    return series.removesuffix(SECURE)
+
+
+def setting_text(keys: Sequence[str], values: Sequence[Any]) -> str:
+    """A setting in words.
+
+    >>> setting_text(["partition.alpha", "task.name"], [0.1, "digits"])
+    'partition.alpha 0.1, task digits'
+    """
+    named = zip(keys, values, strict=True)
+    return ", ".join(f"{key.removesuffix('.name')} {setting_value(value)}" for key, value in named)
+
+
+def setting_value(value: Any) -> str:
+    """A value of a config as YAML would write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _scalars(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in summary.items() if isinstance(value, int | float | str)}
+
+
+def _sort_key(value: Any) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return (2, 0.0, "") if value is None else (1, 0.0, str(value))

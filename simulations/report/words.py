@@ -1,0 +1,90 @@
+"""Numbers as text: privacy rounded up, errors with their interval, thousands with thin spaces."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "delta_text",
+    "epsilon_text",
+    "percent_text",
+    "scientific",
+    "with_interval",
+]
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+THIN = "\u202f"
+NOT_PRIVATE = "∞ (not private)"
+
+
+def epsilon_text(epsilon: float, digits: int = 4) -> str:
+    """An epsilon, rounded up: a report must not promise more than was certified.
+
+    >>> epsilon_text(0.99999999), epsilon_text(1.00012), epsilon_text(0.5)
+    ('1', '1.001', '0.5')
+    """
+    if not math.isfinite(epsilon):
+        return NOT_PRIVATE
+    if epsilon <= 0:
+        return "0"
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(epsilon)))
+    # A billionth is the noise of floating point, not privacy that is kept silent about.
+    rounded = math.ceil(epsilon * scale * (1 - 1e-9)) / scale
+    return count_text(rounded) if rounded >= 1000 else f"{rounded:.{digits}g}"
+
+
+def delta_text(delta: float) -> str:
+    """A delta; 0 for pure differential privacy."""
+    return "0" if delta == 0 else scientific(delta, 2)
+
+
+def count_text(value: float) -> str:
+    """A whole number with thin spaces between thousands; past a million millions, powers of ten."""
+    return scientific(value, 4) if value >= 1e12 else f"{value:,.0f}".replace(",", THIN)
+
+
+def bytes_text(megabytes: float) -> str:
+    """Megabytes to three digits."""
+    return count_text(megabytes) if megabytes >= 1000 else f"{megabytes:.3g}"
+
+
+def scientific(value: float, digits: int = 3) -> str:
+    """A number in powers of ten where plain digits would be long.
+
+    >>> scientific(0.0000123), scientific(0.25), scientific(1e-05, 1)
+    ('1.23 × 10⁻⁵', '0.25', '10⁻⁵')
+    """
+    if not math.isfinite(value):
+        return "–"
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.{digits}g}"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    power = f"10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+    short = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    return power if short == "1" else f"{short} × {power}"
+
+
+def percent_text(mean: float, half: float) -> str:
+    """An accuracy in per cent, with half of its interval where there is one."""
+    if not math.isfinite(mean):
+        return "–"
+    return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if math.isfinite(half) else "")
+
+
+def with_interval(mean: float, half: float) -> str:
+    """A mean and half of its interval, in the same power of ten.
+
+    >>> with_interval(0.00123, 0.00004), with_interval(2.5, float("nan"))
+    ('(1.230 ± 0.040) × 10⁻³', '2.5')
+    """
+    if not math.isfinite(mean) or not math.isfinite(half) or mean == 0:
+        return scientific(mean)
+    exponent = math.floor(math.log10(abs(mean)))
+    if -2 <= exponent <= 3:
+        decimals = max(0, 3 - exponent)
+        return f"{mean:.{decimals}f} ± {half:.{decimals}f}"
+    scale = 10.0**exponent
+    power = str(exponent).translate(_SUPERSCRIPTS)
+    return f"({mean / scale:.3f} ± {half / scale:.3f}) × 10{power}"

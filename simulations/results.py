@@ -1,0 +1,143 @@
+"""A run's directory: its config, provenance, rows and summary, each written atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fl_privquant.errors import PrivQuantError
+from simulations.config import RunConfig
+
+__all__ = ["ResultsError", "RunDirectory"]
+
+_PACKAGES = ("fl-privquant", "flwr", "torch", "numpy", "scipy", "pulp", "highspy", "numba", "cryptography")
+
+
+class ResultsError(PrivQuantError):
+    """Results cannot be written, or what is there is not what was written."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Where the results of one run are."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, config: RunConfig) -> RunDirectory:
+        """The directory of a run, made if need be."""
+        path = Path(config.output) / config.study / config.run_name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            probe = path / f".writable-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ResultsError(
+                f"output: {path} cannot be written ({error.strerror}); set output=DIRECTORY"
+            ) from error
+        return cls(path)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint's file."""
+        return self.path / "run.checkpoint"
+
+    @property
+    def probe(self) -> Path:
+        """Where clients leave their true updates while a round lasts."""
+        return self.path / "probe"
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a finished run; None if it is not finished."""
+        path = self.path / "summary.json"
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_text())
+            return found if found["finished"] else None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ResultsError(
+                f"{path} is damaged ({error}); nothing was overwritten: delete it to run again, or restore it"
+            ) from error
+
+    def tidy(self) -> None:
+        """Delete what only an unfinished run needs."""
+        self.checkpoint.unlink(missing_ok=True)
+        shutil.rmtree(self.probe, ignore_errors=True)
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write a JSON file."""
+        _replace(
+            self.path / name,
+            lambda path: path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n"),
+        )
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a file."""
+        _replace(self.path / name, lambda path: path.write_bytes(content))
+
+    def write_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Write the rows so far, as parquet and CSV."""
+        frame = pd.DataFrame(rows)
+        _replace(self.path / "rounds.csv", lambda path: frame.to_csv(path, index=False))
+        _replace(self.path / "rounds.parquet", lambda path: frame.to_parquet(path, index=False))
+
+
+def provenance(config: RunConfig, mechanism: Any, dimension: int, statement: list[str]) -> dict[str, Any]:
+    """What a result depends on besides its config."""
+    return {
+        "versions": {"python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}},
+        "git_commit": _git_commit(),
+        "solver": f"HiGHS {_version('highspy')} through PuLP {_version('pulp')}",
+        "seed": config.seed,
+        "mechanism_label": config.label,
+        "certified_epsilon": mechanism.epsilon,
+        "delta": mechanism.delta,
+        "dimension": dimension,
+        "statement": statement,
+        "simulated": config.privacy.randomness == "seeded",
+        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _git_commit() -> str:
+    root = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new{path.suffix}")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

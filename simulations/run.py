@@ -1,0 +1,167 @@
+"""``python -m simulations.run``: one run, or with ``-m`` a sweep, configured by Hydra.
+
+    python -m simulations.run mechanism=optm mechanism.epsilon=1 mechanism.bits=2 task=digits
+    python -m simulations.run -m mechanism=optm,rqm mechanism.epsilon=0.5,1,2 seed=0,1,2
+    python -m simulations.run -m experiment=default hydra/launcher=joblib
+
+A run whose results are there is skipped, one that was interrupted goes on from its checkpoint. Results
+are in ``outputs/<study>/<run>``; a sweep ends with a report.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from fl_privquant.errors import PrivQuantError
+from simulations.config import RunConfig
+from simulations.overrides import check_overrides
+from simulations.progress import SWEEP_POSITION
+from simulations.results import RunDirectory
+
+__all__ = ["execute", "main"]
+
+_SESSION = "FL_PRIVQUANT_SESSION"
+_NOTES = "notes"
+_SWEEP_TOTAL = "FL_PRIVQUANT_SWEEP_TOTAL"
+
+
+def execute(config: RunConfig) -> dict[str, Any]:
+    """The summary of a run: read if it is finished, else run, or gone on with."""
+    directory = RunDirectory.of(config)
+    finished = directory.summary()
+    if finished is not None:
+        return finished
+    directory.write_json("config.json", config.to_mapping())
+    start = time.perf_counter()
+    # Flower configures logging when it is imported, and Hydra would print every line twice.
+    logging.getLogger("flwr").propagate = False
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    from fl_privquant.flower.engines import Federation, engine
+
+    if not os.environ.get("FL_PRIVQUANT_VERBOSE"):
+        logging.getLogger("flwr").setLevel(logging.WARNING)
+        logging.getLogger("flwr").addFilter(_worth_saying)
+    options: dict[str, Any] = {"threads": config.engine.threads}
+    if config.engine.name == "ray":
+        options = {"address": config.engine.address, "client_cpus": config.engine.client_cpus}
+    limits = {"privquant-max-epsilon": config.privacy.max_epsilon, "privquant-budget": config.privacy.budget}
+    federation = Federation(
+        num_clients=config.federation.num_clients,
+        run_config={"config": json.dumps(config.to_mapping())},
+        node_config={key: value for key, value in limits.items() if value is not None},
+        seed=config.seed,
+    )
+    client = "secure_client_app" if config.secagg.enabled else "client_app"
+    runner = engine(config.engine.name, **options)
+    runner.run("simulations.app:server_app", f"simulations.app:{client}", federation)
+    import pandas as pd
+
+    last = pd.read_parquet(directory.path / "rounds.parquet").iloc[-1].to_dict()
+    summary = {key: _plain(value) for key, value in last.items()}
+    summary |= {"wall_seconds": time.perf_counter() - start, "finished": True}
+    directory.write_json("summary.json", summary)
+    directory.tidy()
+    return summary
+
+
+@hydra.main(config_path="../conf", config_name="config", version_base="1.3")
+def job(composed: DictConfig) -> None:
+    """One job of Hydra's: run, and note how it went for :func:`main`, whichever process this is."""
+    note: dict[str, Any] = {}
+    try:
+        os.environ[SWEEP_POSITION] = _position()
+        values = OmegaConf.to_container(composed, resolve=True)
+        config = RunConfig.from_mapping(values)  # type: ignore[arg-type]
+        note = {"study": str(Path(config.output) / config.study), "run": config.run_name}
+        note["summary"] = execute(config)
+    except PrivQuantError as error:
+        note["error"] = str(error)
+    with (Path(os.environ[_SESSION]) / _NOTES).open("a") as session:
+        session.write(json.dumps(note) + "\n")
+    _say(note)
+
+
+def main() -> None:
+    """Run what the command line asks for; errors of the user are messages, and the exit code is not 0."""
+    console = Console(stderr=True)
+    asked = get_args_parser().parse_args()
+    try:
+        total = check_overrides(asked.overrides)
+    except PrivQuantError as error:
+        console.print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+    with tempfile.TemporaryDirectory() as folder:
+        session = Path(folder) / _NOTES
+        session.touch()
+        os.environ[_SESSION] = folder
+        os.environ[_SWEEP_TOTAL] = str(total) if asked.multirun else ""
+        job()
+        notes = [json.loads(line) for line in session.read_text().splitlines()]
+    if not notes:
+        return  # --help, --cfg and the like
+    for study in sorted({note["study"] for note in notes if "summary" in note}):
+        if asked.multirun:
+            from simulations.report import show_report
+
+            show_report(Path(study))
+        else:
+            print(
+                f"results in {study}/{notes[0]['run']}; python -m simulations.report {study} makes a report"
+            )
+    if any("error" in note for note in notes):
+        sys.exit(2)
+
+
+def _position() -> str:
+    """Where this run stands in its sweep; in parallel ones nothing is drawn."""
+    runtime = HydraConfig.get()
+    if "joblib" in str(runtime.launcher.get("_target_", "")).lower():
+        return "quiet"
+    total = os.environ.get(_SWEEP_TOTAL)
+    return (
+        f"{runtime.job.num + 1}/{total}"
+        if total and runtime.mode is not None and "num" in runtime.job
+        else ""
+    )
+
+
+def _say(note: dict[str, Any]) -> None:
+    console = Console(stderr=True)
+    if "error" in note:
+        console.print(f"[bold red]error:[/] {note['error']}", soft_wrap=True, highlight=False)
+        return
+    row = note["summary"]
+    quality = f"loss {row['loss']:.4g}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
+    console.print(
+        f"{note['run']}: {quality} after {row['round']} rounds, {row['wall_seconds']:.1f} s", soft_wrap=True
+    )
+
+
+def _worth_saying(record: logging.LogRecord) -> bool:
+    """What the config already says is not a warning: no federated evaluation, seeded randomness."""
+    return not any(
+        text in record.getMessage() for text in ("fraction_evaluate is set to 0", "privacy is simulated")
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A number as JSON knows it: not a number is null."""
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and value != value else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""A task: where a model starts, what a client makes of it, and how good it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulations.config import RunConfig
+from simulations.data import load_examples
+from simulations.partition import deal, plot_partition
+
+__all__ = ["Task", "task_of"]
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Task(Protocol):
+    """What a federation works on."""
+
+    def initial_arrays(self) -> Arrays:
+        """The model before the first round."""
+        ...
+
+    def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
+        """What the client's training makes of the model."""
+        ...
+
+    def evaluate(self, arrays: Arrays) -> tuple[float, float]:
+        """Accuracy (NaN where there is none) and loss of a model, on data that no client has."""
+        ...
+
+    def num_examples(self, client: int) -> int:
+        """How many examples the client holds."""
+        ...
+
+    def plot_partition(self, path: Path) -> None:
+        """Draw who holds what, where there is something to draw."""
+        ...
+
+
+class Classification:
+    """Classification of examples that are dealt to clients."""
+
+    def __init__(self, config: RunConfig) -> None:
+        from simulations import learning
+
+        self._learning = learning
+        self._config = config
+        self._examples = load_examples(config.task)
+        self._parts = deal(
+            self._examples.train_y, config.federation.num_clients, config.partition, config.seed
+        )
+        self._model = learning.build_model(config.task, self._examples, config.seed)
+        self._initial = learning.arrays_of(self._model)
+
+    def initial_arrays(self) -> Arrays:
+        return {name: value.copy() for name, value in self._initial.items()}
+
+    def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
+        part = self._parts[client]
+        self._learning.load_arrays(self._model, arrays)
+        seed = int(np.random.SeedSequence([self._config.seed, 2, server_round, client]).generate_state(1)[0])
+        x, y = self._examples.train_x[part], self._examples.train_y[part]
+        self._learning.train(self._model, x, y, self._config.federation, seed)
+        return self._learning.arrays_of(self._model)
+
+    def evaluate(self, arrays: Arrays) -> tuple[float, float]:
+        self._learning.load_arrays(self._model, arrays)
+        return self._learning.evaluate(self._model, self._examples)
+
+    def num_examples(self, client: int) -> int:
+        return int(self._parts[client].size)
+
+    def plot_partition(self, path: Path) -> None:
+        plot_partition(self._parts, self._examples.train_y, path)
+
+
+class MeanEstimation:
+    """Every client holds a vector with coordinates in [-clip, clip]; the model is to become their mean.
+
+    The truth is known: the loss is the squared distance to it, for each coordinate.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        shape = config.federation.num_clients, config.task.dimension
+        centre = np.random.default_rng([config.seed, 3]).uniform(-0.5, 0.5, config.task.dimension)
+        spread = np.random.default_rng([config.seed, 4]).uniform(-0.5, 0.5, shape)
+        self._vectors = (config.codec.clip * (centre + spread)).astype(np.float32)
+        self._truth = self._vectors.astype(np.float64).mean(axis=0)
+
+    def initial_arrays(self) -> Arrays:
+        return {"mean": np.zeros(self._truth.size, np.float32)}
+
+    def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
+        # A step of 1 / round towards the client's vector: the model is the average over rounds.
+        step = (self._vectors[client] - arrays["mean"]) / server_round
+        return {"mean": (arrays["mean"] + step).astype(np.float32)}
+
+    def evaluate(self, arrays: Arrays) -> tuple[float, float]:
+        return math.nan, float(np.mean((arrays["mean"] - self._truth) ** 2))
+
+    def num_examples(self, client: int) -> int:
+        return 1
+
+    def plot_partition(self, path: Path) -> None:
+        """Nothing to draw: each client has one vector."""
+
+
+def task_of(config: RunConfig) -> Task:
+    """The task of a run; built once a process for the same config."""
+    return _build(json.dumps(config.to_mapping(), sort_keys=True))
+
+
+@lru_cache(maxsize=2)
+def _build(config_json: str) -> Task:
+    config = RunConfig.from_mapping(json.loads(config_json))
+    return MeanEstimation(config) if config.task.name == "mean" else Classification(config)

@@ -1,0 +1,98 @@
+"""One app for all engines: seeded codes, three rounds, the codes themselves kept in the server's state."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+import fl_privquant as pq
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+
+SHAPES = {"weight": (40, 12), "bias": (12,), "scale": ()}
+
+
+def train(message, context):
+    partition = int(context.node_config["partition-id"])
+    server_round = int(message.content["config"]["server-round"])
+    generator = np.random.default_rng([partition, server_round])
+    arrays = {
+        name: each.numpy() + generator.normal(0, 0.05, each.shape).astype(np.float32)
+        for name, each in message.content["arrays"].items()
+    }
+    return reply(message, arrays)
+
+
+def reply(message, arrays):
+    record = ArrayRecord({name: Array(np.asarray(each)) for name, each in arrays.items()})
+    return Message(
+        RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 7})}), reply_to=message
+    )
+
+
+client_app = ClientApp()
+client_app.train(
+    mods=[PrivQuantMod(max_epsilon=float("inf"), seed=lambda context: context.run_config.get("codes-seed"))]
+)(train)
+
+plain_client_app = ClientApp()
+plain_client_app.train()(train)
+
+
+def initial():
+    generator = np.random.default_rng(0)
+    return ArrayRecord(
+        {
+            name: Array(np.asarray(generator.normal(0, 0.1, shape), np.float32))
+            for name, shape in SHAPES.items()
+        }
+    )
+
+
+class Recording(PrivQuantStrategy):
+    """Keeps the payloads of all usable replies, in the order of their bytes."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.payloads = {}
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        payloads = [
+            each.content["privquant-update"]["payload"].data for each in replies if each.has_content()
+        ]
+        self.payloads[str(server_round)] = sorted(payloads)
+        return super().aggregate_train(server_round, replies)
+
+
+def run(grid, context, private):
+    config = context.run_config
+    inner = FedAvg(
+        fraction_train=float(config.get("fraction", 1.0)),
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_available_nodes=int(config["clients"]),
+    )
+    strategy = inner
+    if private:
+        name = str(config.get("mechanism", "optm"))
+        mechanism = pq.design(name, **({"epsilon": 2.0, "bits": 2} if name == "optm" else {}))
+        strategy = Recording(inner, mechanism, clip=0.1, rotate=name == "optm")
+    result = strategy.start(grid, initial(), num_rounds=3, timeout=300)
+    context.state["arrays"] = result.arrays
+    if private:
+        context.state["codes"] = ConfigRecord(strategy.payloads)
+
+
+server_app = ServerApp()
+plain_server_app = ServerApp()
+
+
+@server_app.main()
+def main(grid, context):
+    run(grid, context, private=True)
+
+
+@plain_server_app.main()
+def plain_main(grid, context):
+    run(grid, context, private=False)

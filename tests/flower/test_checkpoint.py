@@ -1,0 +1,172 @@
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedXgbCyclic, FedYogi
+
+import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
+from fl_privquant.flower.checkpoint import CheckpointError
+from fl_privquant.flower.engines import Federation, InlineEngine
+from tests.flower.apps import CLIP, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
+
+ROUNDS = 5
+STRATEGIES = {
+    "FedAvg": lambda: fedavg(),
+    "FedAvgM": lambda: fedavg(FedAvgM, server_momentum=0.9),
+    "FedAdam": lambda: fedavg(FedAdam),
+    "FedYogi": lambda: fedavg(FedYogi),
+    "FedAdagrad": lambda: fedavg(FedAdagrad),
+    "FedMedian": lambda: fedavg(FedMedian),
+    "half": lambda: FedAvg(
+        fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1
+    ),
+}
+FEDERATION = Federation(6, seed=3)
+
+
+class Killed(BaseException):
+    """Not an error that anything handles."""
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def strategy_of(name, path=None):
+    strategy = PrivQuantStrategy(STRATEGIES[name](), pq.design("optm", epsilon=2.0, bits=2), CLIP)
+    return strategy if path is None else CheckpointStrategy(strategy, path)
+
+
+def run(name, path=None, dies=None, num_rounds=ROUNDS, **options):
+    """The run's server app; ``dies`` is called while clients train in round 3."""
+
+    def train(arrays, partition, server_round):
+        if dies is not None and server_round == 3 and partition >= 2:
+            dies()
+        return trained(arrays, partition, server_round)
+
+    server = server_app(lambda: strategy_of(name, path), num_rounds=num_rounds, **options)
+    server.run_result = InlineEngine().run(server, client_app(train_with=train), FEDERATION)
+    return server
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_run_that_stopped_goes_on_as_if_it_had_not(name, tmp_path):
+    path = tmp_path / "run.checkpoint"
+    whole = run(name)
+
+    def die():
+        raise Killed
+
+    with pytest.raises(Killed):
+        run(name, path, die)
+    resumed = run(name, path)
+    assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(whole.run_result.arrays))
+    ledger = resumed.strategy.strategy.ledger
+    # Round 3 was asked for twice, and clients answered twice: both are counted.
+    assert [each.round for each in ledger.releases] == [1, 2, 3, 3, 4, 5]
+    assert ledger.epsilon == pytest.approx(6 * 25 * 2.0, rel=1e-6)
+    assert ledger.epsilon > whole.strategy.ledger.epsilon
+
+
+SCRIPT = """
+import sys
+from tests.flower.test_checkpoint import kill, run
+run(sys.argv[1], sys.argv[2], kill)
+"""
+
+
+@pytest.mark.parametrize("name", ["FedAdam"])
+def test_a_process_that_is_killed_leaves_a_whole_checkpoint(name, tmp_path):
+    path = tmp_path / "run.checkpoint"
+    killed = subprocess.run([sys.executable, "-c", SCRIPT, name, str(path)], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    resumed = run(name, path)
+    assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(run(name).run_result.arrays))
+    assert [each.round for each in resumed.strategy.strategy.ledger.releases] == [1, 2, 3, 3, 4, 5]
+
+
+def test_metrics_of_before_belong_to_the_result(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    asked = []
+
+    def evaluate(server_round, arrays):
+        from flwr.app import MetricRecord
+
+        asked.append(server_round)
+        return MetricRecord({"round": server_round})
+
+    first = run("FedAvg", path, num_rounds=2, evaluate_fn=evaluate)
+    assert sorted(first.result.evaluate_metrics_serverapp) == [0, 1, 2]
+    second = run("FedAvg", path, num_rounds=4, evaluate_fn=evaluate)
+    # That of round 2 came after the last checkpoint of the first run.
+    assert asked == [0, 1, 2, 2, 3, 4]
+    assert {
+        number: record["round"] for number, record in second.result.evaluate_metrics_serverapp.items()
+    } == {number: number for number in range(5)}
+    assert sorted(second.result.train_metrics_clientapp) == [1, 2, 3, 4]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    first = run("FedAvg", path)
+    second = run("FedAvg", path)
+    assert_same_arrays(as_arrays(second.run_result.arrays), as_arrays(first.run_result.arrays))
+    assert len(second.strategy.strategy.ledger) == ROUNDS
+
+
+def test_the_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    path = tmp_path / "run.checkpoint"
+    run("FedAvg", path, num_rounds=1)
+    before = path.read_bytes()
+
+    def fails(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="no space left"):
+        run("FedAvg", path, num_rounds=2)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_strategy_with_state_that_cannot_be_kept_is_refused_at_once(tmp_path):
+    strategy = fedavg()
+    strategy.accountant = object()
+    with pytest.raises(InvalidSpecError, match=r"FedAvg\.accountant: a object.*checkpoint_state"):
+        CheckpointStrategy(PrivQuantStrategy(strategy, pq.design("none"), 1.0), tmp_path / "x")
+
+
+def test_a_strategy_that_fills_such_state_later_is_refused_then(tmp_path):
+    strategy = FedXgbCyclic(fraction_train=1.0)
+    strategy.registered_nodes = {1: 2}
+    with pytest.raises(InvalidSpecError, match="registered_nodes"):
+        CheckpointStrategy(strategy, tmp_path / "x")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"\x80\x04\x95"])
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content):
+    path = tmp_path / "run.checkpoint"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="delete it to begin anew"):
+        run("FedAvg", path)
+
+
+def test_a_checkpoint_with_pickled_objects_is_refused(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    with path.open("wb") as file:
+        np.savez(file, **{"checkpoint.json": np.array([{"version": 1}], dtype=object)})
+    with pytest.raises(CheckpointError):
+        run("FedAvg", path)
+
+
+def test_a_checkpoint_of_other_strategies_is_refused(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    run("FedAvgM", path, num_rounds=1)
+    with pytest.raises(CheckpointError, match="saved by strategies"):
+        run("FedAdam", path)

@@ -1,0 +1,175 @@
+import random
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import PrivQuantStrategy
+from fl_privquant.flower.engines import ENGINES, DeploymentEngine, Federation, InlineEngine, RayEngine, engine
+from fl_privquant.flower.engines.deployment import make_certificates
+from fl_privquant.flower.engines.inline import InlineGrid
+from fl_privquant.flower.engines.internals import dump_records, load_records, server_identity
+from tests.flower.apps import (
+    CLIP,
+    as_arrays,
+    as_record,
+    assert_same_arrays,
+    client_app,
+    initial_arrays,
+    server_app,
+)
+
+
+def echo_app(answer):
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        return answer(message, context)
+
+    return app
+
+
+def send(app, num_clients=2, threads=1, nodes=(1, 2)):
+    grid = InlineGrid(app, Federation(num_clients, {"rate": 0.5}, {"site": "here"}), threads)
+    content = RecordDict({"config": ConfigRecord({"values": [1, 2]})})
+    with server_identity(1):
+        return list(grid.send_and_receive([Message(content, node, "query") for node in nodes])), content, grid
+
+
+def reply_with(message, **metrics):
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_replies_come_in_the_order_of_nodes(threads):
+    replies, _, _ = send(
+        echo_app(lambda message, context: reply_with(message, partition=context.node_config["partition-id"])),
+        num_clients=4,
+        threads=threads,
+        nodes=(4, 2, 1, 3),
+    )
+    assert [each.metadata.src_node_id for each in replies] == [1, 2, 3, 4]
+    assert [each.content["metrics"]["partition"] for each in replies] == [0, 1, 2, 3]
+
+
+def test_contexts_hold_the_configs():
+    seen = {}
+
+    def answer(message, context):
+        seen.update(run=dict(context.run_config), node=dict(context.node_config))
+        return reply_with(message)
+
+    send(echo_app(answer), nodes=(2,))
+    assert seen == {"run": {"rate": 0.5}, "node": {"site": "here", "partition-id": 1, "num-partitions": 2}}
+
+
+def test_what_a_client_changes_stays_with_it():
+    def answer(message, context):
+        message.content["config"]["values"].append(3)
+        message.content["config"]["more"] = 1
+        return reply_with(message, seen=len(message.content["config"]["values"]))
+
+    replies, content, _ = send(echo_app(answer))
+    assert [each.content["metrics"]["seen"] for each in replies] == [3, 3]
+    assert dict(content["config"]) == {"values": [1, 2]}
+
+
+def test_a_client_keeps_its_state_from_message_to_message():
+    def answer(message, context):
+        count = context.state.get("count", MetricRecord({"n": 0}))["n"] + 1
+        context.state["count"] = MetricRecord({"n": count})
+        return reply_with(message, n=count)
+
+    replies, _, _ = send(echo_app(answer), nodes=(1, 1, 2, 1), threads=3)
+    assert sorted(each.content["metrics"]["n"] for each in replies) == [1, 1, 2, 3]
+
+
+def test_exceptions_and_unknown_nodes_become_error_replies():
+    def answer(message, context):
+        raise KeyError("lost")
+
+    replies, _, _ = send(echo_app(answer), nodes=(1, 77))
+    assert [each.error.code for each in replies] == [2, 5]
+    assert "KeyError: 'lost'" in replies[0].error.reason
+
+
+def test_sampling_is_seeded_and_the_programs_own_randomness_left_alone(mechanism):
+    def run(seed):
+        strategy = FedAvg(fraction_train=0.4, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+        server = server_app(lambda: PrivQuantStrategy(strategy, mechanism, CLIP), num_rounds=2)
+        return as_arrays(InlineEngine().run(server, client_app(), Federation(10, seed=seed)).arrays)
+
+    state = random.getstate()
+    first, second, third = run(1), run(1), run(2)
+    assert random.getstate() == state
+    assert_same_arrays(first, second)
+    assert not np.array_equal(first["weight"], third["weight"])
+
+
+def test_threads_do_not_change_the_model(mechanism):
+    def run(threads):
+        server = server_app(
+            lambda: PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP), num_rounds=2
+        )
+        return as_arrays(InlineEngine(threads).run(server, client_app(), Federation(5)).arrays)
+
+    assert_same_arrays(run(4), run(1))
+
+
+def test_engines_are_found_by_name():
+    assert engine("ray", address="auto") == RayEngine(address="auto")
+    with pytest.raises(InvalidSpecError, match="deployment, inline, ray"):
+        engine("slurm")
+    assert set(ENGINES) == {"inline", "ray", "deployment"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Federation(0),
+        lambda: Federation(2, {"rates": [1, 2]}),
+        lambda: InlineEngine(0),
+        lambda: RayEngine(client_cpus=0),
+        lambda: DeploymentEngine().run(ServerApp(), ClientApp(), Federation(2)),
+        lambda: InlineEngine().run("module_without_attribute", ClientApp(), Federation(1)),
+        lambda: InlineEngine().run(ClientApp(), ClientApp(), Federation(1)),
+    ],
+)
+def test_what_cannot_be_run_is_refused(make):
+    with pytest.raises(InvalidSpecError):
+        make()
+
+
+def test_the_result_wants_one_model():
+    server = ServerApp()
+
+    @server.main()
+    def main(grid, context: Context):
+        pass
+
+    with pytest.raises(InvalidSpecError, match="put the final model there"):
+        _ = InlineEngine().run(server, ClientApp(), Federation(1)).arrays
+
+
+def test_records_survive_the_way_to_a_file_and_back():
+    records = RecordDict({"arrays": as_record(initial_arrays()), "metrics": MetricRecord({"accuracy": 0.5})})
+    found = load_records(dump_records(records))
+    assert_same_arrays(as_arrays(found["arrays"]), initial_arrays())
+    assert dict(found["metrics"]) == {"accuracy": 0.5}
+
+
+def test_certificates_are_for_loopback_and_private(tmp_path):
+    from cryptography import x509
+
+    files = make_certificates(tmp_path)
+    certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
+    certificate.verify_directly_issued_by(authority)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert files.key.stat().st_mode & 0o077 == 0

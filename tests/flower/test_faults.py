@@ -1,0 +1,299 @@
+"""Each fault for real, on the inline engine: a clear message, the good clients' mean, the budget kept."""
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+import fl_privquant as pq
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower.client_ledger import open_ledger
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.engines.inline import InlineGrid
+from fl_privquant.flower.engines.internals import copied_records
+from fl_privquant.flower.protocol import Request
+from tests.flower.apps import (
+    CLIP,
+    SEED,
+    as_arrays,
+    as_record,
+    assert_same_arrays,
+    client_app,
+    expected_model,
+    fedavg,
+    initial_arrays,
+    server_app,
+    trained,
+)
+from tests.mechanisms.forgery import forged
+
+BAD = 1
+GOOD = [0, 2, 3]
+DIMENSION = 25
+
+
+def only_for_the_bad_client(change):
+    def train(arrays, partition, server_round):
+        new = trained(arrays, partition, server_round)
+        return change(new) if partition == BAD else new
+
+    return train
+
+
+def raises(arrays):
+    raise RuntimeError("the disk is full")
+
+
+class Tamper:
+    """A mod around PrivQuantMod that changes what the bad client sends."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def __call__(self, message, context, call_next):
+        reply = call_next(message, context)
+        return self.change(reply) if context.node_config["partition-id"] == BAD else reply
+
+
+def with_payload(change):
+    def tamper(reply):
+        array = reply.content["privquant-update"]["payload"]
+        array.data = change(array.data)
+        return reply
+
+    return tamper
+
+
+def with_info(**changes):
+    def tamper(reply):
+        for key, value in changes.items():
+            reply.content["privquant-reply"][f"privquant-{key}"] = value
+        return reply
+
+    return tamper
+
+
+def without(record):
+    def tamper(reply):
+        del reply.content[record]
+        return reply
+
+    return tamper
+
+
+def run(client, mechanism, flower_log, wrap_grid=lambda grid: grid):
+    server = server_app(lambda: PrivQuantStrategy(fedavg(), mechanism, CLIP), wrap_grid=wrap_grid)
+    result = InlineEngine().run(server, client, Federation(4))
+    return as_arrays(result.arrays), flower_log.text
+
+
+TRAINING_FAULTS = {
+    "client raises": (raises, "the disk is full"),
+    "NaN": (
+        lambda new: {**new, "weight": np.full((6, 4), np.nan, np.float32)},
+        "24 of 25 inputs are not finite",
+    ),
+    "wrong shape": (
+        lambda new: {**new, "weight": np.zeros((4, 6), np.float32)},
+        "of shape (4, 6), expected floats",
+    ),
+    "missing array": (lambda new: {"weight": new["weight"]}, "are not those it received"),
+}
+
+
+@pytest.mark.parametrize("fault", TRAINING_FAULTS)
+def test_a_client_that_fails_is_named_and_left_out(mechanism, flower_log, fault):
+    change, reason = TRAINING_FAULTS[fault]
+    arrays, text = run(client_app(train_with=only_for_the_bad_client(change)), mechanism, flower_log)
+    assert_same_arrays(arrays, expected_model(mechanism, GOOD))
+    assert f"node {BAD + 1}: replied with error" in text
+    assert reason in text
+    assert "3 usable updates, 1 failed" in text
+
+
+PAYLOAD_FAULTS = {
+    "truncated": (with_payload(lambda data: data[:-1]), "bytes, expected"),
+    "too long": (with_payload(lambda data: data + b"\0"), "bytes, expected"),
+    "empty": (with_payload(lambda data: b""), "0 bytes"),
+    "codes out of range": (
+        with_payload(lambda data: data[:16] + b"\xff" * (len(data) - 16)),
+        "above the 25 digits below 3",
+    ),
+    "another width": (with_payload(lambda data: data[:4] + b"\x05" + data[5:]), "number of levels 5"),
+    "another length": (with_payload(lambda data: data[:8] + b"\x07" + data[9:]), "length 7"),
+    "stale round": (with_info(round=0), "reply to round 0, not 1"),
+    "another mechanism": (with_info(mechanism="0" * 32), "another than was asked"),
+    "another version": (with_info(version=7), "protocol version 7"),
+    "round of another type": (with_info(round="one"), "privquant-round"),
+    "no payload": (without("privquant-update"), "holds no encoded update"),
+    "no header": (without("privquant-reply"), "holds no encoded update"),
+}
+
+
+@pytest.mark.parametrize("fault", PAYLOAD_FAULTS)
+def test_a_bad_payload_is_dropped_by_node(flower_log, fault):
+    # Three levels: not every digit is an index.
+    mechanism = pq.design("optm", epsilon=2.0, levels=3)
+    change, reason = PAYLOAD_FAULTS[fault]
+    client = client_app(mods=[Tamper(change), PrivQuantMod(max_epsilon=10.0, seed=SEED)])
+    arrays, text = run(client, mechanism, flower_log)
+    assert_same_arrays(arrays, expected_model(mechanism, GOOD))
+    assert f"node {BAD + 1}: " in text
+    assert reason in text
+
+
+def test_a_client_without_the_mod_is_dropped_and_told_about(mechanism, flower_log):
+    private, plain = client_app(), client_app(mods=[])
+
+    class Mixed(type(private)):
+        def __call__(self, message, context):
+            return (plain if context.node_config["partition-id"] == BAD else private)(message, context)
+
+    arrays, text = run(Mixed(), mechanism, flower_log)
+    assert_same_arrays(arrays, expected_model(mechanism, GOOD))
+    assert "add PrivQuantMod" in text
+
+
+class ForgingGrid(InlineGrid):
+    """A grid that delivers more replies than were asked for."""
+
+    def __init__(self, grid, forge):
+        self.__dict__.update(grid.__dict__)
+        self._forge = forge
+
+    def pull_messages(self, message_ids):
+        replies = list(super().pull_messages(message_ids))
+        return self._forge(replies) if replies else replies
+
+
+def from_node(reply, node):
+    forged_reply = Message(
+        content=reply.content, metadata=type(reply.metadata)(**_fields(reply.metadata, node))
+    )
+    assert forged_reply.metadata.src_node_id == node
+    return forged_reply
+
+
+def _fields(metadata, node):
+    names = ("run_id", "message_id", "dst_node_id", "reply_to_message_id")
+    names += ("group_id", "created_at", "ttl", "message_type")
+    return {**{name: getattr(metadata, name) for name in names}, "src_node_id": node}
+
+
+def test_a_reply_from_a_node_that_was_not_asked_is_dropped(mechanism, flower_log):
+    arrays, text = run(
+        client_app(),
+        mechanism,
+        flower_log,
+        lambda grid: ForgingGrid(grid, lambda replies: [from_node(replies[0], 999), *replies]),
+    )
+    assert_same_arrays(arrays, expected_model(mechanism, range(4)))
+    assert "node 999: dropped: this node was not asked" in text
+
+
+def test_a_second_reply_of_a_node_is_dropped(mechanism, flower_log):
+    arrays, text = run(
+        client_app(),
+        mechanism,
+        flower_log,
+        lambda grid: ForgingGrid(grid, lambda replies: [*replies, replies[2]]),
+    )
+    assert_same_arrays(arrays, expected_model(mechanism, range(4)))
+    assert "node 3: dropped: this node has already replied" in text
+
+
+def test_a_node_that_never_replies_is_counted(mechanism, flower_log):
+    arrays, text = run(
+        client_app(),
+        mechanism,
+        flower_log,
+        lambda grid: ForgingGrid(grid, lambda replies: replies[:BAD] + replies[2:]),
+    )
+    assert_same_arrays(arrays, expected_model(mechanism, GOOD))
+    assert "1 nodes did not reply" in text
+
+
+def test_a_reply_of_the_round_before_does_not_shut_out_the_right_one(mechanism, flower_log):
+    kept = []
+
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+
+    # The strategy replaces the content of replies: these are copies made before.
+    def remember(replies):
+        copies = [Message(content=copied_records(each.content), metadata=each.metadata) for each in replies]
+        late, kept[:] = list(kept), copies
+        return [*late, *replies]
+
+    server = server_app(lambda: strategy, num_rounds=2, wrap_grid=lambda grid: ForgingGrid(grid, remember))
+    result = InlineEngine().run(server, client_app(), Federation(4))
+    first = expected_model(mechanism, range(4))
+    assert_same_arrays(
+        as_arrays(result.arrays), expected_model(mechanism, range(4), server_round=2, arrays=first)
+    )
+    assert flower_log.text.count("dropped: reply to round 1, not 2") == 4
+
+
+class Malicious(PrivQuantStrategy):
+    """A server that sends other bytes than those of the mechanism it certified."""
+
+    blob = b""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            message.content["config"]["privquant-mechanism"] = self.blob
+        return messages
+
+
+def test_a_forged_mechanism_is_refused_by_every_client(flower_log):
+    mechanism = pq.design("optm", epsilon=8.0, bits=2)
+    strategy = Malicious(fedavg(), mechanism, CLIP, max_failed_rounds=1)
+    # It claims 0.5, its table has 8: a client that believed the header would be robbed.
+    strategy.blob = forged(mechanism, epsilon=(0.5).hex())
+    contexts = {}
+
+    def keep(grid):
+        contexts.update(grid.contexts)
+        return grid
+
+    client = client_app(mods=[PrivQuantMod(max_epsilon=1.0)])
+    server = server_app(lambda: strategy, wrap_grid=keep)
+    InlineEngine().run(server, client, Federation(4))
+    assert flower_log.text.count("CertificationError: certified epsilon") >= 4
+    assert "has no usable reply (4 failed, 0 silent)" in flower_log.text
+    for context in contexts.values():
+        with open_ledger(None, context) as ledger:
+            assert len(ledger.ledger) == 0
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_server_that_asks_for_the_same_round_1000_times_gets_what_the_budget_allows(mechanism, threads):
+    allowed = 7
+    budget = (allowed + 0.5) * DIMENSION * mechanism.epsilon
+    client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, budget=budget)])
+    answers, contexts = [], {}
+
+    from flwr.app import ConfigRecord, RecordDict
+    from flwr.serverapp import ServerApp
+
+    server = ServerApp()
+
+    @server.main()
+    def main(grid, context):
+        config = ConfigRecord({"server-round": 1})
+        Request(1, mechanism.to_bytes(), CLIP).write(config)
+        content = RecordDict({"arrays": as_record(initial_arrays()), "config": config})
+        node = next(iter(grid.get_node_ids()))
+        answers.extend(grid.send_and_receive([Message(content, node, "train") for _ in range(1000)]))
+        contexts.update(grid.contexts)
+
+    InlineEngine(threads).run(server, client, Federation(1))
+    refusals = [each.error.reason for each in answers if each.has_error()]
+    assert len(answers) == 1000
+    assert len(refusals) == 1000 - allowed
+    assert all("BudgetExhaustedError" in each and "exceeds the budget" in each for each in refusals)
+    with open_ledger(None, contexts[1]) as ledger:
+        assert len(ledger.ledger) == allowed
+        assert ledger.ledger.epsilon <= budget
+        assert not math.isinf(ledger.ledger.epsilon)

@@ -1,0 +1,293 @@
+import json
+import math
+import multiprocessing
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower.client_ledger import RECORD_LEDGER, open_ledger
+from fl_privquant.flower.engines.internals import server_identity
+from fl_privquant.flower.protocol import Reply, Request
+from fl_privquant.privacy.ledger import Budget, Ledger, Release
+from tests.flower.apps import as_arrays, as_record, initial_arrays
+from tests.mechanisms.forgery import forged
+
+DIMENSION = 25
+
+
+def ask(sent, number=1, /, **changes):
+    """A server's message, with changes to the request's keys; None removes one."""
+    config = ConfigRecord({"server-round": number})
+    blob = sent if isinstance(sent, bytes) else sent.to_bytes()
+    Request(number, blob, clip=0.2).write(config)
+    for key, value in changes.items():
+        name = f"privquant-{key.replace('_', '-')}"
+        config.pop(name, None)
+        if value is not None:
+            config[name] = value
+    content = RecordDict({"arrays": as_record(initial_arrays()), "config": config})
+    with server_identity(1):
+        return Message(content, 7, "train")
+
+
+def client(node_config=None):
+    return Context(1, 7, node_config or {"partition-id": 0}, RecordDict(), {})
+
+
+def train(message, context):
+    new = {
+        name: each + each.dtype.type(0.1) if each.dtype.kind == "f" else each
+        for name, each in as_arrays(message.content["arrays"]).items()
+    }
+    metrics = MetricRecord({"num-examples": 5, "loss": 0.25})
+    return Message(RecordDict({"arrays": as_record(new), "metrics": metrics}), reply_to=message)
+
+
+def refused(mod, message, context=None, app=train):
+    """The reason for which the mod refuses, as the server reads it."""
+    reply = mod(message, context or client(), app)
+    assert reply.has_error()
+    # To the server that asked, at once: not to the app's own message.
+    assert reply.metadata.dst_node_id == message.metadata.src_node_id
+    assert reply.metadata.reply_to_message_id == message.metadata.message_id
+    return reply.error.reason
+
+
+def never(message, context):
+    raise AssertionError("must not train")
+
+
+def test_a_reply_holds_the_payload_and_nothing_else(mechanism):
+    reply = PrivQuantMod(2.0)(ask(mechanism), client(), train)
+    assert sorted(reply.content) == ["privquant-reply", "privquant-update"]
+    read = Reply.from_content(reply.content)
+    assert (read.round, read.simulated, dict(read.metrics)) == (1, False, {})
+    assert len(read.payload) == 16 + math.ceil(DIMENSION * 2 / 8)
+
+
+def test_secure_codes_differ_and_seeded_codes_do_not(mechanism):
+    def payload(mod, context=None):
+        return Reply.from_content(mod(ask(mechanism), context or client(), train).content).payload
+
+    assert payload(PrivQuantMod(2.0)) != payload(PrivQuantMod(2.0))
+    assert payload(PrivQuantMod(2.0, seed=3)) == payload(PrivQuantMod(2.0, seed=3))
+    assert payload(PrivQuantMod(2.0, seed=3)) != payload(PrivQuantMod(2.0, seed=4))
+    other = client({"partition-id": 1})
+    assert payload(PrivQuantMod(2.0, seed=3)) != payload(PrivQuantMod(2.0, seed=3), other)
+    from_context = PrivQuantMod(2.0, seed=lambda context: context.run_config.get("seed"))
+    assert payload(from_context) != payload(from_context)
+
+
+def test_a_mechanism_above_the_clients_limit_is_refused_before_training(mechanism):
+    assert "above this client's max_epsilon 1" in refused(PrivQuantMod(1.0), ask(mechanism), app=never)
+
+
+def test_a_delta_above_the_clients_limit_is_refused():
+    gaussian = pq.design("discrete_gaussian", epsilon=1.0, delta=1e-6)
+    assert "above this client's max_delta 0" in refused(PrivQuantMod(2.0), ask(gaussian), app=never)
+    assert PrivQuantMod(2.0, max_delta=1e-5)(ask(gaussian), client(), train).has_content()
+
+
+def test_no_protection_needs_an_infinite_limit():
+    assert "max_epsilon" in refused(PrivQuantMod(100.0), ask(pq.design("none")), app=never)
+
+
+@pytest.mark.parametrize("key", ["privquant-max-epsilon", "privquant-budget"])
+@pytest.mark.parametrize("limit", [0.5, "0.5"])
+def test_the_nodes_own_configuration_tightens_the_limits(mechanism, key, limit):
+    context = client({"partition-id": 0, key: limit})
+    assert "0.5" in refused(PrivQuantMod(10.0), ask(mechanism), context, never)
+
+
+def test_a_limit_that_cannot_be_read_is_refused_rather_than_ignored(mechanism):
+    context = client({"partition-id": 0, "privquant-budget": "much"})
+    assert "privquant-budget" in refused(PrivQuantMod(10.0), ask(mechanism), context, never)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"version": None}, "wrap its strategy in PrivQuantStrategy"),
+        ({"version": 2}, "protocol version 2 is not 1"),
+        ({"version": True}, "protocol version True is not 1"),
+        ({"version": "1"}, "protocol version '1' is not 1"),
+        ({"round": None}, "privquant-round"),
+        ({"round": -1}, "round: -1"),
+        ({"round": True}, "privquant-round"),
+        ({"clip": None}, "privquant-clip"),
+        ({"clip": 0.0}, "clip: 0.0"),
+        ({"clip": math.nan}, "clip: nan"),
+        ({"clip": "wide"}, "privquant-clip: str"),
+        ({"l2_clip": math.inf}, "l2_clip: inf"),
+        ({"rotation_seed": 0.5}, "privquant-rotation-seed"),
+        ({"mechanism": None}, "privquant-mechanism"),
+        ({"mechanism": b""}, "too few"),
+        ({"mechanism": b"PQMECH" + bytes(100)}, "version 0"),
+        ({"report_clipping": 1}, "privquant-report-clipping"),
+    ],
+)
+def test_malformed_requests_are_refused_with_the_reason(mechanism, changes, reason):
+    assert reason in refused(PrivQuantMod(10.0), ask(mechanism, **changes), app=never)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon": (0.5).hex()},
+        {"epsilon": math.nan.hex() if hasattr(math.nan, "hex") else "nan"},
+        {"kind": "none", "epsilon": (0.5).hex()},
+        {"kind": "unheard-of"},
+        {"levels": 1 << 40},
+        {"rows": -1},
+        {"step": "0x1.8p+2000"},
+    ],
+)
+def test_forged_mechanisms_are_refused(mechanism, changes):
+    # Signed by a right checksum: only certifying the table itself can tell.
+    assert "CertificationError" in refused(PrivQuantMod(2.0), ask(forged(mechanism, **changes)), app=never)
+
+
+def test_a_forged_name_does_not_send_the_update_in_the_clear(mechanism):
+    reply = PrivQuantMod(2.0)(ask(forged(mechanism, name="none")), client(), train)
+    assert len(Reply.from_content(reply.content).payload) == 16 + math.ceil(DIMENSION * 2 / 8)
+
+
+def broken(change):
+    def app(message, context):
+        arrays = as_arrays(message.content["arrays"])
+        return Message(
+            RecordDict({"arrays": as_record(change(arrays)), "m": MetricRecord()}), reply_to=message
+        )
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda arrays: {**arrays, "weight": np.full((6, 4), np.nan, np.float32)}, "not finite"),
+        (lambda arrays: {**arrays, "scale": np.array(np.inf, np.float32)}, "not finite"),
+        (lambda arrays: {**arrays, "weight": np.zeros((4, 6), np.float32)}, "shape"),
+        (lambda arrays: {**arrays, "weight": np.zeros((6, 4), np.int64)}, "expected floats"),
+        (lambda arrays: {"weight": arrays["weight"]}, "missing"),
+        (lambda arrays: {**arrays, "more": np.zeros(3)}, "not known"),
+        (lambda arrays: dict(reversed(arrays.items())), "in another order"),
+    ],
+)
+def test_updates_that_do_not_fit_are_refused_and_spend_nothing(mechanism, change, reason):
+    context = client()
+    assert reason in refused(PrivQuantMod(2.0), ask(mechanism), context, broken(change))
+    assert RECORD_LEDGER not in context.state
+
+
+@pytest.mark.parametrize("records", [{}, {"a": ArrayRecord(), "b": ArrayRecord()}])
+def test_an_app_must_reply_with_one_record_of_arrays(mechanism, records):
+    def app(message, context):
+        return Message(RecordDict({**records, "m": MetricRecord()}), reply_to=message)
+
+    assert f"{len(records)} ArrayRecords from the app" in refused(PrivQuantMod(2.0), ask(mechanism), app=app)
+
+
+def test_an_app_that_empties_what_it_received_does_no_harm(mechanism):
+    def app(message, context):
+        record = message.content["arrays"]
+        names = list(record)
+        arrays = dict(zip(names, record.to_numpy_ndarrays(keep_input=False), strict=True))
+        return Message(RecordDict({"arrays": as_record(arrays), "m": MetricRecord()}), reply_to=message)
+
+    assert PrivQuantMod(2.0)(ask(mechanism), client(), app).has_content()
+
+
+def test_a_batch_norm_counter_may_change(mechanism):
+    def app(message, context):
+        arrays = as_arrays(message.content["arrays"])
+        return Message(RecordDict({"arrays": as_record({**arrays, "steps": np.array(99)})}), reply_to=message)
+
+    assert PrivQuantMod(2.0)(ask(mechanism), client(), app).has_content()
+
+
+def test_the_ledger_can_be_counted_again(mechanism):
+    context = client()
+    mod = PrivQuantMod(2.0)
+    for number in (1, 2, 5):
+        assert mod(ask(mechanism, number), context, train).has_content()
+    with open_ledger(None, context) as ledger:
+        assert [(each.round, each.dimension) for each in ledger.ledger.releases] == [
+            (1, DIMENSION), (2, DIMENSION), (5, DIMENSION)
+        ]  # fmt: skip
+        assert ledger.ledger.epsilon == pytest.approx(3 * DIMENSION * mechanism.epsilon)
+        ((name, blob),) = ledger.mechanisms.items()
+        assert ledger.ledger.releases[0].mechanism == name
+        assert pq.Mechanism.from_bytes(blob).epsilon == mechanism.epsilon
+
+
+def test_the_budget_is_used_up_and_not_exceeded(mechanism):
+    context = client()
+    mod = PrivQuantMod(2.0, budget=2.5 * DIMENSION * mechanism.epsilon)
+    assert [mod(ask(mechanism, number), context, train).has_content() for number in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert "exceeds the budget" in refused(mod, ask(mechanism, 9), context, never)
+
+
+def test_a_damaged_ledger_stops_everything(mechanism):
+    context = client()
+    context.state[RECORD_LEDGER] = ConfigRecord({"who knows": "what"})
+    assert "what was spent is not known" in refused(PrivQuantMod(2.0, 1e9), ask(mechanism), context, never)
+    assert "what was spent is not known" in refused(PrivQuantMod(2.0), ask(mechanism), context)
+
+
+def test_a_ledger_file_outlives_the_clients_state(mechanism, tmp_path):
+    path = tmp_path / "ledgers" / "client.json"
+    mod = PrivQuantMod(2.0, budget=2 * DIMENSION * mechanism.epsilon, ledger_file=path)
+    # A new state each time: a new run, or a SuperNode that was restarted.
+    assert [mod(ask(mechanism, 1), client(), train).has_content() for _ in range(3)] == [True, True, False]
+    assert len(json.loads(path.read_text())["releases"]) == 1
+    path.write_text("{")
+    assert "cannot be read" in refused(mod, ask(mechanism), client(), never)
+
+
+def _spend(path, blob, count):
+    mod = PrivQuantMod(2.0, budget=10 * DIMENSION * 2.0, ledger_file=path)
+    return sum(mod(ask(blob), client(), train).has_content() for _ in range(count))
+
+
+def test_processes_that_share_a_ledger_file_share_its_budget(mechanism, tmp_path):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        spent = pool.starmap(_spend, [(tmp_path / "ledger", mechanism.to_bytes(), 8)] * 2)
+    assert sum(spent) == 10
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_epsilon": 0.0},
+        {"max_epsilon": math.nan},
+        {"max_epsilon": 1.0, "max_delta": 1.0},
+        {"max_epsilon": 1.0, "budget": -1.0},
+        {"max_epsilon": 1.0, "budget": math.nan},
+        {"max_epsilon": 1.0, "metrics": "loss"},
+        {"max_epsilon": 1.0, "threads": 0},
+    ],
+)
+def test_limits_out_of_range_are_refused_at_once(arguments):
+    with pytest.raises(InvalidSpecError):
+        PrivQuantMod(**arguments)
+
+
+def test_budgets_are_counted_exactly():
+    # Ten times 0.1 in floating point is not 1; a budget of 1 must hold ten of these, and not eleven.
+    release = Release(1, "m", 0.1, 0.0, 1)
+    ledger = Ledger([release] * 9)
+    with pytest.raises(pq.BudgetExhaustedError):
+        # The double 0.1 is a little above a tenth, so that ten of them are above 1.
+        ledger.check(release, Budget(1.0))
+    ledger.check(release, Budget(math.nextafter(1.0, 2.0)))
+    assert Ledger.from_dict(ledger.to_dict()).releases == ledger.releases

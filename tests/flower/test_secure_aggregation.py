@@ -1,0 +1,163 @@
+"""Secure aggregation over Flower: the same model to the last bit, whoever leaves and whenever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
+
+import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import (
+    NoUsableReplyError,
+    PrivQuantMod,
+    PrivQuantStrategy,
+    SecureAggregationMod,
+    SecureAggregationStrategy,
+)
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.secagg import ClientRound, Stage
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+CLIENTS, ROUNDS = 8, 3
+STAGES = ("advertise", "share", "train", "unmask")
+
+
+def mechanism(name: str = "optm", **parameters: Any) -> Any:
+    return pq.design(name, **({"epsilon": 2.0} | parameters))
+
+
+class Leaves:
+    """The outermost mod of a client that is lost at one stage of one round."""
+
+    def __init__(self, stage: str | None, clients: set[int], only_round: int | None = None) -> None:
+        self.stage, self.clients, self.only_round = stage, clients, only_round
+
+    def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
+        record = message.content.get("secagg")
+        stage = record["secagg-stage"] if isinstance(record, ConfigRecord) else "train"
+        number = int(message.metadata.group_id or message.content["config"]["server-round"])
+        this_round = self.only_round is None or number == self.only_round
+        if stage == self.stage and this_round and int(context.node_config["partition-id"]) in self.clients:
+            raise ConnectionError("gone")
+        return call_next(message, context)
+
+
+def run(
+    secure: bool,
+    leaves: Leaves | None = None,
+    encoder: Any = None,
+    inner: Strategy | None = None,
+    wrap_server: bool = True,
+    contexts: list[Context] | None = None,
+    **options: Any,
+) -> np.ndarray:
+    client, server = ClientApp(), ServerApp()
+    mods: list[Any] = [leaves or Leaves(None, set())]
+    mods += [SecureAggregationMod()] if secure else []
+    mods.append(PrivQuantMod(max_epsilon=10.0, max_delta=1e-3, seed=5))
+
+    @client.train(mods=mods)
+    def train(message: Message, context: Context) -> Message:
+        if contexts is not None:
+            contexts.append(context)
+        shift = np.float32(0.01 * (int(context.node_config["partition-id"]) - 3))
+        trained = {
+            name: Array(np.asarray(each.numpy() + shift)) for name, each in message.content["arrays"].items()
+        }
+        content = {"arrays": ArrayRecord(trained), "metrics": MetricRecord({"num-examples": 3})}
+        return Message(RecordDict(content), reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy: Any = PrivQuantStrategy(
+            inner or FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
+            mechanism=encoder or mechanism(),
+            clip=0.1,
+            sum_codes=True,
+            max_failed_rounds=options.pop("max_failed_rounds", 0),
+        )
+        if secure and wrap_server:
+            strategy = SecureAggregationStrategy(strategy, **options)
+        initial = {"weight": np.zeros((20, 17), np.float32), "bias": np.zeros((), np.float32)}
+        start = ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()})
+        context.state["arrays"] = strategy.start(grid, start, num_rounds=ROUNDS).arrays
+
+    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
+    return np.concatenate([each.numpy().ravel() for each in result.arrays.values()])
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        mechanism(),
+        mechanism("one_bit"),
+        mechanism("rqm", levels=5),
+        mechanism("discrete_laplace", num_clients=CLIENTS),
+        mechanism("skellam", num_clients=CLIENTS),
+    ],
+    ids=lambda each: each.name,
+)
+def test_the_model_is_the_same_to_the_last_bit(encoder: Any) -> None:
+    plain = run(secure=False, encoder=encoder)
+    assert np.array_equal(run(secure=True, encoder=encoder), plain)
+    assert np.abs(plain).max() > 0
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_clients_lost_at_any_stage(stage: str) -> None:
+    leaves = Leaves(stage, {2})
+    secure = run(secure=True, leaves=leaves)
+    # Whoever leaves before its input is in is not in the sum; who leaves at the end is.
+    lost_from_sum = Leaves(None if stage == "unmask" else "train", {2})
+    assert np.array_equal(secure, run(secure=False, leaves=lost_from_sum))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_too_many_lost_ends_the_round_and_not_the_run(stage: str) -> None:
+    leaves = Leaves(stage, set(range(7)), only_round=2)
+    secure = run(secure=True, leaves=leaves, max_failed_rounds=1)
+    skipped = run(secure=False, leaves=Leaves("train", set(range(8)), only_round=2), max_failed_rounds=1)
+    assert np.array_equal(secure, skipped)
+
+
+def test_without_enough_clients_the_run_stops_with_the_reason() -> None:
+    with pytest.raises(NoUsableReplyError):
+        run(secure=True, leaves=Leaves("share", set(range(8))))
+
+
+@pytest.mark.parametrize("inner", [FedMedian, Krum])
+def test_strategies_that_need_single_updates_are_refused(inner: Any) -> None:
+    with pytest.raises(InvalidSpecError, match="compares single updates"):
+        SecureAggregationStrategy(PrivQuantStrategy(inner(), mechanism=mechanism(), clip=0.1))
+
+
+def test_only_privquant_can_be_wrapped() -> None:
+    with pytest.raises(InvalidSpecError, match="expected a PrivQuantStrategy"):
+        SecureAggregationStrategy(FedAvg())  # type: ignore[arg-type]
+
+
+def test_mechanisms_without_integers_are_refused() -> None:
+    with pytest.raises(InvalidSpecError, match="gives no integers"):
+        run(secure=True, encoder=mechanism("laplace"))
+
+
+def test_a_server_cannot_turn_it_off() -> None:
+    """Negative control: the same clients refuse a server that asks for updates in the clear."""
+    with pytest.raises(NoUsableReplyError):
+        run(secure=True, wrap_server=False)
+
+
+def test_nothing_secret_is_left_when_the_round_is_over() -> None:
+    contexts: list[Context] = []
+    run(secure=True, contexts=contexts)
+    assert len(contexts) == CLIENTS * ROUNDS
+    for context in contexts:
+        state = ClientRound.from_bytes(context.state["privquant-secagg"]["secagg-data"])
+        assert state.stage == Stage.ENDED

@@ -1,0 +1,301 @@
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedTrimmedAvg,
+    FedYogi,
+    Krum,
+    MultiKrum,
+)
+
+import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.engines.inline import InlineGrid
+from fl_privquant.flower.engines.internals import server_identity
+from fl_privquant.flower.protocol import METRIC_CLIPPED
+from tests.flower.apps import (
+    CLIP,
+    SEED,
+    as_arrays,
+    as_record,
+    assert_same_arrays,
+    client_app,
+    expected_model,
+    fedavg,
+    initial_arrays,
+    server_app,
+)
+
+
+def run(strategy, client=None, num_clients=4, threads=1, **options):
+    server = server_app(lambda: strategy, **options)
+    return InlineEngine(threads).run(server, client or client_app(), Federation(num_clients)), server
+
+
+def test_the_model_is_the_mean_of_the_decoded_updates(mechanism):
+    result, _ = run(PrivQuantStrategy(fedavg(), mechanism, CLIP))
+    assert_same_arrays(as_arrays(result.arrays), expected_model(mechanism, range(4)))
+
+
+@pytest.mark.parametrize("options", [{"l2_clip": 0.1}, {"rotate": True}, {"l2_clip": 0.1, "rotate": True}])
+def test_stages_run_on_both_sides(mechanism, options):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, **options)
+    result, _ = run(strategy)
+    seed = strategy.request(1).rotation_seed
+    expected = expected_model(mechanism, range(4), l2_clip=options.get("l2_clip"), rotation_seed=seed)
+    assert_same_arrays(as_arrays(result.arrays), expected)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_with_none_the_result_is_plain_fedavg_bit_for_bit(threads):
+    # Uniform weights on the plain side too: every client has 7 examples.
+    plain, _ = run(fedavg(), client_app(mods=[], num_examples=lambda _: 7), 5, threads, num_rounds=3)
+    mods = [PrivQuantMod(max_epsilon=math.inf)]
+    private, _ = run(
+        PrivQuantStrategy(fedavg(), pq.design("none"), 1.0), client_app(mods), 5, threads, num_rounds=3
+    )
+    for name in ("weight", "scale"):
+        assert as_arrays(private.arrays)[name].tobytes() == as_arrays(plain.arrays)[name].tobytes()
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        fedavg(),
+        fedavg(FedProx, proximal_mu=0.1),
+        fedavg(FedAvgM, server_momentum=0.9),
+        fedavg(FedAdam),
+        fedavg(FedYogi),
+        fedavg(FedAdagrad),
+        fedavg(FedMedian),
+        fedavg(FedTrimmedAvg, beta=0.2),
+        fedavg(Krum, num_malicious_nodes=1),
+        fedavg(MultiKrum, num_malicious_nodes=1, num_nodes_to_select=2),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_it_wraps_any_strategy(mechanism, strategy):
+    result, _ = run(PrivQuantStrategy(strategy, mechanism, CLIP), num_clients=5, num_rounds=3)
+    arrays, initial = as_arrays(result.arrays), initial_arrays()
+    assert np.isfinite(arrays["weight"]).all()
+    assert not np.array_equal(arrays["weight"], initial["weight"])
+    assert {name: each.dtype for name, each in arrays.items()} == {
+        name: each.dtype for name, each in initial.items()
+    }
+    # A counter is no part of an update: neither averaged nor turned into a fraction.
+    assert arrays["steps"] == 3
+
+
+def test_weights_are_uniform_whatever_clients_say(mechanism):
+    # One client claims nearly all examples, and is weighed like the others.
+    heavy, _ = run(
+        PrivQuantStrategy(fedavg(), mechanism, CLIP),
+        client_app(num_examples=lambda p: 10**6 if p == 0 else 1),
+    )
+    assert_same_arrays(as_arrays(heavy.arrays), expected_model(mechanism, range(4)))
+
+
+def test_only_listed_metrics_pass(mechanism):
+    client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, metrics=["loss"])])
+    _, server = run(PrivQuantStrategy(fedavg(), mechanism, CLIP), client)
+    assert dict(server.result.train_metrics_clientapp[1]) == {"loss": pytest.approx(2.0)}
+
+
+def test_no_metric_passes_by_default(mechanism):
+    _, server = run(PrivQuantStrategy(fedavg(), mechanism, CLIP))
+    assert dict(server.result.train_metrics_clientapp[1]) == {}
+
+
+@pytest.mark.parametrize(("asked", "allowed"), [(False, False), (True, False), (False, True), (True, True)])
+def test_the_clipped_share_is_reported_only_if_both_sides_agree(mechanism, asked, allowed):
+    client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, report_clipping=allowed)])
+    _, server = run(PrivQuantStrategy(fedavg(), mechanism, 0.01, report_clipping=asked), client)
+    metrics = dict(server.result.train_metrics_clientapp[1])
+    assert (METRIC_CLIPPED in metrics) == (asked and allowed)
+    if asked and allowed:
+        assert 0.5 < metrics[METRIC_CLIPPED] < 1.0
+
+
+def test_mechanism_and_clip_can_be_functions_of_the_round(mechanism):
+    other = pq.design("one_bit", epsilon=2.0)
+    strategy = PrivQuantStrategy(
+        fedavg(), lambda number: mechanism if number == 1 else other, lambda number: CLIP / number
+    )
+    result, _ = run(strategy, num_rounds=2)
+    first = expected_model(mechanism, range(4))
+    assert_same_arrays(
+        as_arrays(result.arrays), expected_model(other, range(4), server_round=2, arrays=first, clip=CLIP / 2)
+    )
+    assert [(each.round, each.mechanism) for each in strategy.ledger.releases] == [
+        (1, strategy.request(1).fingerprint),
+        (2, strategy.request(2).fingerprint),
+    ]
+
+
+def test_mechanism_and_clip_can_be_set_between_rounds(mechanism):
+    other = pq.design("one_bit", epsilon=2.0)
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+
+    def change(server_round, arrays):
+        if server_round == 1:
+            strategy.mechanism, strategy.clip = other, CLIP / 2
+
+    result, _ = run(strategy, num_rounds=2, evaluate_fn=change)
+    first = expected_model(mechanism, range(4))
+    assert_same_arrays(
+        as_arrays(result.arrays), expected_model(other, range(4), server_round=2, arrays=first, clip=CLIP / 2)
+    )
+
+
+def test_the_summary_says_what_is_promised(mechanism, flower_log):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, rotate=True)
+    run(strategy)
+    for text in (
+        "optm: 4 levels",
+        "Bits per coordinate: 2",
+        "coordinates 0.2",
+        "randomized Hadamard",
+        "Client weights: uniform ('num-examples' is replaced by 1)",
+        "one coordinate release, local view: epsilon 2",
+        "one client's update (25 coordinates), one round, local view: epsilon 50",
+        "Wrapped strategy: FedAvg",
+    ):
+        assert text in flower_log.text, text
+    flower_log.lines.clear()
+    strategy.summary()
+    assert "privacy is simulated" in flower_log.text
+
+
+def test_secure_clients_are_not_called_simulated(mechanism, flower_log):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    run(strategy, client_app(mods=[PrivQuantMod(max_epsilon=10.0)]))
+    strategy.summary()
+    assert "simulated" not in flower_log.text
+
+
+def test_no_protection_is_called_by_its_name(flower_log):
+    run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0), client_app([PrivQuantMod(max_epsilon=math.inf)]))
+    assert "does not protect updates (epsilon is infinite)" in flower_log.text
+
+
+def test_a_sum_of_codes_aggregates_like_the_payloads(mechanism):
+    # What a secure-aggregation layer does: it takes codes from the replies, and hands over their sum.
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    grid = InlineGrid(client_app(), Federation(4))
+    arrays = as_record(initial_arrays())
+    with server_identity(1):
+        replies = grid.send_and_receive(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+        payloads = [each.content["privquant-update"]["payload"].data for each in replies]
+        total = np.sum([strategy.codec.codes(each) for each in payloads], axis=0)
+        found, _ = strategy.aggregate_sum(1, total, 4)
+    expected = expected_model(mechanism, range(4))
+    for name in ("weight", "scale"):
+        np.testing.assert_allclose(as_arrays(found)[name], expected[name], rtol=0, atol=1e-6)
+
+
+def test_evaluation_passes_through(mechanism):
+    strategy = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
+    _, server = run(PrivQuantStrategy(strategy, mechanism, CLIP))
+    assert dict(server.result.evaluate_metrics_clientapp[1]) == {"accuracy": 0.5}
+
+
+def test_a_mod_for_the_whole_app_leaves_evaluation_alone(mechanism):
+    from flwr.app import Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp(mods=[PrivQuantMod(max_epsilon=10.0, seed=SEED)])
+
+    @app.evaluate()
+    def evaluate(message, context):
+        return Message(
+            RecordDict({"metrics": MetricRecord({"num-examples": 1, "accuracy": 1.0})}), reply_to=message
+        )
+
+    @app.train()
+    def train(message, context):
+        return Message(
+            RecordDict({"arrays": message.content["arrays"], "metrics": MetricRecord()}), reply_to=message
+        )
+
+    strategy = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
+    _, server = run(PrivQuantStrategy(strategy, mechanism, CLIP), app)
+    assert dict(server.result.evaluate_metrics_clientapp[1]) == {"accuracy": 1.0}
+
+
+def test_a_round_without_a_usable_reply_is_never_silent(mechanism, flower_log):
+    def fails(arrays, partition, server_round):
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(NoUsableReplyError, match="round 1 has no usable reply"):
+        run(PrivQuantStrategy(fedavg(), mechanism, CLIP), client_app(train_with=fails))
+    assert flower_log.text.count("out of memory") == 4
+
+
+def test_failed_rounds_are_tolerated_up_to_the_limit(mechanism, flower_log):
+    def fails_at_first(arrays, partition, server_round):
+        if server_round < 3:
+            raise RuntimeError("not yet")
+        return arrays
+
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=2)
+    run(strategy, client_app(train_with=fails_at_first), num_rounds=3)
+    assert strategy.failed_rounds == 0
+    assert "round 2 in a row" in flower_log.text
+    with pytest.raises(NoUsableReplyError):
+        run(
+            PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=1),
+            client_app(train_with=fails_at_first),
+            num_rounds=3,
+        )
+
+
+def test_a_model_without_floats_is_refused(mechanism):
+    with pytest.raises(InvalidSpecError, match="nothing to encode"):
+        run(PrivQuantStrategy(fedavg(), mechanism, CLIP), initial={"steps": np.array(3)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"strategy": "FedAvg"}, "strategy"),
+        ({"mechanism": "optm"}, "mechanism"),
+        ({"clip": 0.0}, "clip"),
+        ({"clip": math.nan}, "clip"),
+        ({"l2_clip": -1.0}, "l2_clip"),
+        ({"max_failed_rounds": -1}, "max_failed_rounds"),
+        ({"rotation_seed": -1}, "rotation_seed"),
+    ],
+)
+def test_settings_out_of_range_are_refused_at_once(mechanism, arguments, match):
+    with pytest.raises(InvalidSpecError, match=match):
+        PrivQuantStrategy(**{"strategy": fedavg(), "mechanism": mechanism, "clip": CLIP, **arguments})
+
+
+def test_the_callers_config_is_left_alone(mechanism):
+    config = ConfigRecord({"mine": 1})
+    run(PrivQuantStrategy(fedavg(), mechanism, CLIP), train_config=config)
+    assert dict(config) == {"mine": 1}
+
+
+def test_arrays_that_were_decoded_are_ordinary_arrays():
+    from fl_privquant.flower.arrays import DecodedArray, read_array
+
+    values = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    array = DecodedArray(values.copy, values.dtype, values.shape)
+    assert (array.dtype, array.shape, array.stype) == ("float32", (2, 3), "numpy.ndarray")
+    assert array.data == Array(values).data
+    copied = array.numpy()
+    copied[:] = 0.0
+    np.testing.assert_array_equal(read_array(array), values)
+    record = ArrayRecord({"x": array})
+    np.testing.assert_array_equal(record.to_numpy_ndarrays()[0], values)

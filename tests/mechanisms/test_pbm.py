@@ -1,0 +1,128 @@
+"""PBM: the exact binomial law, local and aggregate privacy, both ways of tuning, forgery, bad input."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fl_privquant as pq
+from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.mechanisms.pbm import PbmMechanism, aggregate_renyi
+
+
+@pytest.mark.parametrize("levels", [2, 4, 16, 256])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+def test_theta_uses_up_epsilon(levels: int, epsilon: float) -> None:
+    mechanism = pq.design("pbm", epsilon=epsilon, levels=levels)
+    assert mechanism.theta == pytest.approx(math.tanh(epsilon / (2 * (levels - 1))) / 2, rel=1e-4)
+    assert epsilon * (1 - 1e-4) < mechanism.epsilon <= epsilon
+    assert mechanism.law.epsilon == pytest.approx(mechanism.epsilon, rel=1e-6)
+
+
+def test_codes_are_binomial() -> None:
+    """A chi-square test at 1e-6, and with it one trial too few must fail."""
+    mechanism = pq.design("pbm", theta=0.3, levels=6)
+    x, draws = 0.4, 200_000
+    codes = mechanism.encode(np.full(draws, x), rng=pq.RandomStream.seeded(7))
+    seen = np.bincount(codes, minlength=6)
+    success = 0.5 + mechanism.theta * x
+    assert stats.chisquare(seen, draws * stats.binom.pmf(np.arange(6), 5, success)).pvalue > 1e-6
+    assert mechanism.pmf(x)[0] == pytest.approx(stats.binom.pmf(np.arange(6), 5, success))
+    wrong = draws * stats.binom.pmf(np.arange(6), 4, success) + 1e-9
+    assert stats.chisquare(seen, wrong * seen.sum() / wrong.sum()).pvalue < 1e-6
+
+
+def test_errors_are_those_of_its_law() -> None:
+    mechanism = pq.design("pbm", theta=0.25, levels=16)
+    samples = np.random.default_rng(0).normal(0.2, 0.3, 200)
+    for density in (None, samples):
+        # The law dithers between its 129 inputs, which adds a little.
+        assert 0.0 <= mechanism.law.mse(density) - mechanism.mse(density) < 1e-4
+        assert mechanism.mae(density) == pytest.approx(mechanism.law.mae(density), abs=1e-4)
+    assert mechanism.law.max_bias < 1e-12
+
+
+def brute_force(trials: int, theta: float, num_clients: int, order: float, inputs: list[float]) -> float:
+    """Largest divergence over all choices of everyone's inputs among the given ones."""
+    worst = 0.0
+    for others in itertools.combinations_with_replacement(inputs, num_clients - 1):
+        for x, y in itertools.permutations(inputs, 2):
+            laws = []
+            for own in (x, y):
+                law = np.ones(1)
+                for each in (own, *others):
+                    bits = stats.binom.pmf(np.arange(trials + 1), trials, 0.5 + theta * each)
+                    law = np.convolve(law, bits)
+                laws.append(law)
+            total = (laws[0] ** order * laws[1] ** (1 - order)).sum()
+            worst = max(worst, math.log(total) / (order - 1))
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("trials", "theta", "num_clients", "order"),
+    [(1, 0.25, 4, 2.0), (3, 0.1, 3, 1.5), (2, 0.4, 4, 8.0), (5, 0.2, 2, 32.0), (3, 0.2, 1, 2.0)],
+)
+def test_the_sum_of_clients(trials: int, theta: float, num_clients: int, order: float) -> None:
+    exact = brute_force(trials, theta, num_clients, order, [-1.0, -0.4, 0.0, 0.7, 1.0])
+    bound = aggregate_renyi(trials, theta, num_clients, order)
+    assert exact <= bound <= exact * (1 + 1e-6)
+
+
+def test_a_crowd_hides_more() -> None:
+    found = [aggregate_renyi(15, 0.25, count, 2.0) for count in (1, 3, 10, 100)]
+    assert found == sorted(found, reverse=True)
+    # As many clients see as little as the central limit lets them: order * (2 theta trials)^2 / (2 variance).
+    normal = 2.0 * (2 * 0.25 * 15) ** 2 / (2 * 100 * 15 * 0.1875)
+    assert found[-1] == pytest.approx(normal, rel=0.02)
+
+
+@pytest.mark.parametrize(("order", "num_clients", "renyi"), [(2.0, 1, 0.1), (2.0, 30, 0.01), (8.0, 10, 0.5)])
+def test_theta_for_a_target_of_the_sum(order: float, num_clients: int, renyi: float) -> None:
+    mechanism = pq.design("pbm", levels=8, renyi=renyi, num_clients=num_clients, order=order)
+    reached = mechanism.aggregate_renyi(num_clients, order)
+    assert renyi * 0.999 < reached <= renyi
+    alone = pq.design("pbm", levels=8, epsilon=mechanism.epsilon)
+    assert alone.theta == pytest.approx(mechanism.theta, rel=1e-5)
+
+
+def test_forged_claims_raise() -> None:
+    mechanism = pq.design("pbm", epsilon=1.0)
+    forged = PbmMechanism(mechanism.name, mechanism.trials, mechanism.rare, mechanism.epsilon)
+    object.__setattr__(forged, "claimed_epsilon", mechanism.epsilon * 0.999999)
+    with pytest.raises(CertificationError, match="above the claimed"):
+        pq.Mechanism.from_bytes(forged.to_bytes())
+    for trials, rare in ((15, 0), (15, 1 << 31), (0, 5), (1 << 17, 5)):
+        object.__setattr__(forged, "trials", trials)
+        object.__setattr__(forged, "rare", rare)
+        with pytest.raises(CertificationError):
+            pq.Mechanism.from_bytes(forged.to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({}, "epsilon, theta, renyi: give exactly one of them, not none"),
+        ({"epsilon": 1.0, "theta": 0.1}, "not epsilon and theta"),
+        ({"theta": 0.5}, "theta: 0.5"),
+        ({"renyi": 0.1}, "num_clients: give"),
+        ({"renyi": -1.0, "num_clients": 5}, "renyi: -1"),
+        ({"renyi": 0.1, "num_clients": 0}, "num_clients: 0"),
+        ({"renyi": 0.1, "num_clients": 10**6}, "lower levels, or give fewer clients"),
+        ({"renyi": 0.1, "num_clients": 5, "order": 1.0}, "order: 1.0"),
+        ({"epsilon": 1e-8, "levels": 256}, "too small for 255 trials"),
+    ],
+)
+def test_bad_input(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpecError, match=message):
+        pq.design("pbm", **parameters)
+
+
+def test_a_target_below_32_bits_is_infeasible() -> None:
+    with pytest.raises(InfeasibleDesignError, match="too small"):
+        pq.design("pbm", renyi=1e-25, num_clients=2, levels=4)

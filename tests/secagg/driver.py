@@ -1,0 +1,155 @@
+"""One round in one process: every message passes through here, and can be lost or changed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
+from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, SecureSum, ServerRound
+
+SESSION = bytes(range(16))
+
+Wire = Callable[[str, int, bytes], bytes]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Clients that are lost just before they send the message of a stage."""
+
+    advertise: Collection[int] = ()
+    share: Collection[int] = ()
+    mask: Collection[int] = ()
+    unmask: Collection[int] = ()
+
+
+@dataclass
+class Round:
+    """A round as it runs: the two sides, and what went over the wire."""
+
+    server: ServerRound
+    inputs: Mapping[int, np.ndarray]
+    policies: Mapping[int, ClientPolicy]
+    wire: Wire = lambda kind, client, data: data
+    restore: bool = True
+    clients: dict[int, ClientRound] = field(default_factory=dict)
+    refusals: dict[int, str] = field(default_factory=dict)
+    sent: dict[str, dict[int, bytes]] = field(default_factory=dict)
+
+    def client(self, i: int) -> ClientRound:
+        """The client's state, after it was stored and restored as a Flower client's would be."""
+        if self.restore:
+            self.clients[i] = ClientRound.from_bytes(self.clients[i].to_bytes(), self.policies[i])
+        return self.clients[i]
+
+    def stage(
+        self,
+        request_kind: str,
+        requests: Mapping[int, bytes],
+        lost: Collection[int],
+        answer: Callable[[int, bytes], bytes],
+        reply_kind: str,
+        receive: Callable[[int, bytes], bool],
+    ) -> None:
+        for i, request in requests.items():
+            self.sent.setdefault(request_kind, {})[i] = request
+            if i in lost or i in self.refusals:
+                continue
+            try:
+                reply = answer(i, self.wire(request_kind, i, request))
+            except (SecureAggregationError, InvalidUpdateError) as error:
+                self.refusals[i] = str(error)
+                continue
+            self.sent.setdefault(reply_kind, {})[i] = reply
+            receive(i, self.wire(reply_kind, i, reply))
+
+    def advertise(self, lost: Collection[int] = ()) -> None:
+        def answer(i: int, request: bytes) -> bytes:
+            self.clients[i] = ClientRound.join(request, i, self.policies[i])
+            return self.client(i).advertise_keys()
+
+        invitations = dict.fromkeys(self.inputs, self.server.invitation())
+        receive = self.server.receive_advertisement
+        self.stage("Invitation", invitations, lost, answer, "KeyAdvertisement", receive)
+
+    def share(self, lost: Collection[int] = ()) -> None:
+        self.stage(
+            "Roster",
+            self.server.rosters(),
+            lost,
+            lambda i, request: self.client(i).share_keys(request),
+            "SealedShares",
+            self.server.receive_shares,
+        )
+
+    def mask(self, lost: Collection[int] = ()) -> None:
+        def answer(i: int, request: bytes) -> bytes:
+            self.client(i).accept_shares(request)
+            return self.client(i).mask(self.inputs[i])
+
+        deliveries = self.server.deliveries()
+        receive = self.server.receive_masked_input
+        self.stage("ShareDelivery", deliveries, lost, answer, "MaskedInput", receive)
+
+    def unmask(self, lost: Collection[int] = ()) -> None:
+        self.stage(
+            "UnmaskRequest",
+            self.server.unmask_requests(),
+            lost,
+            lambda i, request: self.client(i).unmask(request),
+            "UnmaskReply",
+            self.server.receive_unmask_reply,
+        )
+
+    def run(self, lost: Lost | None = None) -> SecureSum:
+        lost = Lost() if lost is None else lost
+        self.advertise(lost.advertise)
+        self.share(lost.share)
+        self.mask(lost.mask)
+        self.unmask(lost.unmask)
+        return self.server.finish()
+
+    def expected(self, survivors: Collection[int]) -> np.ndarray:
+        return sum((self.inputs[i].astype(np.int64) for i in survivors), np.int64(0))
+
+
+def open_round(
+    num_clients: int = 5,
+    dimension: int = 20,
+    *,
+    max_code: int | None = 15,
+    width: int | None = None,
+    graph: tuple[int, int] | None = None,
+    signed: bool = False,
+    seed: int = 0,
+    number: int = 1,
+    wire: Wire | None = None,
+    restore: bool = True,
+) -> Round:
+    """A round with ids that are no range, random inputs and (neighbours, threshold) if given."""
+    generator = np.random.default_rng(seed)
+    ids = [7 * i + 3 for i in range(num_clients)]
+    if width is None:
+        width = 12 if max_code is None else (num_clients * max_code).bit_length()
+    largest = (1 << width) - 1 if max_code is None else max_code
+    inputs = {i: generator.integers(0, largest, dimension, endpoint=True) for i in ids}
+    identities = {i: Ed25519PrivateKey.generate() for i in ids} if signed else {}
+    known = {i: key.public_key().public_bytes_raw() for i, key in identities.items()} if signed else None
+    config = RoundConfig(
+        SESSION,
+        number,
+        dimension,
+        width,
+        max_code,
+        num_neighbors=None if graph is None else graph[0],
+        threshold=None if graph is None else graph[1],
+        identities=known,
+    )
+    policies = {i: ClientPolicy(identity=identities.get(i), known_identities=known) for i in ids}
+    made = Round(ServerRound(config, ids), inputs, policies, restore=restore)
+    if wire is not None:
+        made.wire = wire
+    return made

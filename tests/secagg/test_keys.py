@@ -1,0 +1,102 @@
+"""Keys: known answers against the RFCs' definitions, and what a seal and a signature are bound to."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fl_privquant.errors import SecureAggregationError
+from fl_privquant.secagg import keys
+from fl_privquant.secagg.messages import Invitation, RoundId
+
+SALT = bytes(range(32))
+# RFC 7748, section 6.1: Bob's private key, Alice's public key, and the secret they share.
+BOB = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+BOB_PUBLIC = bytes.fromhex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
+ALICE_PUBLIC = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
+SHARED = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
+
+
+def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
+    """RFC 5869, for one block of output."""
+    extracted = hmac.new(salt, secret, hashlib.sha256).digest()
+    return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
+
+
+def test_derived_keys_are_hkdf_with_the_stated_info() -> None:
+    info = b"fl_privquant secagg v1\0self mask\0" + ALICE_PUBLIC
+    key = keys.derive(SHARED, SALT, keys.SELF_MASK, ALICE_PUBLIC)
+    assert key == hkdf(SHARED, SALT, info)
+    assert key.hex() == "eface095f2dd4f777ec7836c4558da79f200def3a9552234123d043b7fd5e09b"
+
+
+def test_agreed_keys_are_x25519_and_hkdf_with_the_public_keys_in_order() -> None:
+    private = X25519PrivateKey.from_private_bytes(BOB)
+    assert keys.public_key(BOB) == BOB_PUBLIC
+    key = keys.agree(private, BOB_PUBLIC, ALICE_PUBLIC, SALT, keys.PAIRWISE_MASK)
+    info = b"fl_privquant secagg v1\0pairwise mask\0" + ALICE_PUBLIC + BOB_PUBLIC
+    assert ALICE_PUBLIC < BOB_PUBLIC
+    assert key == hkdf(SHARED, SALT, info)
+    assert key.hex() == "a8f84771c056c80f6323c509118b22531bfd6aa30ec90ab6fc81e3899dacf7ab"
+
+
+def test_both_sides_agree_and_every_part_matters() -> None:
+    one, two = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+    first, second = one.public_key().public_bytes_raw(), two.public_key().public_bytes_raw()
+    key = keys.agree(one, first, second, SALT, keys.CHANNEL)
+    assert key == keys.agree(two, second, first, SALT, keys.CHANNEL)
+    assert key != keys.agree(one, first, second, SALT, keys.PAIRWISE_MASK)
+    assert key != keys.agree(one, first, second, SALT[::-1], keys.CHANNEL)
+
+
+def test_the_digest_of_a_round_is_fixed() -> None:
+    """All keys hang on it: session, number, clients, dimension, width, largest code, signed or not."""
+    invitation = Invitation(RoundId(bytes(range(16)), 7), 10, 1000, 8, 15, False)
+    assert invitation.to_bytes().hex() == (
+        "53410101000102030405060708090a0b0c0d0e0f07000000000000000a000000e803000000000000080f0000000000000000"
+    )
+    expected = hashlib.sha256(b"fl_privquant secagg v1\0" + invitation.to_bytes()).digest()
+    assert keys.digest(invitation.to_bytes()) == expected
+
+
+def test_a_point_of_small_order_is_no_key() -> None:
+    for public in (bytes(32), (1).to_bytes(32, "little")):
+        assert not keys.is_usable(public)
+        with pytest.raises(SecureAggregationError, match="usable"):
+            keys.agree(X25519PrivateKey.generate(), ALICE_PUBLIC, public, SALT, keys.CHANNEL)
+    assert keys.is_usable(ALICE_PUBLIC)
+
+
+def test_a_seal_opens_only_unchanged_with_its_key_and_context() -> None:
+    sealed = keys.seal(SALT, b"text", b"context")
+    assert len(sealed) == len(b"text") + keys.SEAL_BYTES
+    assert keys.unseal(SALT, sealed, b"context") == b"text"
+    assert keys.unseal(SALT[::-1], sealed, b"context") is None
+    assert keys.unseal(SALT, sealed, b"contexT") is None
+    for i in range(len(sealed)):
+        changed = bytearray(sealed)
+        changed[i] ^= 0x10
+        assert keys.unseal(SALT, bytes(changed), b"context") is None
+    assert keys.seal(SALT, b"text", b"context") != sealed
+
+
+def test_a_signature_is_bound_to_identity_round_and_body() -> None:
+    identity = Ed25519PrivateKey.generate()
+    public = identity.public_key().public_bytes_raw()
+    signature = keys.sign(identity, SALT, b"body")
+    assert keys.verifies(public, signature, SALT, b"body")
+    assert not keys.verifies(public, signature, SALT[::-1], b"body")
+    assert not keys.verifies(public, signature, SALT, b"bodY")
+    assert not keys.verifies(public, b"", SALT, b"body")
+    assert not keys.verifies(BOB_PUBLIC, signature, SALT, b"body")
+    assert not keys.verifies(b"short", signature, SALT, b"body")
+
+
+def test_wiped_secrets_are_gone() -> None:
+    one, two = bytearray(b"secret"), bytearray(b"other")
+    keys.wipe(one, two)
+    assert one == two == b""

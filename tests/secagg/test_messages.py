@@ -1,0 +1,131 @@
+"""Messages: one encoding each, and every other string of bytes is refused as malformed."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.secagg.messages import (
+    SEALED_BYTES,
+    Invitation,
+    KeyAdvertisement,
+    MaskedInput,
+    Roster,
+    RosterEntry,
+    RoundId,
+    SealedShares,
+    ShareDelivery,
+    UnmaskReply,
+    UnmaskRequest,
+)
+from fl_privquant.secagg.shamir import SHARE_BYTES
+
+ids = st.integers(0, 2**64 - 1)
+keys = st.binary(min_size=32, max_size=32)
+signatures = st.sampled_from([b"", b"s" * 64])
+rounds = st.builds(RoundId, st.binary(min_size=16, max_size=16), ids)
+increasing = st.lists(ids, unique=True, max_size=6).map(lambda some: tuple(sorted(some)))
+
+
+def blocks(size: int) -> st.SearchStrategy[tuple[bytes, ...]]:
+    return st.lists(st.binary(min_size=size, max_size=size), max_size=4).map(tuple)
+
+
+@st.composite
+def rosters(draw: st.DrawFn) -> Roster:
+    signature = draw(signatures)
+    entries = tuple(RosterEntry(i, draw(keys), draw(keys), signature) for i in draw(increasing))
+    return Roster(draw(rounds), draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1)), entries)
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> ShareDelivery:
+    senders = draw(increasing)
+    sealed = st.binary(min_size=SEALED_BYTES, max_size=SEALED_BYTES)
+    return ShareDelivery(draw(rounds), senders, tuple(draw(sealed) for _ in senders))
+
+
+MESSAGES = st.one_of(
+    st.builds(
+        Invitation,
+        rounds,
+        st.integers(0, 2**32 - 1),
+        ids,
+        st.integers(0, 255),
+        st.none() | st.integers(1, 2**64 - 1),
+        st.booleans(),
+    ),
+    st.builds(KeyAdvertisement, rounds, ids, signatures, keys, keys),
+    rosters(),
+    st.builds(SealedShares, rounds, ids, signatures, keys, blocks(SEALED_BYTES)),
+    deliveries(),
+    st.builds(MaskedInput, rounds, ids, signatures, st.binary(max_size=100)),
+    st.builds(UnmaskRequest, rounds, increasing, increasing),
+    st.builds(UnmaskReply, rounds, ids, signatures, blocks(SHARE_BYTES), blocks(SHARE_BYTES)),
+)
+
+
+@given(MESSAGES)
+def test_messages_come_back_as_they_were(message: object) -> None:
+    assert type(message).from_bytes(message.to_bytes()) == message
+
+
+@given(MESSAGES, st.data())
+def test_any_other_bytes_are_refused_or_have_this_one_encoding(message: object, data: st.DataObject) -> None:
+    encoded = message.to_bytes()
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    for wrong in (encoded[:cut], encoded + b"\0", encoded + encoded):
+        with pytest.raises(InvalidUpdateError):
+            type(message).from_bytes(wrong)
+    changed = bytearray(encoded)
+    changed[data.draw(st.integers(0, len(encoded) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        other = type(message).from_bytes(bytes(changed))
+    except InvalidUpdateError:
+        return
+    assert other != message
+    assert other.to_bytes() == changed
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused(noise: bytes) -> None:
+    for kind in (Invitation, KeyAdvertisement, Roster, SealedShares, ShareDelivery, MaskedInput, UnmaskReply):
+        with pytest.raises(InvalidUpdateError):
+            kind.from_bytes(noise)
+
+
+def test_a_kind_is_not_taken_for_another() -> None:
+    message = UnmaskRequest(RoundId(bytes(16), 1), (1, 2), (3,))
+    with pytest.raises(InvalidUpdateError, match="kind 7"):
+        ShareDelivery.from_bytes(message.to_bytes())
+
+
+@pytest.mark.parametrize("wrong", [(2, 1), (1, 1), (5, 5, 6)])
+def test_lists_of_clients_increase_strictly(wrong: tuple[int, ...]) -> None:
+    message = UnmaskRequest(RoundId(bytes(16), 1), wrong, ())
+    with pytest.raises(InvalidUpdateError, match="increase"):
+        UnmaskRequest.from_bytes(message.to_bytes())
+
+
+def test_counts_larger_than_the_message_are_refused_before_anything_is_made() -> None:
+    prefix = UnmaskRequest(RoundId(bytes(16), 1), (), ()).to_bytes()[:-8]
+    with pytest.raises(InvalidUpdateError, match="too early"):
+        UnmaskRequest.from_bytes(prefix + struct.pack("<I", 2**32 - 1) + bytes(100))
+
+
+def test_a_signature_is_of_all_that_stands_before_it() -> None:
+    message = MaskedInput(RoundId(bytes(16), 1), 5, b"", b"payload")
+    signed = message.with_signature(b"s" * 64)
+    assert signed == replace(message, signature=b"s" * 64)
+    assert signed.to_bytes()[:-65] == signed.body() == message.body() == message.to_bytes()[:-1]
+
+
+def test_rounds_are_checked() -> None:
+    for session, number in ((bytes(15), 1), (bytes(16), -1), (bytes(16), 2**64)):
+        with pytest.raises(InvalidUpdateError):
+            RoundId(session, number)

@@ -1,0 +1,185 @@
+"""The odds behind the graph: against exact enumeration, scipy, and simulated graphs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.secagg import GraphParameters, choose_parameters, correctness_failure, security_failure
+from fl_privquant.secagg.graph import ring_graph
+from fl_privquant.secagg.parameters import _falls_apart, _tail
+
+
+def connected(members: set[int], graph: dict[int, tuple[int, ...]]) -> bool:
+    if not members:
+        return True
+    seen, todo = set(), [next(iter(members))]
+    while todo:
+        at = todo.pop()
+        if at not in seen:
+            seen.add(at)
+            todo += [peer for peer in graph[at] if peer in members]
+    return seen == members
+
+
+@given(st.integers(1, 300), st.data())
+def test_tails_are_scipys(population: int, data: st.DataObject) -> None:
+    marked = data.draw(st.integers(0, population))
+    drawn = data.draw(st.integers(0, population))
+    expected = stats.hypergeom(population, marked, drawn).sf(np.arange(-1, drawn + 1))
+    np.testing.assert_allclose(_tail(population, marked, drawn), expected, rtol=1e-7, atol=1e-290)
+
+
+def test_small_tails_are_exact() -> None:
+    """Against whole numbers, down to odds where floating point would lose a difference to 1."""
+    exact = math.comb(100, 60) / math.comb(1000, 60)
+    assert _tail(1000, 100, 60)[60] == pytest.approx(exact, rel=1e-9)
+    assert exact < 1e-60
+
+
+@pytest.mark.parametrize(("n", "k", "gone"), [(10, 4, 4), (10, 4, 5), (12, 4, 6), (12, 6, 6), (13, 4, 7)])
+def test_odds_of_falling_apart_bound_the_exact_ones(n: int, k: int, gone: int) -> None:
+    """Over all sets of clients that can be gone: the bound holds, and is within a factor of 20."""
+    graph = ring_graph(range(n), GraphParameters(n, k, k + 1))
+    everyone = set(range(n))
+    sets = list(itertools.combinations(range(n), gone))
+    apart = sum(not connected(everyone - set(removed), graph) for removed in sets) / len(sets)
+    assert 0 < apart <= _falls_apart(n, k, gone) <= 20 * apart
+
+
+def test_too_few_gone_never_cut_the_ring() -> None:
+    graph = ring_graph(range(11), GraphParameters(11, 4, 4))
+    for removed in itertools.combinations(range(11), 3):
+        assert connected(set(range(11)) - set(removed), graph)
+    assert _falls_apart(11, 4, 3) == 0.0
+    assert _falls_apart(11, 4, 4) > 0.0
+
+
+def simulate(parameters: GraphParameters, corrupt: int, lost: int, rounds: int) -> tuple[float, float]:
+    """Shares of simulated graphs in which security, and correctness, fail by their definitions."""
+    generator = random.Random(5)
+    n, t = parameters.num_clients, parameters.threshold
+    insecure = incorrect = 0
+    for _ in range(rounds):
+        graph = ring_graph(generator.sample(range(n), n), parameters)
+        bad = set(range(corrupt))
+        dead = set(range(corrupt, corrupt + lost))
+        honest = set(range(n)) - bad
+        # Told apart by a server that lies: corrupt holders give both shares, honest ones (itself too) one.
+        opened = any(2 * t <= len(graph[i]) + 1 + len(bad.intersection(graph[i])) for i in honest)
+        insecure += opened or not connected(honest - dead, graph)
+        incorrect += any(len({*graph[i], i} - dead) < t for i in range(n))
+    return insecure / rounds, incorrect / rounds
+
+
+@pytest.mark.parametrize(
+    ("parameters", "corrupt", "lost"),
+    [
+        (GraphParameters(40, 12, 9), 8, 4),
+        (GraphParameters(40, 12, 8), 4, 10),
+        (GraphParameters(60, 20, 15), 12, 6),
+        (GraphParameters(50, 10, 9), 3, 2),
+    ],
+)
+def test_bounds_hold_in_simulated_graphs(parameters: GraphParameters, corrupt: int, lost: int) -> None:
+    """What is simulated stays below the bound, and within its union bound's factor where it is small.
+
+    1500 graphs: a frequency 4.9 standard errors above its odds has odds below 10^-6.
+    """
+    n, rounds = parameters.num_clients, 1500
+    insecure, incorrect = simulate(parameters, corrupt, lost, rounds)
+    bounds = (
+        security_failure(parameters, corrupt_fraction=corrupt / n, dropout_fraction=lost / n),
+        correctness_failure(parameters, dropout_fraction=lost / n),
+    )
+    for seen, bound in zip((insecure, incorrect), bounds, strict=True):
+        odds = min(bound, 1.0)
+        assert seen <= odds + 4.9 * math.sqrt(odds * (1 - odds) / rounds) + 1e-12
+        if bound < 0.3:
+            assert seen >= 0.2 * bound - 4.9 * math.sqrt(bound / rounds)
+
+
+def test_the_simulation_would_notice_a_bound_that_is_too_low() -> None:
+    """Negative control: the odds for a threshold two higher do not bound what is seen."""
+    insecure, _ = simulate(GraphParameters(40, 12, 9), 8, 4, 1500)
+    wrong = security_failure(GraphParameters(40, 12, 11), corrupt_fraction=0.2, dropout_fraction=0.1)
+    assert insecure > wrong + 4.9 * math.sqrt(wrong / 1500)
+
+
+@pytest.mark.parametrize(
+    ("n", "corrupt", "dropout"),
+    [(3, 0.1, 0.1), (10, 0.3, 0.3), (33, 0.1, 0.1), (34, 0.1, 0.1), (100, 0.1, 0.3), (300, 1 / 3, 0.05)],
+)
+def test_chosen_parameters_meet_the_odds_and_fewer_neighbors_do_not(
+    n: int, corrupt: float, dropout: float
+) -> None:
+    chosen = choose_parameters(n, corrupt_fraction=corrupt, dropout_fraction=dropout)
+    assert security_failure(chosen, corrupt_fraction=corrupt, dropout_fraction=dropout) <= 2.0**-40
+    assert correctness_failure(chosen, dropout_fraction=dropout) <= 2.0**-20
+    fewer = chosen.num_neighbors - (2 if chosen.num_neighbors % 2 == 0 else 1)
+    if fewer < 32:
+        return
+    for threshold in range(fewer // 2 + 1, fewer + 2):
+        other = GraphParameters(n, fewer, threshold)
+        insecure = security_failure(other, corrupt_fraction=corrupt, dropout_fraction=dropout)
+        assert insecure > 2.0**-40 or correctness_failure(other, dropout_fraction=dropout) > 2.0**-20
+
+
+def test_neighbors_grow_slowly() -> None:
+    """What makes the cost of a client near-flat: ten times the clients, a quarter more neighbours."""
+    counts = {n: choose_parameters(n).num_neighbors for n in (10, 33, 100, 1000, 10_000)}
+    assert counts == {10: 9, 33: 32, 100: 32, 1000: 94, 10_000: 120}
+
+
+def test_complete_graphs_withstand_exactly_what_is_counted() -> None:
+    chosen = choose_parameters(9, corrupt_fraction=1 / 3, dropout_fraction=0.2)
+    assert chosen == GraphParameters(9, 8, 7)
+    assert security_failure(chosen, corrupt_fraction=1 / 3, dropout_fraction=0.2) == 0.0
+    assert security_failure(chosen, corrupt_fraction=5 / 9, dropout_fraction=0.2) >= 1.0
+    assert correctness_failure(chosen, dropout_fraction=2 / 9) == 0.0
+    assert correctness_failure(chosen, dropout_fraction=3 / 9) >= 1.0
+
+
+def test_fractions_count_whole_clients_despite_rounding() -> None:
+    exact = security_failure(GraphParameters(100, 40, 36), corrupt_fraction=0.29, dropout_fraction=0.0)
+    assert exact == security_failure(
+        GraphParameters(100, 40, 36), corrupt_fraction=0.2901, dropout_fraction=0.0
+    )
+
+
+def test_refusals() -> None:
+    for wrong in (
+        {"corrupt_fraction": 0.5, "dropout_fraction": 0.4},
+        {"corrupt_fraction": -0.1},
+        {"dropout_fraction": 1.0},
+        {"max_security_failure": 0.0},
+        {"max_correctness_failure": 1.0},
+    ):
+        with pytest.raises(InvalidSpecError):
+            choose_parameters(50, **wrong)
+    with pytest.raises(InvalidSpecError, match="2 or more"):
+        choose_parameters(1)
+    for n, k, t in ((5, 5, 4), (6, 3, 3), (6, 4, 2), (6, 4, 6), (1, 0, 1)):
+        with pytest.raises(InvalidSpecError):
+            GraphParameters(n, k, t)
+
+
+@given(st.integers(2, 40), st.data())
+def test_graphs_are_regular_and_mutual(n: int, data: st.DataObject) -> None:
+    k = data.draw(st.sampled_from([k for k in range(1, n) if k == n - 1 or k % 2 == 0]))
+    order = data.draw(st.permutations([5 * i + 2 for i in range(n)]))
+    graph = ring_graph(order, GraphParameters(n, k, k + 1))
+    assert graph.keys() == set(order)
+    for client, peers in graph.items():
+        assert len(peers) == len(set(peers)) == k
+        assert client not in peers
+        assert list(peers) == sorted(peers)
+        assert all(client in graph[peer] for peer in peers)

@@ -1,0 +1,375 @@
+"""What a client refuses, and that a refusal ends its round with everything erased."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_privquant.errors import InvalidUpdateError, PrivQuantError, SecureAggregationError
+from fl_privquant.secagg import ClientPolicy, ClientRound, Stage
+from fl_privquant.secagg.messages import (
+    Invitation,
+    Roster,
+    RoundId,
+    ShareDelivery,
+    UnmaskReply,
+    UnmaskRequest,
+)
+from tests.secagg.driver import SESSION, Lost, Round, open_round
+
+CLIENT = 3
+
+
+def refused(round_: Round, reason: str, call: Callable[[ClientRound], object]) -> None:
+    """The call is refused for this reason, and the client has nothing left to give."""
+    client = round_.client(CLIENT)
+    secrets = secrets_of(client)
+    with pytest.raises((SecureAggregationError, InvalidUpdateError), match=reason) as caught:
+        call(client)
+    assert not any(secret in str(caught.value).encode() for secret in secrets)
+    assert not any(secret.hex() in str(caught.value) for secret in secrets)
+    check_erased(client, secrets)
+
+
+def secrets_of(client: ClientRound) -> list[bytes]:
+    tables = [*client._channels.values(), *client._held.values()]
+    held = [client._mask_secret, client._share_secret, client._seed, *tables]
+    return [bytes(secret) for secret in held if secret]
+
+
+def check_erased(client: ClientRound, secrets: list[bytes]) -> None:
+    assert client.stage is Stage.ENDED
+    assert not secrets_of(client)
+    stored = client.to_bytes()
+    assert not any(secret in stored for secret in secrets)
+    for call in (client.share_keys, client.accept_shares, client.unmask):
+        with pytest.raises(SecureAggregationError, match="unmasks once"):
+            call(b"")
+    with pytest.raises(SecureAggregationError, match="unmasks once"):
+        client.mask(np.zeros(20, dtype=int))
+
+
+def invitation(**changes: object) -> bytes:
+    base = Invitation(RoundId(SESSION, 1), 5, 20, 7, 15, False)
+    return replace(base, **changes).to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"width": 6}, "too small"),
+        ({"num_clients": 9}, "too small"),
+        ({"max_code": 26}, "too small"),
+        ({"width": 0}, "expected 1 to 32"),
+        ({"width": 33}, "expected 1 to 32"),
+        ({"signed": True}, "no identity key"),
+    ],
+)
+def test_invitations(changes: dict[str, object], reason: str) -> None:
+    ClientRound.join(invitation(), CLIENT)
+    with pytest.raises(SecureAggregationError, match=reason):
+        ClientRound.join(invitation(**changes), CLIENT)
+
+
+def test_an_unsigned_round_where_identities_are_known() -> None:
+    policy = ClientPolicy(identity=Ed25519PrivateKey.generate(), known_identities={})
+    with pytest.raises(SecureAggregationError, match="not signed"):
+        ClientRound.join(invitation(), CLIENT, policy)
+
+
+def test_a_round_is_joined_once() -> None:
+    first = ClientRound.join(invitation(), CLIENT)
+    first.advertise_keys()
+    for number in (0, 1):
+        with pytest.raises(SecureAggregationError, match="once"):
+            ClientRound.join(invitation(round_id=RoundId(SESSION, number)), CLIENT, previous=first)
+    assert first.stage is Stage.ADVERTISED
+    ClientRound.join(invitation(round_id=RoundId(SESSION, 2)), CLIENT, previous=first)
+    assert first.stage is Stage.ENDED
+    ClientRound.join(invitation(round_id=RoundId(bytes(16), 0)), CLIENT, previous=first)
+
+
+def changed_roster(round_: Round, change: Callable[[Roster], Roster]) -> bytes:
+    roster = Roster.from_bytes(round_.server.rosters()[CLIENT])
+    return change(roster).to_bytes()
+
+
+ROSTERS: dict[str, Callable[[Roster], Roster]] = {
+    "missing from its own roster": lambda r: replace(
+        r, entries=tuple(e for e in r.entries if e.client_id != CLIENT)
+    ),
+    "stands twice": lambda r: replace(
+        r, entries=(*r.entries[:-1], replace(r.entries[-1], mask_key=r.entries[1].mask_key))
+    ),
+    "keys must be distinct": lambda r: replace(
+        r, entries=(*r.entries[:-1], replace(r.entries[-1], mask_key=r.entries[1].share_key))
+    ),
+    "other keys for client 3": lambda r: replace(
+        r, entries=(replace(r.entries[0], share_key=bytes([9]) * 32), *r.entries[1:])
+    ),
+    "more than half": lambda r: replace(r, threshold=2),
+    "threshold 6 of 5": lambda r: replace(r, threshold=6),
+    "could exceed the modulus": lambda r: replace(r, num_clients=6),
+    "roster of 5 among 4": lambda r: replace(r, num_clients=4),
+    "below the 2 of min_neighbors": lambda r: replace(r, entries=r.entries[:2], threshold=2),
+    "another session": lambda r: replace(r, round_id=RoundId(bytes(16), 1)),
+    "a message of round 2": lambda r: replace(r, round_id=RoundId(SESSION, 2)),
+}
+
+
+@pytest.mark.parametrize("reason", ROSTERS)
+def test_rosters(reason: str) -> None:
+    round_ = open_round()
+    round_.advertise()
+    roster = changed_roster(round_, ROSTERS[reason])
+    refused(round_, reason, lambda client: client.share_keys(roster))
+
+
+def test_a_key_of_small_order_on_the_roster() -> None:
+    round_ = open_round()
+    round_.advertise()
+    roster = changed_roster(
+        round_, lambda r: replace(r, entries=(*r.entries[:-1], replace(r.entries[-1], share_key=bytes(32))))
+    )
+    refused(round_, "usable", lambda client: client.share_keys(roster))
+
+
+@pytest.mark.parametrize("attack", ["own key", "no signature", "unknown client", "other round"])
+def test_rosters_that_identities_do_not_vouch_for(attack: str) -> None:
+    """A server that invents a neighbour is noticed, whatever it signs or replays."""
+    round_ = open_round(signed=True)
+    round_.advertise()
+
+    def change(roster: Roster) -> Roster:
+        last = roster.entries[-1]
+        if attack == "own key":
+            last = replace(last, mask_key=bytes([9]) * 32)
+        elif attack == "no signature":
+            last = replace(last, signature=bytes(64))
+        elif attack == "unknown client":
+            last = replace(last, client_id=1000)
+        else:
+            other = open_round(signed=True, number=2)
+            other.policies = round_.policies
+            other.server._config.identities.update(round_.server._config.identities)
+            other.advertise()
+            last = other.server._entries[last.client_id]
+        return replace(roster, entries=(*roster.entries[:-1], last))
+
+    reason = "no known identity" if attack == "unknown client" else "not signed by its identity"
+    roster = changed_roster(round_, change)
+    refused(round_, reason, lambda client: client.share_keys(roster))
+
+
+def test_a_second_roster() -> None:
+    round_ = open_round()
+    round_.advertise()
+    rosters = round_.server.rosters()
+    client = round_.client(CLIENT)
+    client.share_keys(rosters[CLIENT])
+    secrets = secrets_of(client)
+    with pytest.raises(SecureAggregationError, match="stage SHARED"):
+        client.share_keys(rosters[CLIENT])
+    check_erased(client, secrets)
+
+
+def shared_round() -> tuple[Round, ShareDelivery]:
+    round_ = open_round()
+    round_.advertise()
+    round_.share()
+    return round_, ShareDelivery.from_bytes(round_.server.deliveries()[CLIENT])
+
+
+DELIVERIES: dict[str, Callable[[ShareDelivery], ShareDelivery]] = {
+    "no neighbour": lambda d: replace(d, senders=(*d.senders[:-1], 1000)),
+    "a share from client 3": lambda d: replace(d, senders=(CLIENT, *d.senders[1:])),
+    "does not open": lambda d: replace(d, sealed=(d.sealed[1], d.sealed[0], *d.sealed[2:])),
+    "client 10 does not open": lambda d: replace(
+        d, sealed=(d.sealed[0][:-1] + bytes([d.sealed[0][-1] ^ 1]), *d.sealed[1:])
+    ),
+    "fewer than the threshold": lambda d: replace(d, senders=d.senders[:1], sealed=d.sealed[:1]),
+    "another session": lambda d: replace(d, round_id=RoundId(bytes(16), 1)),
+}
+
+
+@pytest.mark.parametrize("reason", DELIVERIES)
+def test_deliveries(reason: str) -> None:
+    round_, delivery = shared_round()
+    wrong = DELIVERIES[reason](delivery).to_bytes()
+    refused(round_, reason, lambda client: client.accept_shares(wrong))
+
+
+def test_shares_of_another_round_do_not_open() -> None:
+    """Those of an earlier attempt with the same clients, replayed."""
+    round_, delivery = shared_round()
+    _, foreign = shared_round()
+    mixed = replace(delivery, sealed=foreign.sealed).to_bytes()
+    refused(round_, "does not open", lambda client: client.accept_shares(mixed))
+
+
+def test_shares_sealed_under_another_threshold_do_not_open() -> None:
+    """A server that tells clients different thresholds is noticed."""
+    round_ = open_round()
+    round_.advertise()
+    rosters = round_.server.rosters()
+    for i, data in rosters.items():
+        roster = Roster.from_bytes(data)
+        told = roster if i == CLIENT else replace(roster, threshold=roster.threshold + 1)
+        round_.server.receive_shares(i, round_.client(i).share_keys(told.to_bytes()))
+    delivery = round_.server.deliveries()[CLIENT]
+    refused(round_, "does not open", lambda client: client.accept_shares(delivery))
+
+
+@pytest.mark.parametrize(
+    ("codes", "reason"),
+    [
+        (np.full(20, 16), "outside 0..15"),
+        (np.full(20, -1), "outside 0..15"),
+        (np.zeros(19, dtype=int), "shape"),
+        (np.zeros((4, 5), dtype=int), "shape"),
+        (np.zeros(20), "expected integers"),
+        (np.zeros(20, dtype=bool), "expected integers"),
+    ],
+)
+def test_codes(codes: np.ndarray, reason: str) -> None:
+    round_, delivery = shared_round()
+    round_.client(CLIENT).accept_shares(delivery.to_bytes())
+    refused(round_, reason, lambda client: client.mask(codes))
+
+
+def masked_round(lost: tuple[int, ...] = ()) -> tuple[Round, UnmaskRequest]:
+    round_ = open_round()
+    round_.advertise()
+    round_.share()
+    round_.mask(lost)
+    return round_, UnmaskRequest.from_bytes(round_.server.unmask_requests()[CLIENT])
+
+
+REQUESTS: dict[str, Callable[[UnmaskRequest], UnmaskRequest]] = {
+    "active and dead": lambda r: replace(r, dead=(*r.dead, r.active[-1])),
+    "not called active": lambda r: replace(r, active=r.active[1:], dead=(CLIENT, *r.dead)),
+    "asked to unmask but not": lambda r: replace(r, active=r.active[1:]),
+    "roster changed": lambda r: replace(r, active=r.active[:-1]),
+    r"clients \[1000\]": lambda r: replace(r, dead=(*r.dead, 1000)),
+    "below the threshold 3": lambda r: replace(
+        r, active=r.active[:2], dead=tuple(sorted(r.active[2:] + r.dead))
+    ),
+    "another session": lambda r: replace(r, round_id=RoundId(SESSION[::-1], 1)),
+}
+
+
+@pytest.mark.parametrize("reason", REQUESTS)
+def test_unmask_requests(reason: str) -> None:
+    round_, request = masked_round(lost=(10,))
+    wrong = REQUESTS[reason](request).to_bytes()
+    refused(round_, reason, lambda client: client.unmask(wrong))
+
+
+def test_a_client_unmasks_once() -> None:
+    """A second request, with the lists exchanged, would open the other secret."""
+    round_, request = masked_round()
+    client = round_.client(CLIENT)
+    secrets = secrets_of(client)
+    reply = UnmaskReply.from_bytes(client.unmask(request.to_bytes()))
+    assert len(reply.seed_shares) == 5
+    assert not reply.key_shares
+    check_erased(client, secrets)
+    restored = ClientRound.from_bytes(client.to_bytes())
+    with pytest.raises(SecureAggregationError, match="unmasks once"):
+        restored.unmask(request.to_bytes())
+
+
+def test_a_reply_has_one_share_for_each_neighbor() -> None:
+    round_, request = masked_round(lost=(10, 17))
+    client = round_.client(CLIENT)
+    held = {i: bytes(share) for i, share in client._held.items()}
+    reply = UnmaskReply.from_bytes(client.unmask(request.to_bytes()))
+    assert request.dead == (10, 17)
+    assert reply.seed_shares == tuple(held[i][:36] for i in request.active)
+    assert reply.key_shares == tuple(held[i][36:] for i in (10, 17))
+
+
+def test_stages_come_in_order() -> None:
+    for calls in ("share_keys", "accept_shares", "unmask"):
+        client = ClientRound.join(invitation(), CLIENT)
+        with pytest.raises(SecureAggregationError, match="at stage JOINED"):
+            getattr(client, calls)(b"")
+    client = ClientRound.join(invitation(), CLIENT)
+    client.advertise_keys()
+    with pytest.raises(SecureAggregationError, match="at stage ADVERTISED"):
+        client.advertise_keys()
+
+
+def test_secrets_last_no_longer_than_they_are_needed() -> None:
+    round_ = open_round(restore=False)
+    round_.advertise()
+    client = round_.clients[CLIENT]
+    assert client._mask_secret
+    assert client._share_secret
+    round_.share()
+    assert not client._share_secret
+    assert len(client._channels) == 4
+    round_.mask()
+    assert not client._mask_secret
+    assert not client._seed
+    assert not client._channels
+    secrets = secrets_of(client)
+    assert len(secrets) == 5
+    round_.unmask()
+    round_.server.finish()
+    check_erased(client, secrets)
+    assert not round_.server._shares
+    assert not round_.server._replies
+
+
+def test_nothing_secret_is_shown_logged_or_pickled(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    round_ = open_round(signed=True)
+    shown = []
+    for step in (round_.advertise, round_.share, round_.mask):
+        step()
+        client = round_.client(CLIENT)
+        shown.append((repr(client) + repr(round_.server) + repr(client._policy), secrets_of(client)))
+        with pytest.raises(TypeError, match="not pickled"):
+            pickle.dumps(client)
+    for text, secrets in shown:
+        assert not any(repr(secret)[2:-1] in text or secret.hex() in text for secret in secrets)
+    round_.unmask()
+    reply = UnmaskReply.from_bytes(round_.sent["UnmaskReply"][CLIENT])
+    assert repr(reply) == "UnmaskReply(client_id=3)"
+    assert not caplog.records
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_damaged_state_is_refused_or_plays_on_without_a_wrong_error(data: st.DataObject) -> None:
+    round_, delivery = shared_round()
+    stored = bytearray(round_.clients[CLIENT].to_bytes())
+    with pytest.raises(InvalidUpdateError):
+        ClientRound.from_bytes(bytes(stored[: data.draw(st.integers(0, len(stored) - 1))]))
+    stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        client = ClientRound.from_bytes(bytes(stored))
+        client.accept_shares(delivery.to_bytes())
+        client.mask(round_.inputs[CLIENT])
+    except PrivQuantError:
+        return
+
+
+def test_a_client_that_refuses_counts_as_lost() -> None:
+    round_ = open_round(6)
+    round_.wire = lambda kind, client, data: (
+        data[:-1] + bytes([data[-1] ^ 1]) if kind == "ShareDelivery" and client == CLIENT else data
+    )
+    result = round_.run(Lost())
+    assert result.survivors == (10, 17, 24, 31, 38)
+    np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
+    assert "does not open" in round_.refusals[CLIENT]

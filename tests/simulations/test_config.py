@@ -1,0 +1,115 @@
+"""The schema: what is refused, with which hint; what counts in a run's name; every YAML composes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError
+from simulations.config import RunConfig
+from simulations.overrides import CONF, check_overrides
+
+OPTM = {"name": "optm", "epsilon": 1.0, "bits": 2}
+
+
+def composed(*overrides: str) -> RunConfig:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        values: Any = OmegaConf.to_container(compose("config", overrides=list(overrides)), resolve=True)
+    return RunConfig.from_mapping(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"mechanism": OPTM, "sed": 1}, "sed: unknown key; did you mean 'seed'"),
+        ({"mechanism": OPTM, "federation": {"round": 3}}, "did you mean 'rounds'"),
+        ({"mechanism": OPTM, "federation": {"rounds": 0}}, "federation.rounds: 0 is below 1"),
+        ({"mechanism": OPTM, "federation": {"rounds": 2.5}}, "federation.rounds: 2.5 is not int"),
+        ({"mechanism": OPTM, "federation": {"rounds": True}}, "federation.rounds: True is not int"),
+        ({"mechanism": OPTM, "federation": {"fraction": 1.5}}, "outside"),
+        ({"mechanism": OPTM, "federation": {"momentum": 1.0}}, "momentum"),
+        ({"mechanism": OPTM, "federation": {"strategy": "fedavgn"}}, "did you mean 'fedavg"),
+        ({"mechanism": OPTM, "codec": {"clip": 0}}, "codec.clip"),
+        ({"mechanism": OPTM, "codec": {"clip": "wide"}}, "codec.clip: 'wide' is not float"),
+        ({"mechanism": OPTM, "codec": 3}, "expected a group"),
+        ({"mechanism": OPTM, "task": {"name": "digit"}}, "did you mean 'digits'"),
+        ({"mechanism": OPTM, "partition": {"name": "dirichle"}}, "did you mean 'dirichlet'"),
+        ({"mechanism": OPTM, "engine": {"name": "rays"}}, "did you mean 'ray'"),
+        ({"mechanism": OPTM, "privacy": {"delta": 0.0}}, "privacy.delta"),
+        ({"mechanism": OPTM, "study": "a/b"}, "study"),
+        ({"mechanism": {"name": "optn"}}, "did you mean 'optm'"),
+        ({"mechanism": {**OPTM, "famly": "free"}}, "did you mean 'family'"),
+        ({"mechanism": {}}, "mechanism.name: missing"),
+    ],
+)
+def test_bad_configs_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpecError, match=message):
+        RunConfig.from_mapping(values)
+
+
+def test_a_runs_name_depends_on_what_its_numbers_depend_on() -> None:
+    base = RunConfig.from_mapping({"mechanism": OPTM})
+    same = [{"study": "x"}, {"output": "y"}, {"tracker": {"name": "tensorboard"}}]
+    other = [
+        {"seed": 1},
+        {"codec": {"clip": 0.1}},
+        {"engine": {"name": "ray"}},
+        {"mechanism": {**OPTM, "epsilon": 2.0}},
+    ]
+    for change in same:
+        assert RunConfig.from_mapping({"mechanism": OPTM, **change}).run_name == base.run_name
+    names = {RunConfig.from_mapping({"mechanism": OPTM, **change}).run_name for change in other}
+    assert len(names) == len(other)
+    assert base.run_name not in names
+
+
+def test_parameters_that_a_mechanism_ignores_do_not_multiply_runs() -> None:
+    names = {
+        RunConfig.from_mapping({"mechanism": {"name": "none", "epsilon": epsilon, "bits": 3}}).run_name
+        for epsilon in (0.5, 1.0, 2.0)
+    }
+    assert len(names) == 1
+
+
+def test_every_mechanism_has_a_file_that_designs() -> None:
+    files = {path.stem for path in (CONF / "mechanism").glob("*.yaml")}
+    assert set(pq.mechanisms()) <= files
+    for name in files:
+        assert composed(f"mechanism={name}").design() is not None
+
+
+@pytest.mark.parametrize(
+    "path", sorted(CONF.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}={path.stem}"
+)
+def test_every_file_composes(path: Path) -> None:
+    config = composed(f"{path.parent.name}={path.stem}")
+    assert RunConfig.from_mapping(config.to_mapping()) == config
+    assert path.read_text().splitlines()[0].startswith("# ")
+
+
+def test_sizes_of_sweeps_are_known() -> None:
+    assert check_overrides([]) == 1
+    assert check_overrides(["mechanism=optm,rqm", "mechanism.epsilon=0.5,1,2", "seed=0,1"]) == 12
+    assert check_overrides(["experiment=default"]) == 27
+    assert check_overrides(["experiment=default", "seed=0"]) == 9
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("mechanism=optn", "did you mean 'optm'"),
+        ("mechanism=optm,rqn", "did you mean 'rqm'"),
+        ("mechanism.epsilom=1", "did you mean 'epsilon'"),
+        ("tasks=digits", "did you mean 'task'"),
+        ("seed.x=1", "seed.x: unknown key"),
+        ("mechanism=[", "mechanism="),
+    ],
+)
+def test_typos_on_the_command_line(override: str, message: str) -> None:
+    with pytest.raises(InvalidSpecError, match=message.replace("[", r"\[")):
+        check_overrides([override])

@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.plots import COLOURS, colour_of
+from simulations.report import build_report, show_report
+from simulations.report.__main__ import main
+from simulations.report.charts import charts_of, dimensions_of, extent, shown
+from simulations.report.collect import write_tidy_tables
+from simulations.report.figures import draw_charts
+from simulations.report.laws import legend_of, svg_of
+from simulations.report.marks import _contrast, mark_of
+from simulations.report.page import render
+from simulations.report.statistics import student_interval
+from simulations.report.study import Study
+from simulations.report.tables import Table, privacy_table, summary_table
+from simulations.report.words import epsilon_text
+from tests.conftest import random_law
+from tests.simulations.synthetic import mechanism_of, write_run, write_study
+
+UNIT = "per coordinate, one release, local view"
+LABELS = ("optm", "one_bit", "stochastic", "none")
+
+
+def edit_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished sweep over two epsilons, reported on once."""
+    directory = tmp_path_factory.mktemp("outputs") / "sweep"
+    write_study(directory, LABELS, epsilons=(0.5, 1.0), rounds=5)
+    build_report(directory)
+    return directory
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Two mechanisms, two seeds."""
+    write_study(tmp_path / "small", ("optm", "none"), seeds=(0, 1), rounds=3)
+    return tmp_path / "small"
+
+
+def test_everything_is_made(sweep: Path) -> None:
+    names = {
+        str(path.relative_to(sweep)) for path in sweep.rglob("*") if path.parent.name in ("figures", "tables")
+    }
+    charts = ("accuracy-rounds", "accuracy-epsilon", "accuracy-bytes", "error-rounds")
+    expected = {f"figures/{name}.{kind}" for name in charts for kind in ("pdf", "png")}
+    expected |= {f"tables/{name}.{kind}" for name in ("privacy", "summary") for kind in ("md", "tex")}
+    expected |= {f"figures/laws--epsilon-{value}.{kind}" for value in ("0.5", "1") for kind in ("pdf", "png")}
+    assert names == expected
+    assert all((sweep / name).stat().st_size > 0 for name in names)
+    assert (sweep / "report.html").stat().st_size > 3_000_000  # plotly is inside
+
+
+def test_tidy_tables_hold_each_round_and_run_once(sweep: Path) -> None:
+    rounds, summary = (pd.read_parquet(sweep / f"{name}.parquet") for name in ("rounds", "summary"))
+    # optm and one_bit at two epsilons, stochastic and none once, three seeds each, rounds 0 to 5.
+    assert len(summary) == 18
+    assert len(rounds) == 18 * 6
+    assert not rounds.duplicated(["run", "round"]).any()
+    assert not summary.duplicated("run").any()
+    assert {"label", "epsilon", "bits", "seed", "accuracy", "bytes_up", "epsilon_client_total"} <= set(rounds)
+    for name, frame in (("rounds", rounds), ("summary", summary)):
+        pd.testing.assert_frame_equal(pd.read_csv(sweep / f"{name}.csv"), frame, check_dtype=False)
+
+
+def test_building_again_changes_nothing(sweep: Path) -> None:
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()}
+
+    before = contents()
+    build_report(sweep)
+    after = contents()
+    assert after.keys() == before.keys()
+    assert [path for path in after if after[path] != before[path]] == []
+
+
+def test_page_needs_no_javascript_for_text_and_tables(sweep: Path) -> None:
+    text = (sweep / "report.html").read_text()
+    assert text.index('id="privacy-table"') < text.index('id="charts"') < text.index('id="laws"')
+    assert text.index('id="laws"') < text.index('id="results-table"') < text.index('id="settings"')
+    assert text.index('id="settings"') < text.index('id="provenance"')
+    assert text.count("<table") == text.count("<thead>")
+    assert "Simulated privacy." in text
+    for run in Study.load(sweep).runs:
+        assert all(line in text for line in run.statement)
+    head = text[: text.index('<script type="application/json"')]
+    assert "http://" not in head
+    assert "https://" not in head
+
+
+def test_tables_name_unit_and_view(sweep: Path) -> None:
+    for name in ("privacy", "summary"):
+        for kind in ("md", "tex"):
+            text = (sweep / "tables" / f"{name}.{kind}").read_text()
+            assert UNIT in text
+            assert "all coordinates and rounds of one client" in text
+    latex = (sweep / "tables" / "summary.tex").read_text()
+    assert "one\\_bit" in latex
+    assert "$\\pm$" in latex
+    assert "ε" not in latex
+    assert all(line.count("&") == 7 for line in latex.splitlines() if line.endswith("\\\\"))
+
+
+def test_privacy_table_merges_what_does_not_matter(tmp_path: Path) -> None:
+    write_study(tmp_path, ("optm", "gaussian"), bits=(1, 2), seeds=(0,), rounds=2)
+    table = privacy_table(Study.load(tmp_path))
+    cells = {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
+    assert len(table.rows) == 2
+    assert cells["optm"]["bits"] == "1, 2"
+    assert cells["gaussian"]["δ"] == "10⁻⁶"
+    assert cells["optm"]["client total ε"] == "1\u202f300"
+
+
+def test_means_and_intervals_are_student(small: Path) -> None:
+    values = np.array([0.90, 0.91, 0.94, 0.95])
+    mean, low, high, count = student_interval(values)
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (mean, low, high, count) == pytest.approx((values.mean(), expected.low, expected.high, 4))
+    mean, low, high, _ = student_interval(values, logarithmic=True)
+    assert mean == pytest.approx(stats.gmean(values))
+    assert low * high == pytest.approx(mean**2)
+    assert math.isnan(student_interval([0.9])[1])
+    assert all(map(math.isnan, student_interval([0.9, math.nan, math.inf])[:3]))
+    row = summary_table(Study.load(small)).rows[0]
+    accuracies = Study.load(small).summary.query("label == 'optm'")["accuracy"]
+    half = stats.t.ppf(0.975, 1) * accuracies.std() / math.sqrt(2)
+    assert f"{100 * accuracies.mean():.1f} ± {100 * half:.1f}" in row
+
+
+def test_whiskers_share_one_scale() -> None:
+    intervals = (
+        (0.9, 0.88, 0.92),
+        (0.8, math.nan, math.nan),
+        (math.nan, math.nan, math.nan),
+        (0.85, -1.0, 2.7),
+    )
+    rows = tuple((name, "") for name in "abcd")
+    wide, single, none, huge = Table(
+        "t", "T", "", ("mechanism", "bits"), rows, tuple("abcd"), intervals
+    ).whiskers()
+    assert none is None
+    assert wide is not None and single is not None and huge is not None  # noqa: PT018
+    assert 0 < single[0] == single[1] == single[2] < wide[1] < wide[0] < wide[2] < 1
+    assert huge[1:] == (0.0, 1.0)
+
+
+def test_one_seed_has_no_interval(tmp_path: Path) -> None:
+    write_study(tmp_path, ("optm",), seeds=(0,), rounds=2)
+    study = Study.load(tmp_path)
+    assert "±" not in "".join(summary_table(study).rows[0])
+    assert "95 % interval" in render(study)
+
+
+Damage = Callable[[Path], object]
+DAMAGES: dict[str, tuple[Damage, str, str]] = {
+    "unfinished": (lambda run: (run / "summary.json").unlink(), "unfinished", "after round 3 of 3"),
+    "not begun": (
+        lambda run: [path.unlink() for path in run.iterdir() if path.name != "config.json"],
+        "unfinished",
+        "rounds.parquet: missing",
+    ),
+    "config cut": (lambda run: cut(run / "config.json"), "damaged", "config.json"),
+    "config a list": (lambda run: (run / "config.json").write_text("[1]"), "damaged", "config.json"),
+    "config not text": (
+        lambda run: (run / "config.json").write_bytes(b"\xff\xfe\x00"),
+        "damaged",
+        "config.json",
+    ),
+    "summary cut": (lambda run: cut(run / "summary.json"), "damaged", "summary.json"),
+    "provenance missing": (
+        lambda run: (run / "provenance.json").unlink(),
+        "damaged",
+        "provenance.json: missing",
+    ),
+    "parquet cut": (lambda run: cut(run / "rounds.parquet"), "repaired", "rounds.csv was read instead"),
+    "both cut": (
+        lambda run: (cut(run / "rounds.parquet"), (run / "rounds.csv").write_text("")),
+        "damaged",
+        "rounds.csv: cannot be read",
+    ),
+    "mechanism cut": (lambda run: cut(run / "mechanism.pqm"), "repaired", "mechanism.pqm"),
+    "rounds and summary differ": (
+        lambda run: edit_json(run / "summary.json", round=7),
+        "damaged",
+        "summary.json says 7",
+    ),
+    "claims too much": (
+        lambda run: edit_json(run / "provenance.json", certified_epsilon=0.25),
+        "damaged",
+        "mechanism.pqm has ε 1 per coordinate",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_bad_file_costs_one_run_and_is_named(small: Path, name: str) -> None:
+    damage, kind, words = DAMAGES[name]
+    run = sorted(small.glob("optm-*"))[0]
+    damage(run)
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    study = Study.load(small)
+    page = render(study)
+    write_tidy_tables(study)
+    (problem,) = study.problems
+    assert (problem.run, problem.kind) == (run.name, kind)
+    assert words in problem.message
+    assert words in page
+    assert len(study.runs) == (4 if kind == "repaired" else 3)
+    assert (run.name in set(pd.read_parquet(small / "summary.parquet")["run"])) == (kind == "repaired")
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_repeated_rounds_count_once_and_missing_ones_are_noticed(small: Path) -> None:
+    resumed, torn = sorted(small.glob("optm-*"))
+    rows = pd.read_parquet(resumed / "rounds.parquet")
+    later = rows[rows["round"] == 2].assign(accuracy=0.5)
+    pd.concat([rows, later]).to_parquet(resumed / "rounds.parquet", index=False)
+    rows = pd.read_parquet(torn / "rounds.parquet")
+    rows[rows["round"] != 2].to_parquet(torn / "rounds.parquet", index=False)
+    (torn / "rounds.csv").unlink()
+    study = Study.load(small)
+    kept = study.rounds[study.rounds["run"] == resumed.name]
+    assert kept["round"].tolist() == [0, 1, 2, 3]
+    assert kept["accuracy"].tolist()[2] == 0.5
+    assert "some missing" in study.problems[0].message
+
+
+def test_nothing_finished_is_a_report_too(small: Path) -> None:
+    for run in small.iterdir():
+        (run / "summary.json").unlink()
+    page = build_report(small).read_text()
+    assert "No run of this study has finished yet" in page
+    assert page.count("stopped after round 3 of 3") == 4
+    show_report(small)
+
+
+def test_errors_of_the_user_are_messages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, words in (("absent", "no such directory"), ("empty", "no runs in it")):
+        with pytest.raises(InvalidSpecError, match=words):
+            build_report(tmp_path / name)
+        monkeypatch.setattr(sys, "argv", ["report", str(tmp_path / name)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        assert words in capsys.readouterr().err
+
+
+def test_command_prints_the_table_and_the_path(
+    small: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["report", str(small)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    printed = capsys.readouterr().out
+    assert "certified ε" in printed
+    assert UNIT in printed
+    assert f"report: {small / 'report.html'}" in printed
+
+
+def test_what_varies_is_found(tmp_path: Path) -> None:
+    optm = mechanism_of("optm", 1.0, 2)
+    for seed in (0, 1):
+        write_run(tmp_path, "optm", optm, 1.0, seed, 2, {})
+        write_run(tmp_path, "optm", optm, 1.0, seed, 2, {"task.name": "cancer", "task.model": "mlp"})
+        # Its own clip is a part of one_bit, and no reason for a panel of its own.
+        write_run(tmp_path, "one_bit", mechanism_of("one_bit", 1.0, 1), 1.0, seed, 2, {"codec.clip": 0.2})
+    study = Study.load(tmp_path)
+    assert study.varying == ("task.name",)
+    assert study.settings == ("task cancer", "task digits")
+    assert study.series == ("optm", "one_bit")
+    assert study.varied["task.model"] == ["mlp", "softmax"]
+    assert study.varied["codec.clip"] == ["0.1", "0.2"]
+    assert study.constant["federation.num_clients"] == 20
+    assert [each.key for each in dimensions_of(study)] == ["setting"]
+    drawn = draw_charts(charts_of(study)[:1], dimensions_of(study), tmp_path)
+    tasks = [
+        f"accuracy-rounds--task-{task}.{kind}" for task in ("cancer", "digits") for kind in ("pdf", "png")
+    ]
+    assert [path.name for path in drawn] == tasks
+    write_tidy_tables(study)
+    assert set(pd.read_parquet(tmp_path / "rounds.parquet")["task.name"]) == {"digits", "cancer"}
+
+
+def test_secure_aggregation_is_a_series_of_its_own(tmp_path: Path) -> None:
+    optm = mechanism_of("optm", 1.0, 2)
+    write_run(tmp_path, "optm", optm, 1.0, 0, 2, {})
+    write_run(tmp_path, "optm", optm, 1.0, 0, 2, {"secagg.enabled": True, "secagg.threshold": 7})
+    study = Study.load(tmp_path)
+    assert study.series == ("optm", "optm + secure aggregation")
+    assert study.varying == ()
+    plain, secure = map(mark_of, study.series)
+    assert plain.light == secure.light == colour_of("optm")
+    assert plain.dash != secure.dash
+
+
+def test_a_number_that_varies_has_a_chart(tmp_path: Path) -> None:
+    settings = [{"partition.name": "dirichlet", "partition.alpha": alpha} for alpha in (10.0, 0.1, 1.0)]
+    write_study(tmp_path, ("optm",), seeds=(0, 1), rounds=2, settings=settings)
+    study = Study.load(tmp_path)
+    assert study.settings == tuple(f"partition.alpha {alpha:g}" for alpha in (0.1, 1, 10))
+    (chart,) = (chart for chart in charts_of(study) if chart.key == "accuracy-partition.alpha")
+    assert chart.curves[0].points["x"].tolist() == [0.1, 1.0, 10.0]
+    assert chart.log_x
+
+
+def test_panels_show_what_is_asked_and_what_has_no_epsilon(sweep: Path) -> None:
+    study = Study.load(sweep)
+    assert [(each.key, each.values) for each in dimensions_of(study)] == [("epsilon", (0.5, 1.0))]
+    charts = {chart.key: chart for chart in charts_of(study)}
+    panel = [curve for curve in charts["accuracy-rounds"].curves if shown(curve, {"epsilon": 0.5})]
+    assert [curve.series for curve in panel] == list(LABELS)
+    against = charts["accuracy-epsilon"].curves
+    assert [curve.flat for curve in against] == [False, False, True, True]
+    assert against[0].points["x"].tolist() == pytest.approx([0.5, 1.0])
+    # An exact mean has an error of some 10⁻¹⁷, which is no reason to squeeze all others.
+    error = charts["error-rounds"]
+    assert "Below the axis, as good as exact: none." in error.caption
+    assert extent(error)[0] > 1e-7
+
+
+def test_tasks_without_accuracy_show_their_loss(small: Path) -> None:
+    for run in small.iterdir():
+        rows = pd.read_parquet(run / "rounds.parquet").assign(accuracy=math.nan)
+        rows.to_parquet(run / "rounds.parquet", index=False)
+        edit_json(run / "summary.json", accuracy=math.nan)
+    study = Study.load(small)
+    render(study)
+    assert charts_of(study)[0].key == "loss-rounds"
+    assert "loss" in summary_table(study).headings
+
+
+def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
+    evil = "</script><b>&"
+    write_study(tmp_path, ("optm",), seeds=(0,), rounds=2, settings=({"task.name": evil}, {}))
+    page = render(Study.load(tmp_path))
+    assert evil not in page
+    assert "&lt;/script&gt;&lt;b&gt;&amp;" in page
+
+
+def test_colours_are_those_of_the_package_and_readable_at_night() -> None:
+    for label in COLOURS:
+        mark = mark_of(label)
+        assert mark.light == colour_of(label)
+        assert _contrast(mark.dark, "#15181c") >= 4.5
+    assert (
+        len({mark_of(label).marker for label in ("optm", "optm independent", "rqm", "erm", "one_bit")}) == 5
+    )
+
+
+@given(st.floats(1e-6, 1e9))
+def test_epsilon_is_never_rounded_down(epsilon: float) -> None:
+    shown = float(epsilon_text(epsilon).replace("\u202f", ""))
+    assert epsilon * (1 - 1e-8) <= shown <= epsilon * 1.002
+
+
+def test_markdown_and_latex_escape() -> None:
+    table = Table("t", "T", "ε 100 %", ("mechanism", "bits"), (("a|b_c", "(1.2 ± 0.1) × 10⁻³"),), ("a",))
+    assert "a\\|b_c" in table.markdown()
+    assert "| --- | ---: |" in table.markdown()
+    assert r"(1.2 $\pm$ 0.1) $\times$ $10^{-3}$" in table.latex()
+    assert r"$\varepsilon$ 100 \%" in table.latex()
+
+
+def test_laws_with_many_outputs_are_drawn_in_part() -> None:
+    law = random_law(seed=0, levels=40, num_knots=3)
+    assert svg_of(law, "a law").count("<path") == len(legend_of(law)) == 16
+    assert legend_of(law)[0][1] == "−3"
+    assert legend_of(law)[-1][1] == "+3"

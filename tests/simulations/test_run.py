@@ -1,0 +1,314 @@
+"""Runs for real: experiments, resuming, the command line's errors, inline against Ray."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.mechanisms.base import Mechanism
+from simulations.config import RunConfig
+from simulations.overrides import CONF
+from simulations.results import ResultsError, RunDirectory
+from simulations.run import execute
+from simulations.tasks import task_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+COLUMNS = [
+    "round",
+    "accuracy",
+    "loss",
+    "mean_squared_error",
+    "share_clipped",
+    "epsilon_client_total",
+    "bytes_up",
+]
+
+
+def config_of(tmp_path: Path, **changes: Any) -> RunConfig:
+    values: dict[str, Any] = {
+        "mechanism": {"name": "optm", "epsilon": 1.0, "bits": 2},
+        "federation": {"num_clients": 4, "rounds": 3},
+        "output": str(tmp_path),
+        **changes,
+    }
+    return RunConfig.from_mapping(values)
+
+
+def rows_of(config: RunConfig) -> pd.DataFrame:
+    return pd.read_parquet(RunDirectory.of(config).path / "rounds.parquet")
+
+
+def write_idx(folder: Path) -> None:
+    """A small data set in MNIST's own format."""
+    rng = np.random.default_rng(0)
+    for prefix, count in (("train", 400), ("t10k", 80)):
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        images = (rng.random((count, 28, 28)) * 60).astype(np.uint8)
+        images[np.arange(count), labels * 2 + 3] += 150
+        for name, array in ((f"{prefix}-images-idx3-ubyte", images), (f"{prefix}-labels-idx1-ubyte", labels)):
+            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes()))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_runs_two_rounds(experiment: str, tmp_path: Path) -> None:
+    overrides = [f"experiment={experiment}", "federation.rounds=2", f"output={tmp_path}"]
+    if "mnist" in experiment:
+        write_idx(tmp_path)
+        overrides.append(f"task.data_root={tmp_path}")
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        params = compose("config", overrides=overrides, return_hydra_config=True).hydra.sweeper.params or {}
+        overrides += [f"{key}={str(choices).split(',')[-1]}" for key, choices in params.items()]
+        values: Any = OmegaConf.to_container(compose("config", overrides=overrides), resolve=True)
+    config = RunConfig.from_mapping(values)
+    summary = execute(config)
+    rows = rows_of(config)
+    assert rows["round"].tolist() == [0, 1, 2]
+    assert summary["finished"]
+    assert summary["num_replies"] == config.federation.num_clients
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "mechanism").glob("*.yaml")))
+def test_every_mechanism_runs_end_to_end(name: str, tmp_path: Path) -> None:
+    overrides = [f"mechanism={name}", "task=mean", "task.dimension=64", "federation.num_clients=5"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("config", overrides=[*overrides, "federation.rounds=2", f"output={tmp_path}"])
+    config = RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
+    execute(config)
+    rows = rows_of(config)
+    assert rows["round"].tolist() == [0, 1, 2]
+    mechanism = config.design()
+    if mechanism.unit == "coordinate release":
+        exact = mechanism.mse() * config.codec.clip**2 / 5
+        # The error of the mean is what the law says, within its own spread over 64 coordinates.
+        assert rows["mean_squared_error"].iloc[1] == pytest.approx(exact, rel=1.0, abs=1e-12)
+
+
+def test_the_error_of_the_mean_is_what_the_law_says(tmp_path: Path) -> None:
+    config = config_of(
+        tmp_path,
+        task={"name": "mean", "dimension": 20_000},
+        federation={"num_clients": 10, "rounds": 1},
+    )
+    execute(config)
+    measured = rows_of(config)["mean_squared_error"].iloc[-1]
+    vectors = task_of(config)._vectors / config.codec.clip  # type: ignore[attr-defined]
+    exact = config.design().mse(vectors.ravel()) * config.codec.clip**2 / 10
+    assert measured == pytest.approx(exact, rel=0.05)
+
+
+def test_results_are_complete_and_finished_runs_are_skipped(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    first = execute(config)
+    path = RunDirectory.of(config).path
+    stamp = (path / "rounds.parquet").stat().st_mtime_ns
+    assert execute(config) == first
+    assert (path / "rounds.parquet").stat().st_mtime_ns == stamp
+    provenance = json.loads((path / "provenance.json").read_text())
+    assert provenance["certified_epsilon"] <= 1.0
+    assert provenance["simulated"] is True
+    assert any("local view" in line for line in provenance["statement"])
+    assert Mechanism.from_bytes((path / "mechanism.pqm").read_bytes()).epsilon <= 1.0
+    assert (path / "partition.png").stat().st_size > 1000
+    rows = rows_of(config)
+    assert pd.read_csv(path / "rounds.csv")["round"].tolist() == rows["round"].tolist() == [0, 1, 2, 3]
+    assert rows["epsilon_client_total"].iloc[-1] == pytest.approx(3 * 650, rel=1e-6)
+    assert not list(path.glob("*.checkpoint"))
+
+
+def test_without_a_mechanism_the_mean_is_exact(tmp_path: Path) -> None:
+    config = config_of(tmp_path, mechanism={"name": "none"})
+    execute(config)
+    assert rows_of(config)["mean_squared_error"].iloc[1:].max() < 1e-15
+
+
+@pytest.mark.parametrize("strategy", ["fedavgm", "fedadam", "fedprox", "fedmedian"])
+def test_server_strategies(strategy: str, tmp_path: Path) -> None:
+    federation = {
+        "num_clients": 4,
+        "rounds": 2,
+        "strategy": strategy,
+        "server_learning_rate": 0.1,
+        "proximal": 0.01,
+    }
+    execute(config_of(tmp_path, federation=federation))
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("task", ["digits", "cancer"])
+def test_models(task: str, model: str, tmp_path: Path) -> None:
+    federation = {"num_clients": 4, "rounds": 1, "local_steps": 3, "momentum": 0.9}
+    execute(config_of(tmp_path, task={"name": task, "model": model}, federation=federation))
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "shards", "size_skew"])
+def test_partitions_deal_no_example_twice(partition: str, tmp_path: Path) -> None:
+    config = config_of(tmp_path, partition={"name": partition}, federation={"num_clients": 10})
+    task: Any = task_of(config)
+    dealt = np.concatenate(task._parts)
+    assert np.unique(dealt).size == dealt.size
+    # Shards have one size: what does not fill one is left over.
+    assert dealt.size > 1400 if partition == "shards" else dealt.size == 1438
+    assert sum(task.num_examples(client) for client in range(10)) == dealt.size
+    again: Any = task_of(
+        config_of(tmp_path / "again", partition={"name": partition}, federation={"num_clients": 10})
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(task._parts, again._parts, strict=True))
+
+
+def test_more_clients_than_examples(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpecError, match="5000 clients for 1438 examples"):
+        execute(config_of(tmp_path, federation={"num_clients": 5000}))
+
+
+def test_an_empty_client_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpecError, match="larger alpha"):
+        task_of(
+            config_of(
+                tmp_path, partition={"name": "dirichlet", "alpha": 1e-4}, federation={"num_clients": 200}
+            )
+        )
+
+
+def test_limits_of_clients_stop_the_run(tmp_path: Path) -> None:
+    from fl_privquant.flower import NoUsableReplyError
+
+    with pytest.raises(NoUsableReplyError):
+        execute(config_of(tmp_path, privacy={"max_epsilon": 0.5}))
+
+
+def test_a_damaged_summary_is_named_and_kept(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    path = RunDirectory.of(config).path / "summary.json"
+    path.write_text("{")
+    with pytest.raises(ResultsError, match="damaged"):
+        execute(config)
+    assert path.read_text() == "{"
+
+
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "simulations.run", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mechanism=optn"], "did you mean 'optm'"),
+        (["mechanism.epsilon=-1"], "not a finite number above 0"),
+        (["mechanism=optm_independent", "mechanism.epsilon=0.3"], "widen the bins or raise epsilon"),
+    ],
+)
+def test_user_errors_have_no_traceback(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = run_cli(*arguments, f"output={tmp_path}")
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_an_unwritable_output_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match="cannot be written"):
+        execute(config_of(tmp_path / "file"))
+
+
+def test_help_and_cfg_read_well() -> None:
+    shown = run_cli("--help").stdout
+    for text in ("experiment: ", "mechanism: ", "a sweep, ends with a report"):
+        assert text in shown
+    job = run_cli("--cfg", "job").stdout
+    assert OmegaConf.create(job).mechanism.name == "optm"
+
+
+def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
+    """2 x 2 runs, killed in the middle and started again: the same rows as without interruption."""
+    sweep = [
+        "-m", "mechanism=optm,one_bit", "seed=0,1", "task=cancer", "federation.num_clients=4",
+        "federation.rounds=6", "study=killed",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "simulations.run", *sweep, f"output={tmp_path}"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not _some_rounds(tmp_path / "killed", runs=2, rounds=2):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    unfinished = [path for path in (tmp_path / "killed").iterdir() if not (path / "summary.json").exists()]
+    assert unfinished, "the sweep was over before it could be killed"
+    done = run_cli(*sweep, f"output={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    whole = run_cli(*sweep, f"output={tmp_path / 'whole'}")
+    assert whole.returncode == 0, whole.stderr
+    runs = sorted(
+        path.name for path in (tmp_path / "whole/killed").iterdir() if (path / "summary.json").exists()
+    )
+    assert len(runs) == 4
+    for run in runs:
+        killed = pd.read_parquet(tmp_path / "killed" / run / "rounds.parquet")
+        reference = pd.read_parquet(tmp_path / "whole/killed" / run / "rounds.parquet")
+        assert killed["round"].tolist() == list(range(7))
+        same = [
+            name
+            for name in COLUMNS
+            if name not in ("epsilon_client_total", "mean_squared_error", "share_clipped")
+        ]
+        pd.testing.assert_frame_equal(killed[same], reference[same])
+        # The round that was interrupted is asked twice, and both releases are counted.
+        spent = killed["epsilon_client_total"].iloc[-1] / reference["epsilon_client_total"].iloc[-1]
+        assert spent in (pytest.approx(1.0), pytest.approx(7 / 6))
+
+
+def _some_rounds(study: Path, runs: int, rounds: int) -> bool:
+    started = sorted(study.glob("*/rounds.csv"), key=os.path.getmtime) if study.exists() else []
+    return len(started) == runs and len(started[-1].read_text().splitlines()) > rounds
+
+
+def test_secure_aggregation_changes_no_number(tmp_path: Path) -> None:
+    found = []
+    for enabled in (False, True):
+        config = config_of(tmp_path, secagg={"enabled": enabled})
+        execute(config)
+        found.append(rows_of(config))
+    numbers = [name for name in COLUMNS if name != "bytes_up"]
+    pd.testing.assert_frame_equal(found[0][numbers], found[1][numbers])
+    # A masked code is as wide as the sum of all: 5 bits for 4 clients and codes up to 7, instead of 2.
+    assert found[1]["bytes_up"].iloc[-1] > 2 * found[0]["bytes_up"].iloc[-1]
+
+
+@pytest.mark.slow
+def test_the_same_numbers_inline_and_on_ray(tmp_path: Path) -> None:
+    """In processes of their own: Ray leaves things behind."""
+    found = []
+    for engine in ("inline", "ray"):
+        output = tmp_path / engine
+        federation = ["federation.num_clients=3", "federation.rounds=3", "federation.fraction=0.7"]
+        done = run_cli(f"engine={engine}", *federation, f"output={output}")
+        assert done.returncode == 0, done.stderr
+        (rows,) = output.glob("default/*/rounds.parquet")
+        found.append(pd.read_parquet(rows)[COLUMNS])
+    pd.testing.assert_frame_equal(found[0], found[1])
+    assert math.isfinite(found[0]["mean_squared_error"].iloc[-1])
