@@ -123,7 +123,7 @@ def statement(
     dropped: Dropped = 0,
     l2_norm: L2Norm = None,
 ) -> None:
-    """Say what a mechanism costs a client: a coordinate, a round, a whole run; seen locally and in the sum."""
+    """Say what a mechanism costs a client: in a coordinate, a round, a whole run; locally and in the sum."""
     if file is not None:
         found = Mechanism.from_bytes(file.read_bytes())
     else:
@@ -259,18 +259,10 @@ def _print_plan(console: Console, found: Plan) -> None:
     target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, str(wish.view), method="target")
     title = f"{target.unit}, view: {target.view}; target {target.figures}"
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    headings = (
-        "mechanism",
-        "ε a coordinate",
-        "clip",
-        "ε reached",
-        "counted by",
-        "MSE of the mean",
-        "bytes a round",
-    )
+    headings = ("mechanism", "ε a coordinate", "clip", "ε reached", "counted by", "MSE of mean", "bytes")
     for heading in headings:
         left = heading in ("mechanism", "clip", "counted by")
-        table.add_column(heading, justify="left" if left else "right")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=heading == "mechanism")
     for each in found.designs:
         table.add_row(
             each.name,
@@ -284,8 +276,8 @@ def _print_plan(console: Console, found: Plan) -> None:
     if found.designs:
         console.print(table)
         console.print(
-            "ε a coordinate: one release, local view. MSE of the mean: of one coordinate of the mean update, in "
-            "clip², inputs uniform. Bytes: what one client sends, without headers.",
+            "ε a coordinate: one release, local view. MSE of mean: of one coordinate of the mean update, in "
+            "clip², inputs uniform. Bytes: what one client sends in a round, without headers.",
             soft_wrap=True,
         )
     for name, reason in found.missing.items():
@@ -297,9 +289,10 @@ def _print_plan(console: Console, found: Plan) -> None:
 def _plot_plan(found: Plan, path: Path) -> None:
     from fl_privquant.plots import colour_of, pyplot, save
 
+    wish = found.wish
     figure, axes = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
     for name, points in found.curves.items():
-        shown = [each for each in points if each.statement.epsilon < 30.0 * found.wish.epsilon]
+        shown = [each for each in points if 0.1 < each.statement.epsilon / wish.epsilon < 10.0]
         axes.plot(
             [each.statement.epsilon for each in shown],
             [each.mean_squared_error for each in shown],
@@ -309,13 +302,13 @@ def _plot_plan(found: Plan, path: Path) -> None:
             linewidth=1.5,
             label=name,
         )
-    axes.axvline(found.wish.epsilon, color="#888888", linestyle=":", linewidth=1)
+    axes.axvline(wish.epsilon, color="#888888", linestyle=":", linewidth=1)
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel=f"ε at δ = {found.wish.delta:g}: {found.wish.unit}, view: {found.wish.view}",
+        xlabel=f"ε at δ = {wish.delta:g}: {wish.unit}, view: {wish.view}",
         ylabel="MSE of the mean update, clip²",
-        title=f"{found.wish.num_clients} clients, {found.wish.dimension} coordinates, {found.wish.rounds} rounds",
+        title=f"{wish.num_clients} clients, {wish.dimension} coordinates, {wish.rounds} rounds",
     )
     axes.legend(fontsize=8)
     save(figure, path)

@@ -198,6 +198,15 @@ class UpdateCodec:
         found = self._unpack_codes(payload) if self._wire == "message" else self._unpack_indices(payload)
         return self.mechanism.to_codes(found)
 
+    def add_codes(self, payload: bytes, total: NDArray[np.int64]) -> None:
+        """Add the :meth:`codes` of a payload to a vector, in place; a bad payload adds nothing."""
+        if self._wire != "indices" or not self.mechanism.summable:
+            total += self.codes(payload)
+            return
+        from fl_privquant.codec.vector_loops import add_codes
+
+        add_codes(self._unpack_indices(payload), self._level_codes, total)
+
     def decode_sum(self, total: ArrayLike, num_clients: int) -> dict[str, NDArray[Any]]:
         """The mean update from the sum of the :meth:`codes` of ``num_clients`` clients, as arrays."""
         sums = np.asarray(total)
@@ -242,6 +251,10 @@ class UpdateCodec:
         """What each index stands for, in the vector's precision: a lookup is all that decoding takes."""
         indices = np.arange(self._num_levels or 0)
         return self.mechanism.decode(indices, self.clip).astype(self.layout.dtype)
+
+    @cached_property
+    def _level_codes(self) -> NDArray[np.int64]:
+        return np.ascontiguousarray(self.mechanism.to_codes(np.arange(self._num_levels or 0)), dtype=np.int64)
 
     @cached_property
     def _rotation(self) -> Rotation | None:

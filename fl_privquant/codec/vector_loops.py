@@ -12,7 +12,15 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["flip_signs", "hadamard", "look_up", "look_up_and_add", "scale_in_place", "sum_of_squares"]
+__all__ = [
+    "add_codes",
+    "flip_signs",
+    "hadamard",
+    "look_up",
+    "look_up_and_add",
+    "scale_in_place",
+    "sum_of_squares",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -52,6 +60,13 @@ def flip_signs(bits: NDArray[Any], words: Words) -> None:
         first = 64 * k
         for j in range(min(64, bits.size - first)):
             bits[first + j] ^= ((word >> np.uint64(j)) & np.uint64(1)) << np.uint64(top)
+
+
+@_compiled
+def add_codes(indices: NDArray[Any], codes: NDArray[np.int64], total: NDArray[np.int64]) -> None:
+    """Add the code of each index to the total."""
+    for i in range(indices.size):
+        total[i] += codes[indices[i]]
 
 
 @_compiled

@@ -85,7 +85,9 @@ class PrivQuantStrategy(Strategy):
     sum_codes
         Whether to aggregate by the exact sum of the integer codes, as secure aggregation does: the
         wrapped strategy sees one reply, the mean update, and the model is the same to the last bit
-        with secure aggregation and without. Not for strategies that compare single updates.
+        with secure aggregation and without, whatever the order of replies. Metrics are averaged
+        too. It is faster, and takes the memory of one update. Not for strategies that compare single
+        updates (FedMedian, Krum); mechanisms whose codes cannot be added up are aggregated as usual.
 
     Examples
     --------
@@ -280,11 +282,20 @@ class PrivQuantStrategy(Strategy):
             raise InvalidSpecError(
                 f"round {server_round} was not configured; the last was {current.request.round}"
             )
+        codec = current.codec
+        summing = self.sum_codes and codec.mechanism.summable
+        total = np.zeros(codec.dimension if summing else 0, dtype=np.int64)
         usable: list[tuple[Message, Reply, _Decoded]] = []
         failures = 0
         for message in replies:
             try:
-                usable.append((message, *self._checked(message, current)))
+                reply = self.checked_reply(message)
+                arrays: _Decoded = {}
+                if summing:
+                    codec.add_codes(reply.payload, total)
+                else:
+                    arrays = codec.apply_on_demand(reply.payload, current.model)
+                usable.append((message, reply, arrays))
             except PrivQuantError as error:
                 failures += 1
                 log(
@@ -310,13 +321,11 @@ class PrivQuantStrategy(Strategy):
             return self._fail(server_round, failures, silent)
         self.failed_rounds = 0
         self.num_updates = len(usable)
-        if self.sum_codes and current.codec.mechanism.summable:
-            total = np.zeros(current.codec.dimension, dtype=np.int64)
-            for _, reply, _ in usable:
-                total += current.codec.codes(reply.payload)
-            bits = current.codec.mechanism.sum_bits(len(usable))
-            return self.aggregate_sum(server_round, total & ((1 << bits) - 1), len(usable))
         shared = _shared_metrics([reply.metrics for _, reply, _ in usable])
+        if summing:
+            means = {name: _mean([reply.metrics[name] for _, reply, _ in usable]) for name in shared}
+            bits = codec.mechanism.sum_bits(len(usable))
+            return self.aggregate_sum(server_round, total & ((1 << bits) - 1), len(usable), means)
         decoded = [
             self._as_plain_reply(message, current, arrays, {name: reply.metrics[name] for name in shared})
             for message, reply, arrays in usable
@@ -402,11 +411,6 @@ class PrivQuantStrategy(Strategy):
         self._note_simulated([reply])
         return reply
 
-    def _checked(self, message: Message, current: _Round) -> tuple[Reply, _Decoded]:
-        """The reply, and the arrays that the node trained, if every check passes."""
-        reply = self.checked_reply(message)
-        return reply, current.codec.apply_on_demand(reply.payload, current.model)
-
     def _as_plain_reply(
         self,
         message: Message,
@@ -471,6 +475,12 @@ def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
         for name in first
         if all(name in each and _form(each[name]) == _form(first[name]) for each in metrics)
     ]
+
+
+def _mean(values: list[Any]) -> float | list[float]:
+    """The mean of metrics that clients report: of numbers, or of lists of them."""
+    mean = np.mean(values, axis=0)
+    return [float(each) for each in mean] if isinstance(values[0], list) else float(mean)
 
 
 def _form(value: Any) -> int:

@@ -181,7 +181,7 @@ def _smallest(
         counted = [_parts(release, count, way) for release, count in releases]
         if by_norm and not any(normed for _, _, normed in counted):
             continue
-        parts = [part for each, _, _ in counted for part in each]
+        parts = _merged(part for each, _, _ in counted for part in each)
         names = sorted({name for _, name, _ in counted if name})
         ways.append((composed_epsilon(parts, delta, refine=False).epsilon, way, parts, names))
     least = min(rough for rough, _, _, _ in ways)
@@ -192,6 +192,15 @@ def _smallest(
             bound = composed_epsilon(parts, delta, refine)
             found.append((Bound(bound.epsilon, _method(bound, names)), _assumptions(releases, way)))
     return min(found, key=lambda each: each[0].epsilon)
+
+
+def _merged(parts: Iterable[Part]) -> list[Part]:
+    """The parts with equal losses counted together: releases of about as many clients share one."""
+    counts: dict[int, tuple[Moments, int]] = {}
+    for part in parts:
+        _, before = counts.get(id(part.loss), (part.loss, 0))
+        counts[id(part.loss)] = (part.loss, before + part.count)
+    return [Part(loss, count) for loss, count in counts.values()]
 
 
 def _method(bound: Bound, names: list[str]) -> str:

@@ -11,9 +11,9 @@ for all inputs; rounding and the wrap are mixtures and post-processing.
 
 **The law of the sum.** Skellam noises add up to Skellam noise. Discrete Gaussians nearly add up to one: the
 probabilities of a sum of n with parameter sigma^2 are within a factor e^tau of the discrete Gaussian with n
-sigma^2, tau = 10 * sum over k < n of exp(-2 pi^2 sigma^2 k / (k + 1)) (Kairouz, Liu, Steinke 2021, Theorem
-9); where tau is not next to nothing, sigma is small and the sum is convolved. Discrete Laplace noise is
-convolved.
+sigma^2, tau = 10 * sum over k < n of exp(-2 pi^2 sigma^2 k / (k + 1)) (Kairouz, Liu, Steinke 2021, on
+sums of discrete Gaussians); where tau is not next to nothing, sigma is small and the sum is convolved.
+Discrete Laplace noise is convolved.
 
 **What is drawn** is a table whose probabilities are multiples of 2^-127. Where the ideal probability is
 above 2^-70 they agree to 2^-50; what is below has total mass ``lost`` and is charged as an infinite loss.

@@ -16,7 +16,8 @@ D^2, at S / d. It is bounded on a fine grid, with g at the far end of each cell.
 * discrete Gaussian, n clients: A = 1 / (2 n s^2) times a, and d tau beside it (Kairouz, Liu, Steinke 2021,
   Proposition 14, first bound; tau = 0 for one client: Canonne, Kamath, Steinke 2020, Theorem 4);
 * Skellam of variance v = n times that of one client, whole orders: A = a / (2 v) + (2 a - 1) / (4 v^2) and
-  B = 6 / (4 v^2), or A = a / (2 v) and B = 3 / (2 v) (Agarwal, Kairouz, Liu 2021, Theorem 3.5).
+  B = 6 / (4 v^2), or A = a / (2 v) and B = 3 / (2 v) (Agarwal, Kairouz, Liu 2021, the bound
+  for vectors).
 
 **Tables.** Continuous laws: :func:`fl_privquant.renyi.renyi_of_update`, local view. Those with a metric: see
 :mod:`fl_privquant.mechanisms.metric`.

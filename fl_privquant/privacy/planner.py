@@ -36,7 +36,8 @@ _FAR = 1.6
 # Instant to design and never far from the others: it tells where to look, and what would meet a target.
 _SCOUT = "one_bit"
 # What a plan looks at unless told otherwise; others take longer to design.
-_DEFAULTS = ("optm", "one_bit", "pbm", "discrete_gaussian", "skellam", "discrete_laplace", "gaussian")
+_DEFAULTS = ("optm", "one_bit", "pbm", "discrete_gaussian", "skellam", "discrete_laplace")
+_LOCAL_ONLY = ("gaussian", "laplace")
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,10 @@ class Plan:
     curves: dict[str, tuple[PlannedDesign, ...]]
 
 
-def default_mechanisms() -> tuple[str, ...]:
-    """The mechanisms that a plan looks at unless told otherwise."""
-    return tuple(name for name in _DEFAULTS if name in mechanisms())
+def default_mechanisms(in_sum: bool) -> tuple[str, ...]:
+    """The mechanisms that a plan looks at unless told otherwise; for sums, those whose codes can be added."""
+    names = _DEFAULTS if in_sum else (*_DEFAULTS, *_LOCAL_ONLY)
+    return tuple(name for name in names if name in mechanisms())
 
 
 def plan(
@@ -190,7 +192,7 @@ def plan(
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
     curves: dict[str, tuple[PlannedDesign, ...]] = {}
-    for name in names or default_mechanisms():
+    for name in names or default_mechanisms(wish.in_sum):
         progress(name)
         search = scout if name == _SCOUT else _Search(wish, name)
         index = search.largest(start)
@@ -264,7 +266,7 @@ class _Search:
             mechanism = mechanism.for_dimension(wish.dimension)
             width = mechanism.sum_bits(wish.survivors) if wish.in_sum else mechanism.bits_per_coordinate
         except (InfeasibleDesignError, InvalidSpecError, CertificationError, CodeOverflowError) as error:
-            self.reason = str(error)
+            self.reason = str(error).removeprefix(f"{self.name}: ")
             return None
         if wish.in_sum and not mechanism.summable:
             self.reason = "its outputs cannot be added up by secure aggregation"

@@ -6,7 +6,7 @@ import argparse
 import importlib
 
 # A benchmark is a module of this package with run() -> rows; a row that has a target says if it holds.
-BENCHMARKS = ("design", "encode", "wire", "flower", "secagg")
+BENCHMARKS = ("design", "encode", "flower", "secagg", "sweep", "wire")
 
 
 def main() -> int:

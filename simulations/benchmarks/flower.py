@@ -89,7 +89,8 @@ def _round_time() -> list[Row]:
     mechanism = pq.design("optm", epsilon=1.0, bits=2)
     plain = _Rounds(FedAvg(fraction_evaluate=0.0), [])
     private = _Rounds(
-        PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP), [PrivQuantMod(max_epsilon=1.0)]
+        PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP, sum_codes=True),
+        [PrivQuantMod(max_epsilon=1.0)],
     )
     # In turns, and each round against the one before it: others who use the machine slow down both.
     turns = [(plain.run_one(), private.run_one()) for _ in range(TURNS + 1)]

@@ -132,6 +132,16 @@ PAYLOAD_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", PAYLOAD_FAULTS)
+def test_a_bad_payload_adds_nothing_to_a_sum(flower_log, fault):
+    mechanism = pq.design("optm", epsilon=2.0, levels=3)
+    client = client_app(mods=[Tamper(PAYLOAD_FAULTS[fault][0]), PrivQuantMod(max_epsilon=10.0, seed=SEED)])
+    server = server_app(lambda: PrivQuantStrategy(fedavg(), mechanism, CLIP, sum_codes=True))
+    arrays = as_arrays(InlineEngine().run(server, client, Federation(4)).arrays)
+    for name, each in expected_model(mechanism, GOOD).items():
+        np.testing.assert_allclose(arrays[name], each, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("fault", PAYLOAD_FAULTS)
 def test_a_bad_payload_is_dropped_by_node(flower_log, fault):
     # Three levels: not every digit is an index.
     mechanism = pq.design("optm", epsilon=2.0, levels=3)

@@ -203,6 +203,23 @@ def test_a_sum_of_codes_aggregates_like_the_payloads(mechanism):
         np.testing.assert_allclose(as_arrays(found)[name], expected[name], rtol=0, atol=1e-6)
 
 
+def test_codes_can_be_summed_as_integers_whatever_their_order(mechanism):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, sum_codes=True)
+    client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, seed=SEED, metrics=["loss"])])
+    result, server = run(strategy, client)
+    expected = expected_model(mechanism, range(4))
+    for name, each in as_arrays(result.arrays).items():
+        np.testing.assert_allclose(each, expected[name], rtol=0, atol=1e-6)
+    assert dict(server.result.train_metrics_clientapp[1]) == {"loss": pytest.approx(2.0)}
+
+
+def test_codes_that_cannot_be_summed_are_aggregated_one_by_one():
+    client = client_app([PrivQuantMod(max_epsilon=math.inf)])
+    summed, _ = run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0, sum_codes=True), client)
+    single, _ = run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0), client)
+    assert_same_arrays(as_arrays(summed.arrays), as_arrays(single.arrays))
+
+
 def test_evaluation_passes_through(mechanism):
     strategy = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
     _, server = run(PrivQuantStrategy(strategy, mechanism, CLIP))

@@ -25,6 +25,7 @@ from fl_privquant.privacy import (
     round_statement,
 )
 from fl_privquant.privacy.ledger import Ledger, Release, fingerprint
+from fl_privquant.privacy.noise import noise_sum
 from fl_privquant.privacy.norm import NormBound, _hull_at, norm_loss, register_norm_bound
 
 DELTA = 1e-5
@@ -164,6 +165,21 @@ def test_integer_noise_by_its_norm(name: str) -> None:
         for d in (100, 1000, 10_000)
     ]
     assert bounds == sorted(bounds)
+
+
+@pytest.mark.parametrize("name", ["discrete_gaussian", "skellam"])
+@pytest.mark.parametrize("clients", [1, 3])
+def test_the_theorems_hold_for_the_noise_that_is_added(name: str, clients: int) -> None:
+    """A shift of one coordinate by the whole lattice, its divergence from the law of the sum itself."""
+    mechanism = pq.design(name, epsilon=3.0, levels=4, num_clients=clients)
+    law = noise_sum(mechanism.noise, clients)
+    first, second = law.values[mechanism.max_shift :], law.values[: -mechanism.max_shift]
+    # The norm of a change by the whole lattice: 2 in units of the clip, half of it for each update.
+    bound = norm_loss(mechanism, Norms(l2=1.0), 1, clients)
+    assert bound is not None
+    for order in (1.5, 2.0, 4.0, 10.0):
+        divergence = math.log(float((first**order * second ** (1.0 - order)).sum())) / (order - 1.0)
+        assert bound[0].log_moment(order - 1.0) / (order - 1.0) >= divergence
 
 
 def test_rounding_to_a_coarse_lattice_is_charged() -> None:
