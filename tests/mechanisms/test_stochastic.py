@@ -60,7 +60,9 @@ def test_sums_and_bytes() -> None:
     codes = mechanism.encode(np.random.default_rng(2).uniform(-1, 1, (20, 7)))
     total = mechanism.to_codes(codes).sum(axis=0)
     assert total.max() < 2 ** mechanism.sum_bits(20)
-    np.testing.assert_allclose(mechanism.decode_sum(total, 20), mechanism.decode(codes).mean(axis=0), atol=1e-15)
+    np.testing.assert_allclose(
+        mechanism.decode_sum(total, 20), mechanism.decode(codes).mean(axis=0), atol=1e-15
+    )
     again = pq.Mechanism.from_bytes(mechanism.to_bytes())
     assert again.to_bytes() == mechanism.to_bytes()
     assert again.levels == 8
