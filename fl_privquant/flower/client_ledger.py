@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context
 from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.privacy.ledger import Budget, Ledger, Release
 
-__all__ = ["ClientLedger", "open_ledger"]
+__all__ = ["ClientLedger", "append_release", "open_ledger"]
 
 RECORD_LEDGER = "privquant-ledger"
 _MECHANISM_PREFIX = "mechanism-"
@@ -60,6 +60,17 @@ def open_ledger(path: Path | None, context: Context) -> Iterator[ClientLedger]:
             _to_file(path, found)
     if found.changed:
         _update_record(context, found)
+
+
+def append_release(context: Context, release: Release, mechanism: bytes) -> None:
+    """Record a release in the client's state without reading what is there: for clients without a budget."""
+    record = context.state.get(RECORD_LEDGER)
+    if not isinstance(record, ConfigRecord):
+        record = context.state[RECORD_LEDGER] = ConfigRecord()
+    rounds = record.get(release.text)
+    record[release.text] = f"{rounds} {release.round}" if isinstance(rounds, str) else str(release.round)
+    if _MECHANISM_PREFIX + release.mechanism not in record:
+        record[_MECHANISM_PREFIX + release.mechanism] = mechanism
 
 
 def _from_record(context: Context) -> ClientLedger:

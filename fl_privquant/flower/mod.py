@@ -23,7 +23,7 @@ from fl_privquant.errors import (
     PrivQuantError,
 )
 from fl_privquant.flower.arrays import read_arrays, records_of
-from fl_privquant.flower.client_ledger import open_ledger
+from fl_privquant.flower.client_ledger import append_release, open_ledger
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply, Request, is_request
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.ledger import Budget
@@ -151,9 +151,12 @@ class PrivQuantMod:
                 metrics[METRIC_CLIPPED] = codec.clipped_share(trained, arrays)
             payload = codec.encode_difference(trained, arrays, rng, self.threads)
             # Nothing has left yet. Once it is in the ledger it may; a failure in between only over-counts.
-            with open_ledger(self.ledger_file, ctxt) as ledger:
-                ledger.check(release, budget)
-                ledger.add(release, request.mechanism)
+            if budget.unlimited and self.ledger_file is None:
+                append_release(ctxt, release, request.mechanism)
+            else:
+                with open_ledger(self.ledger_file, ctxt) as ledger:
+                    ledger.check(release, budget)
+                    ledger.add(release, request.mechanism)
         except PrivQuantError as error:
             return _refusal(msg, error)
         except Exception as error:

@@ -58,6 +58,12 @@ class Release:
             object.__setattr__(self, "count", self.dimension)
 
     @property
+    def text(self) -> str:
+        """All but the round, in one line, without loss."""
+        losses = f"{float(self.epsilon).hex()} {float(self.delta).hex()}"
+        return f"{self.mechanism} {losses} {self.dimension} {self.count}"
+
+    @property
     def total_epsilon(self) -> float:
         """Loss of the whole update, one round, local view, by basic composition; rounded up."""
         return _total([(self.epsilon, self.count)])
@@ -153,11 +159,7 @@ class Ledger:
         >>> Ledger([Release(1, "ab", 0.5, 0.0, 10), Release(2, "ab", 0.5, 0.0, 10)]).to_dict()
         {'ab 0x1.0000000000000p-1 0x0.0p+0 10 10': '1 2'}
         """
-        content = {}
-        for kind, rounds in self._rounds.items():
-            losses = f"{kind.epsilon.hex()} {kind.delta.hex()}"
-            content[f"{kind.mechanism} {losses} {kind.dimension} {kind.count}"] = " ".join(map(str, rounds))
-        return content
+        return {kind.text: " ".join(map(str, rounds)) for kind, rounds in self._rounds.items()}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, str]) -> Ledger:

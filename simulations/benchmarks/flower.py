@@ -204,9 +204,8 @@ def _inline_against_ray() -> Row:
     seconds = {}
     for engine, rounds in ((InlineEngine(), INLINE_ROUNDS), (RayEngine(), RAY_ROUNDS)):
         times: list[float] = []
-        strategy = PrivQuantStrategy(
-            FedAvg(fraction_evaluate=0.0, min_train_nodes=MANY_CLIENTS), mechanism, CLIP
-        )
+        inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=MANY_CLIENTS)
+        strategy = PrivQuantStrategy(inner, mechanism, CLIP, sum_codes=True)
         engine.run(_timed_server(strategy, rounds, times), client, federation)
         # Between the ends of rounds: the engine's start does not count.
         seconds[type(engine).__name__] = min(np.diff(times))
