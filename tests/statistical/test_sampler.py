@@ -6,14 +6,18 @@ fail a G-test once in 10^6, and a bound of 5 standard errors about once in 2 * 1
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
+import fl_privquant as pq
 from fl_privquant.codebook import Codebook
 from fl_privquant.law import Law
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.registry import entry
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.sampling.tables import Tables
@@ -90,6 +94,33 @@ def g_test(sampler: Sampler, x: np.ndarray, seed: int) -> float:
     statistic = 2.0 * special.rel_entr(observed, expected).sum()
     freedom = (expected > 0.0).sum() - x.size
     return float(stats.chi2.sf(statistic, freedom))
+
+
+REGISTERED = {
+    "optm": {},
+    "optm paired": {"family": "paired", "objective": "mae"},
+    "optm independent": {"family": "independent", "objective": "mae", "bins": (-3.0, -0.5, 0.5, 3.0)},
+    "rqm": {"levels": 8},
+    "erm": {"gamma": 0.043, "bins": (-2.7, -0.4, 0.4, 2.7), "epsilon": None},
+    "one_bit": {},
+    "mvu": {},
+    "imvu": {},
+    "grr": {"levels": 5},
+    "biased": {},
+}
+
+
+@pytest.mark.parametrize("label", REGISTERED)
+def test_draws_of_table_mechanisms_follow_their_exact_law(label: str) -> None:
+    table = pq.design(label.split(" ")[0], **({"epsilon": 1.0} | REGISTERED[label])).table
+    assert g_test(Sampler(table), inputs_of(table), seed=2) > FAILURE_ODDS
+
+
+def test_every_table_mechanism_is_tested() -> None:
+    fields = {name: {each.name for each in dataclasses.fields(entry(name).spec)} for name in pq.mechanisms()}
+    typical = (pq.design(name, **({"epsilon": 1.0} if "epsilon" in fields[name] else {})) for name in fields)
+    tables = {each.name for each in typical if isinstance(each, TableMechanism)}
+    assert tables == {label.split(" ")[0] for label in REGISTERED}
 
 
 @pytest.mark.parametrize("name", TABLES)
