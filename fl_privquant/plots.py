@@ -64,7 +64,7 @@ _SPARE = ("#3d5a80", "#98c1d9", "#ee6c4d", "#293241", "#7f5539")
 
 def colour_of(label: str) -> str:
     """The fixed colour of a mechanism, by its name or by its name and a variant."""
-    for key in (label, label.removesuffix(" + secagg"), label.split(" ")[0]):
+    for key in (label, label.split(" ")[0]):
         if key in COLOURS:
             return COLOURS[key]
     return _SPARE[sum(map(ord, label)) % len(_SPARE)]

@@ -217,8 +217,7 @@ class RunConfig:
     def label(self) -> str:
         """The mechanism and its family: what has one colour in every picture."""
         name, family = str(self.mechanism["name"]), self.mechanism.get("family", "free")
-        label = name if family == "free" else f"{name} {family}"
-        return f"{label} + secagg" if self.secagg.enabled else label
+        return name if family == "free" else f"{name} {family}"
 
     @property
     def run_name(self) -> str:
@@ -227,7 +226,7 @@ class RunConfig:
         for key in ("study", "output", "tracker"):
             del values[key]
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
-        return f"{self.label.replace(' + ', '-').replace(' ', '-')}-{digest}"
+        return f"{self.label.replace(' ', '-')}-{digest}"
 
     def design(self) -> Any:
         """The mechanism, certified."""
