@@ -23,6 +23,7 @@ What clients send may end with their Ed25519 signature over all that stands befo
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
@@ -196,7 +197,7 @@ class Invitation(_Message):
 
 
 @dataclass(frozen=True)
-class ClientMessage(_Message):
+class ClientMessage(_Message, ABC):
     """What a client sends: with its id, and with its signature if clients have identities."""
 
     client_id: int
@@ -213,8 +214,9 @@ class ClientMessage(_Message):
         """The same message, signed."""
         return replace(self, signature=signature)
 
+    @abstractmethod
     def _content(self) -> bytes:
-        raise NotImplementedError
+        """What the message says besides who sends it."""
 
     @classmethod
     def _read_client(cls, data: bytes | bytearray | memoryview) -> tuple[RoundId, int, Reader]:
