@@ -45,12 +45,12 @@ from fl_privquant.privacy.response import gaussian_loss, response_loss
 from fl_privquant.renyi import INPUT_ROUNDING, renyi_of_update
 from fl_privquant.sampling.discrete import DiscreteGaussian, Skellam
 
-__all__ = ["NO_NORMS", "NormBound", "Norms", "norm_loss", "register_norm_bound"]
+__all__ = ["NO_NORMS", "NormBound", "Norms", "norm_loss", "norm_losses", "register_norm_bound"]
 
 Floats = NDArray[np.float64]
 
-# Codecs clip to a hair inside the norm; floats may leave this much.
-_ROUNDING = 1.0 + 1e-6
+# Clips and rotations work in float32: a Hadamard transform of 2^30 coordinates, twice, may add 60 units.
+_ROUNDING = 1.0 + 1e-5
 _FLOAT_ROOM = 1.0 + 1e-9
 
 
@@ -91,21 +91,29 @@ _BOUNDERS: list[Bounder] = []
 def register_norm_bound(bounder: Bounder) -> Bounder:
     """Add a bound: a function of mechanism, norms, dimension and honest clients; it gives a loss and a name.
 
-    It gives None where it does not apply. The loss is that of one whole update.
+    It gives None where it does not apply. The loss is that of one whole update: a :class:`PrivacyLoss`, or
+    anything with :class:`Moments`, such as a :class:`NormBound` around a Rényi divergence. It must hold for
+    any two updates within the norms, each coordinate clipped to [-1, 1], and for a sum with ``honest`` - 1
+    other clients whose inputs are the worst; ``honest`` is 1 in the local view. The accountant counts by
+    every bound that applies, keeps what they give, and states the smallest total with the bound's name.
     """
     _BOUNDERS.append(bounder)
     return bounder
 
 
+def norm_losses(
+    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
+) -> list[tuple[Moments, str]]:
+    """The losses of one whole update of bounded norm by all bounds that apply, and their names."""
+    found = [bounder(mechanism, norms, dimension, num_honest) for bounder in _BOUNDERS]
+    return [each for each in found if each is not None]
+
+
 def norm_loss(
     mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
 ) -> tuple[Moments, str] | None:
-    """The loss of one whole update of bounded norm and the name of the bound; None if no bound applies."""
-    for bounder in _BOUNDERS:
-        found = bounder(mechanism, norms, dimension, num_honest)
-        if found is not None:
-            return found
-    return None
+    """The first of :func:`norm_losses`; None if no bound applies."""
+    return next(iter(norm_losses(mechanism, norms, dimension, num_honest)), None)
 
 
 @register_norm_bound
