@@ -134,4 +134,7 @@ def _rounded_up(value: float, digits: int = 4) -> str:
     # A float such as 1e-5 is not that decimal number: what is a few units above it is meant to be it.
     exponent = math.floor(math.log10(abs(value))) - digits + 1
     scaled = value / 10.0**exponent
-    return f"{math.ceil(scaled - 1e-9 * scaled) * 10.0**exponent:.{digits}g}"
+    rounded = math.ceil(scaled - 1e-9 * scaled) * 10.0**exponent
+    if 1e4 <= rounded < 1e12:
+        return f"{rounded:,.0f}".replace(",", "\u202f")
+    return f"{rounded:.{digits}g}"
