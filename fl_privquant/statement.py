@@ -97,6 +97,19 @@ class PrivacyStatement:
         """The figures with unit and view, to go into a sentence."""
         return f"{self.figures} ({self.unit}, {_seen(self.view)})"
 
+    def above(self, epsilon: float, delta: float = 0.0) -> str:
+        """That these figures are above claimed ones, to many digits: such differences can be small."""
+        claim = f"ε = {epsilon:.12g}, δ = {delta:.12g}"
+        return (
+            f"certified ε = {self.epsilon:.12g}, δ = {self.delta:.12g} ({self.unit}, {_seen(self.view)}) is "
+            f"above the claimed {claim}"
+        )
+
+    @staticmethod
+    def at_least(epsilon: float, unit: Unit, view: str = "local") -> str:
+        """A lower bound, as an attack gives it: no statement, but with unit and view all the same."""
+        return f"ε >= {math.floor(epsilon * 1e4) / 1e4:.4f} ({unit}, {_seen(view)})"
+
     @property
     def epsilon_cell(self) -> str:
         """Epsilon, rounded up: for a column under a :meth:`heading`."""

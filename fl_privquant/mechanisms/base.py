@@ -200,8 +200,8 @@ class TableMechanism(Mechanism, kind="table"):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.name}: {self.num_levels} levels, certified epsilon {self.epsilon:.6g} per coordinate "
-            f"and release (local view), mse {self.mse():.5g}, mae {self.mae():.5g}>"
+            f"<{self.name}: {self.num_levels} levels, certified {self.statement.brief}, "
+            f"mse {self.mse():.5g}, mae {self.mae():.5g}>"
         )
 
     @property

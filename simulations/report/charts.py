@@ -37,7 +37,9 @@ class Dimension:
 
     def text(self, value: Any) -> str:
         """A value, with what it is."""
-        return {"epsilon": f"ε asked {value:g}", "bits": f"{value:g} bits"}.get(self.key) or str(value)
+        if self.key == "epsilon":
+            return f"ε asked {PrivacyStatement(value, 0.0, Unit.COORDINATE).epsilon_cell}"
+        return f"{value:g} bits" if self.key == "bits" else str(value)
 
 
 @dataclass(frozen=True, eq=False)
