@@ -93,8 +93,11 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-NORM_ROUNDING = 1.0 + 1e-6
-"""How much the norm of a clipped and rotated update may exceed its bound by the rounding of floats."""
+NORM_ROUNDING = 1.0 + 1e-5
+"""How much the norm of a clipped and rotated update may exceed its bound by the rounding of floats.
+
+Clips and rotations work in float32: a Hadamard transform of 2^30 coordinates, twice, may add 60 units.
+"""
 
 # Probability for which nothing is promised, for a whole update and round: far below any delta in use.
 _CHARGED = 1e-11
@@ -113,7 +116,7 @@ _SHARE = 0.25
 # Relative accuracy of slopes, of scipy's normal law, and of some thousand additions.
 _SLOPE_UNITS, _NORMAL_UNITS, _SUM_UNITS = 1e-12, 1e-14, 1e-11
 # Points of all convolutions together: some seconds. With fewer buckets than the least there is no use.
-_MOST_POINTS, _LEAST_BUCKETS = 2e7, 8
+_MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 
 
 @dataclass(frozen=True, eq=False)

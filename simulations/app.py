@@ -24,6 +24,7 @@ from fl_privquant.flower import (
     SecureAggregationMod,
     SecureAggregationStrategy,
 )
+from fl_privquant.privacy import Budget
 from simulations import progress, trackers
 from simulations.config import FederationConfig, RunConfig
 from simulations.recording import Probe, RecordingStrategy
@@ -50,7 +51,8 @@ def _seed(context: Context) -> int | None:
     return config.seed if config.privacy.randomness == "seeded" else None
 
 
-# The node config tightens the limits (privacy.max_epsilon, privacy.budget): see simulations.run.
+# The node config tightens the limits (privacy.max_epsilon, and privacy.budget in the local view): see
+# simulations.run.
 _PRIVATE = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=_seed)
 
 
@@ -86,7 +88,7 @@ def main(grid: Grid, context: Context) -> None:
 
     def on_row(rows: list[dict[str, Any]]) -> None:
         directory.write_rows(rows)
-        shown.update(rows[-1])
+        shown.update(rows[-1], private.ledger.statement(private.delta, config.secagg.enabled, refine=False))
         tracker.log(rows[-1])
 
     constants = {
@@ -116,6 +118,8 @@ def main(grid: Grid, context: Context) -> None:
         rotate=config.codec.rotate,
         rotation_seed=config.seed,
         sum_codes=config.federation.strategy not in _NEED_SINGLE_UPDATES,
+        budget=None if config.privacy.budget is None else Budget(config.privacy.budget, config.privacy.delta),
+        delta=config.privacy.delta,
     )
     recording.attach(private)
     outermost: Strategy = private
@@ -134,10 +138,14 @@ def main(grid: Grid, context: Context) -> None:
             ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()}),
             num_rounds=config.federation.rounds,
         )
+    # A run of which nothing is left to do has its last row in full already.
+    if len(recording.rows) > 1 and private.ledger:
+        recording.rows[-1] |= recording.spent(refine=True)
     dimension = private.codec.dimension if recording.rows[-1]["round"] else 0
     directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
     directory.write_json(
-        "provenance.json", provenance(config, mechanism, dimension, private.privacy_statement())
+        "provenance.json",
+        provenance(config, mechanism, dimension, private.statements(), private.privacy_statement()),
     )
     task.plot_partition(directory.path / "partition.png")
     directory.write_rows(recording.rows)

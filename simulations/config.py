@@ -140,7 +140,11 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """``randomness`` seeded (reproducible, privacy simulated) or secure; limits that clients set."""
+    """``randomness`` seeded (reproducible, privacy simulated) or secure; limits that clients set.
+
+    ``budget`` is for all rounds of a client, at ``delta``: in the aggregate view with secure aggregation,
+    else in the local one.
+    """
 
     randomness: str = "seeded"
     delta: float = 1e-5

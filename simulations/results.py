@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.errors import PrivQuantError
+from fl_privquant.privacy import PrivacyStatement
 from simulations.config import RunConfig
 
 __all__ = ["ResultsError", "RunDirectory"]
@@ -95,7 +96,13 @@ class RunDirectory:
         _replace(self.path / "rounds.parquet", lambda path: frame.to_parquet(path, index=False))
 
 
-def provenance(config: RunConfig, mechanism: Any, dimension: int, statement: list[str]) -> dict[str, Any]:
+def provenance(
+    config: RunConfig,
+    mechanism: Any,
+    dimension: int,
+    statements: list[PrivacyStatement],
+    lines: list[str],
+) -> dict[str, Any]:
     """What a result depends on besides its config."""
     return {
         "versions": {"python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}},
@@ -106,7 +113,8 @@ def provenance(config: RunConfig, mechanism: Any, dimension: int, statement: lis
         "certified_epsilon": mechanism.epsilon,
         "delta": mechanism.delta,
         "dimension": dimension,
-        "statement": statement,
+        "statements": [each.to_dict() for each in statements],
+        "statement": lines,
         "simulated": config.privacy.randomness == "seeded",
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -21,6 +21,7 @@ from fl_privquant.errors import CertificationError, PrivQuantError
 from fl_privquant.law import Law
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.statement import PrivacyStatement, Unit
 from fl_privquant.table import CertifiedTable
 
 __all__ = ["Mechanism", "TableMechanism"]
@@ -58,6 +59,11 @@ class Mechanism(ABC):
     def delta(self) -> float:
         """The delta that goes with :attr:`epsilon`; 0 for pure differential privacy."""
         return 0.0
+
+    @property
+    def statement(self) -> PrivacyStatement:
+        """What one :attr:`unit` costs, local view: how an epsilon of this mechanism is put before people."""
+        return PrivacyStatement(self.epsilon, self.delta, Unit(self.unit), method="exact")
 
     def releases(self, dimension: int) -> int:
         """How many times :attr:`epsilon` is spent when an update of that many coordinates is encoded."""
@@ -194,8 +200,8 @@ class TableMechanism(Mechanism, kind="table"):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.name}: {self.num_levels} levels, certified epsilon {self.epsilon:.6g} per coordinate "
-            f"and release (local view), mse {self.mse():.5g}, mae {self.mae():.5g}>"
+            f"<{self.name}: {self.num_levels} levels, certified {self.statement.brief}, "
+            f"mse {self.mse():.5g}, mae {self.mae():.5g}>"
         )
 
     @property

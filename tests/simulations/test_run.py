@@ -20,8 +20,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy import Accountant, PrivacyStatement, UpdateRelease, View, statement_levels
 from simulations.config import RunConfig
 from simulations.overrides import CONF
 from simulations.results import ResultsError, RunDirectory
@@ -131,8 +132,53 @@ def test_results_are_complete_and_finished_runs_are_skipped(tmp_path: Path) -> N
     assert (path / "partition.png").stat().st_size > 1000
     rows = rows_of(config)
     assert pd.read_csv(path / "rounds.csv")["round"].tolist() == rows["round"].tolist() == [0, 1, 2, 3]
-    assert rows["epsilon_client_total"].iloc[-1] == pytest.approx(3 * 650, rel=1e-6)
+    # Every round by quick bounds, the last one in full: what the accountant says by itself.
+    release = UpdateRelease(config.design(), 650)
+    accountant = Accountant([release] * 3)
+    levels = statement_levels(release, 3, 1e-5)
+    assert rows["epsilon_client_total"].iloc[-1] == accountant.statement(1e-5).epsilon
+    assert rows["epsilon_client_round"].iloc[-1] == levels[1].epsilon
+    quick = Accountant([release] * 2).statement(1e-5, refine=False)
+    assert rows["epsilon_client_total"].iloc[2] == quick.epsilon > rows["epsilon_client_total"].iloc[1]
+    assert rows["composition_method"].tolist() == ["exact", "rdp", "rdp", "pld"]
+    assert rows["epsilon_client_total_sum"].isna().all()
+    assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
     assert not list(path.glob("*.checkpoint"))
+
+
+def test_secure_aggregation_has_the_aggregate_view(tmp_path: Path) -> None:
+    config = config_of(tmp_path, federation={"num_clients": 20, "rounds": 2}, secagg={"enabled": True})
+    execute(config)
+    rows = rows_of(config)
+    # A tenth of the clients is assumed to be corrupt.
+    assert rows["num_honest"].tolist()[1:] == [18, 18]
+    levels = statement_levels(UpdateRelease(config.design(), 650, View(18)), 2, 1e-5)
+    last = rows.iloc[-1]
+    assert [last[f"epsilon_client_{each}"] for each in ("round", "round_sum", "total", "total_sum")] == [
+        each.epsilon for each in levels[1:]
+    ]
+    assert last["epsilon_client_total_sum"] < 0.2 * last["epsilon_client_total"]
+    provenance = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+    assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
+    assert "aggregate view of 18" in provenance["statement"][-2]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_budget_stops_the_run_with_what_was_spent(secure: bool, tmp_path: Path) -> None:
+    release = UpdateRelease(
+        config_of(tmp_path).design(), 650, View(8) if secure else View()
+    )  # 10 clients, one corrupt and one lost at most
+    budget = Accountant([release] * 2).statement(1e-5).epsilon
+    config = config_of(
+        tmp_path,
+        federation={"num_clients": 10, "rounds": 5},
+        secagg={"enabled": secure},
+        privacy={"budget": budget},
+    )
+    with pytest.raises(BudgetExhaustedError, match=r"round 3: .*Spent: client total .*2 rounds") as raised:
+        execute(config)
+    assert raised.value.statement.epsilon <= budget
+    assert rows_of(config)["round"].tolist() == [0, 1, 2]
 
 
 def test_without_a_mechanism_the_mean_is_exact(tmp_path: Path) -> None:
