@@ -125,6 +125,8 @@ class PrivQuantStrategy(Strategy):
         self.report_clipping = report_clipping
         self.max_failed_rounds = max_failed_rounds
         self.sum_codes = sum_codes
+        # Set by who hides single updates from this strategy: mechanisms then encode for sums.
+        self.only_sums = False
         self.ledger = Ledger()
         self.failed_rounds = 0
         self.num_updates = 0
@@ -179,6 +181,8 @@ class PrivQuantStrategy(Strategy):
             raise InvalidSpecError(
                 f"mechanism: the function gave {type(mechanism).__name__} for round {server_round}"
             )
+        if self.only_sums:
+            mechanism = mechanism.for_sums()
         clip = self.clip(server_round) if callable(self.clip) else self.clip
         l2_clip = self.l2_clip(server_round) if callable(self.l2_clip) else self.l2_clip
         return Request(
