@@ -82,7 +82,8 @@ def main(grid: Grid, context: Context) -> None:
     config = _config(str(context.run_config["config"]))
     directory = RunDirectory.of(config)
     task = task_of(config)
-    mechanism = config.design()
+    # What is recorded is what encodes: under secure aggregation, floats become fixed point.
+    mechanism = config.design().for_sums() if config.secagg.enabled else config.design()
     initial = task.initial_arrays()
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 

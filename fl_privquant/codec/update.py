@@ -31,6 +31,7 @@ from fl_privquant.codec.clip import checked_clip, clip_l2, clipped_share
 from fl_privquant.codec.layout import Arrays, Layout
 from fl_privquant.codec.pack import (
     HEADER_BYTES,
+    check_range,
     pack_codes,
     pack_indices,
     packed_size,
@@ -44,9 +45,12 @@ from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpda
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.none import NoMechanism
+from fl_privquant.sampling.chunks import LazyVector
 from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["UpdateCodec"]
+
+_Vector = NDArray[Any] | LazyVector
 
 # Beside the kinds of fl_privquant.codec.pack: floating-point numbers that no mechanism quantized.
 _KIND_FLOATS: Final = 16
@@ -139,13 +143,11 @@ class UpdateCodec:
         """The payload of the step from ``old`` to ``new`` arrays."""
         if not self.carries_difference:
             return self.encode(new, rng, threads)
-        return self._encode_vector(self.layout.flatten_difference(new, old), rng, threads)
+        return self._encode_vector(self.layout.difference(new, old), rng, threads)
 
     def clipped_share(self, new: Arrays, old: Arrays) -> float:
         """The share of coordinates that the coordinate clip cuts. It depends on the data: not private."""
-        vector = self.layout.flatten_difference(new, old)
-        self._prepare(vector)
-        return clipped_share(vector, self.clip)
+        return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)
 
     def decode(self, payload: bytes) -> dict[str, NDArray[Any]]:
         """The estimated update in a payload, as arrays; see :attr:`carries_difference`."""
@@ -260,24 +262,26 @@ class UpdateCodec:
     def _rotation(self) -> Rotation | None:
         return None if self.rotation_seed is None else Rotation(self.dimension, self.rotation_seed)
 
-    def _prepare(self, vector: NDArray[Any]) -> None:
-        """The stages before the coordinate clip, in place."""
+    def _prepared(self, vector: _Vector) -> _Vector:
+        """The vector after the stages before the coordinate clip; an array is changed in place."""
         if self.l2_clip is None and self._rotation is None:
-            return
+            return vector
+        prepared = np.asarray(vector)
         # Mechanisms refuse what is not finite; but before they see it, one NaN would be spread over all.
-        if not np.isfinite(vector).all():
-            count = int(np.count_nonzero(~np.isfinite(vector)))
+        if not np.isfinite(prepared).all():
+            count = int(np.count_nonzero(~np.isfinite(prepared)))
             raise InvalidUpdateError(
-                f"update: {count} of {vector.size} coordinates are not finite; nothing was encoded, "
+                f"update: {count} of {prepared.size} coordinates are not finite; nothing was encoded, "
                 f"look for divergence upstream"
             )
         if self.l2_clip is not None:
-            clip_l2(vector, self.l2_clip)
+            clip_l2(prepared, self.l2_clip)
         if self._rotation is not None:
-            self._rotation.forward(vector)
+            self._rotation.forward(prepared)
+        return prepared
 
-    def _encode_vector(self, vector: NDArray[Any], rng: RandomStream | None, threads: int) -> bytes:
-        self._prepare(vector)
+    def _encode_vector(self, vector: _Vector, rng: RandomStream | None, threads: int) -> bytes:
+        vector = self._prepared(vector)
         encoded = self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads)
         if self._wire == "indices" and self._num_levels is not None:
             return pack_indices(encoded, self._num_levels)
@@ -335,7 +339,10 @@ class UpdateCodec:
         return unpack_indices(payload, self._num_levels, self.dimension)
 
     def _unpack_codes(self, payload: bytes) -> NDArray[np.int64]:
-        return unpack_codes(payload, self._code_bits, self._num_codes).astype(np.int64)
+        codes = unpack_codes(payload, self._code_bits, self._num_codes)
+        if self._wire == "codes" and self.mechanism.max_code is not None:
+            check_range(codes, "codes", self.mechanism.max_code)
+        return codes.astype(np.int64)
 
     def _pack_arrays(self, arrays: Arrays) -> bytes:
         self.layout.check(arrays)

@@ -26,7 +26,6 @@ from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.strategy import PrivQuantStrategy
-from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.privacy.statement import View
 from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, new_session
 
@@ -127,6 +126,9 @@ class SecureAggregationMod:
 class SecureAggregationStrategy(Strategy):
     """Wraps a PrivQuantStrategy: the server learns the sum of the clients' codes and nothing else.
 
+    Mechanism ``none`` then sends fixed point, as floats cannot be masked: clipped, and rounded at random to a
+    lattice of 20 bits.
+
     Parameters
     ----------
     strategy
@@ -167,6 +169,7 @@ class SecureAggregationStrategy(Strategy):
                     f"strategy: {name} compares single updates, which secure aggregation hides; use one that "
                     f"needs the mean only, such as FedAvg, FedAvgM or FedAdam"
                 )
+        strategy.only_sums = True
         self.strategy = strategy
         self.corrupt_fraction = corrupt_fraction
         self.dropout_fraction = dropout_fraction
@@ -303,8 +306,7 @@ class SecureAggregationStrategy(Strategy):
                 number=server_round,
                 dimension=codec.dimension,
                 width=mechanism.sum_bits(len(nodes)),
-                # Codes of additive mechanisms are residues: their sum may wrap.
-                max_code=mechanism.codebook.max_code if isinstance(mechanism, TableMechanism) else None,
+                max_code=mechanism.max_code,
                 corrupt_fraction=self.corrupt_fraction,
                 dropout_fraction=self.dropout_fraction,
                 num_neighbors=self.num_neighbors,

@@ -147,6 +147,8 @@ class PrivQuantStrategy(Strategy):
         self.delta = delta
         self.ledger = FederationLedger()
         self.planned_view: Callable[[int], View] = lambda num_clients: LOCAL
+        # Set by who hides single updates from this strategy: mechanisms then encode for sums.
+        self.only_sums = False
         self.failed_rounds = 0
         self.num_updates = 0
         self.simulated = False
@@ -200,6 +202,8 @@ class PrivQuantStrategy(Strategy):
             raise InvalidSpecError(
                 f"mechanism: the function gave {type(mechanism).__name__} for round {server_round}"
             )
+        if self.only_sums:
+            mechanism = mechanism.for_sums()
         clip = self.clip(server_round) if callable(self.clip) else self.clip
         l2_clip = self.l2_clip(server_round) if callable(self.l2_clip) else self.l2_clip
         return Request(

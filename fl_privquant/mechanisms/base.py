@@ -92,6 +92,15 @@ class Mechanism(ABC):
         """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
         return True
 
+    def for_sums(self) -> Mechanism:
+        """The mechanism to use where only sums of codes are seen: itself, unless it has one for that."""
+        return self
+
+    @property
+    def max_code(self) -> int | None:
+        """The largest integer to be added up; None where codes are residues and their sum may wrap."""
+        return None
+
     @abstractmethod
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
@@ -232,6 +241,10 @@ class TableMechanism(Mechanism, kind="table"):
     def codes(self) -> NDArray[np.int64]:
         """(m,) integers >= 0 on the lattice: ``values = offset + step * codes``."""
         return self.codebook.codes
+
+    @property
+    def max_code(self) -> int:
+        return self.codebook.max_code
 
     @property
     def bits_per_coordinate(self) -> float:

@@ -188,6 +188,10 @@ class PbmMechanism(Mechanism, kind="pbm"):
         return self.codebook.codes
 
     @property
+    def max_code(self) -> int:
+        return self.codebook.max_code
+
+    @property
     def bits_per_coordinate(self) -> float:
         return float(math.ceil(math.log2(self.num_levels)))
 

@@ -175,6 +175,10 @@ class SnappingMechanism(Mechanism, kind="snapping"):
         return self.codebook.codes
 
     @property
+    def max_code(self) -> int:
+        return self.codebook.max_code
+
+    @property
     def bits_per_coordinate(self) -> float:
         return float((self.num_levels - 1).bit_length())
 
