@@ -19,11 +19,15 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fl_privquant.flower import (
     CheckpointStrategy,
+    DoublingMechanism,
     PrivQuantMod,
     PrivQuantStrategy,
+    QuantileClip,
+    ScheduledMechanism,
     SecureAggregationMod,
     SecureAggregationStrategy,
 )
+from fl_privquant.mechanisms.base import Mechanism
 from simulations import progress, trackers
 from simulations.config import FederationConfig, RunConfig
 from simulations.recording import Probe, RecordingStrategy
@@ -80,11 +84,14 @@ def main(grid: Grid, context: Context) -> None:
     config = _config(str(context.run_config["config"]))
     directory = RunDirectory.of(config)
     task = task_of(config)
-    mechanism = config.design()
+    encoder = _mechanism_policy(config)
+    mechanism = encoder(1) if callable(encoder) else encoder
     initial = task.initial_arrays()
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
     def on_row(rows: list[dict[str, Any]]) -> None:
+        if isinstance(encoder, DoublingMechanism):
+            encoder.observe(rows[-1]["round"], rows[-1]["loss"])
         directory.write_rows(rows)
         shown.update(rows[-1])
         tracker.log(rows[-1])
@@ -110,8 +117,8 @@ def main(grid: Grid, context: Context) -> None:
     )
     private = PrivQuantStrategy(
         recording,
-        mechanism=mechanism,
-        clip=config.codec.clip,
+        mechanism=encoder,
+        clip=_clip_policy(config),
         l2_clip=config.codec.l2_clip,
         rotate=config.codec.rotate,
         rotation_seed=config.seed,
@@ -142,6 +149,37 @@ def main(grid: Grid, context: Context) -> None:
     task.plot_partition(directory.path / "partition.png")
     directory.write_rows(recording.rows)
     context.state["arrays"] = result.arrays
+
+
+def _mechanism_policy(config: RunConfig) -> Mechanism | ScheduledMechanism | DoublingMechanism:
+    """What encodes updates: one mechanism, or one that changes with the round."""
+    policy = config.bits_policy
+    if policy.name == "schedule":
+        levels = dict(zip(policy.rounds, policy.bits, strict=True))
+        return ScheduledMechanism({start: config.design(2**bits) for start, bits in levels.items()})
+    mechanism: Mechanism = config.design()
+    if policy.name == "doubling":
+        asked = int(mechanism.parameters["levels"])
+        return DoublingMechanism(
+            config.design,
+            asked,
+            max(asked, 2**policy.most_bits),
+            window=policy.window,
+            smoothing=policy.smoothing,
+        )
+    return mechanism
+
+
+def _clip_policy(config: RunConfig) -> float | QuantileClip:
+    policy = config.clip_policy
+    if policy.name == "constant":
+        return config.codec.clip
+    return QuantileClip(
+        config.codec.clip,
+        coordinate_quantile=policy.coordinate_quantile,
+        client_quantile=policy.client_quantile,
+        rate=policy.rate,
+    )
 
 
 def _aggregating(config: FederationConfig) -> Strategy:

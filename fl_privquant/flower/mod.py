@@ -131,7 +131,7 @@ class PrivQuantMod:
             layout = Layout.of(arrays)
             mechanism = request.certified_mechanism(layout.dimension)
             self._check_mechanism(mechanism, ctxt)
-            release = request.release(layout.dimension)
+            release = request.release(request.codec(layout).dimension)
             budget = self._budget(ctxt)
             # Before the training: an update that may not leave need not be computed.
             if not budget.unlimited:

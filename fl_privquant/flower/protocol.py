@@ -33,6 +33,7 @@ KEY_MECHANISM: Final = "privquant-mechanism"
 KEY_CLIP: Final = "privquant-clip"
 KEY_L2_CLIP: Final = "privquant-l2-clip"
 KEY_ROTATION: Final = "privquant-rotation-seed"
+KEY_CLIP_QUANTILE: Final = "privquant-clip-quantile"
 KEY_REPORT: Final = "privquant-report-clipping"
 KEY_SIMULATED: Final = "privquant-simulated"
 
@@ -72,7 +73,7 @@ class Request:
         The number of the round.
     mechanism
         The mechanism, in the bytes that its receiver certifies.
-    clip, l2_clip, rotation_seed
+    clip, l2_clip, rotation_seed, clip_quantile
         As in :class:`~fl_privquant.codec.update.UpdateCodec`.
     report_clipping
         Whether the share of clipped coordinates is asked for; clients may decline.
@@ -84,6 +85,7 @@ class Request:
     l2_clip: float | None = None
     rotation_seed: int | None = None
     report_clipping: bool = False
+    clip_quantile: float | None = None
 
     def write(self, config: ConfigRecord) -> None:
         """Put the request into a round's config."""
@@ -92,7 +94,11 @@ class Request:
         config[KEY_MECHANISM] = self.mechanism
         config[KEY_CLIP] = self.clip
         # A config object may serve several rounds: what is not asked for now must not stay from before.
-        for key, value in ((KEY_L2_CLIP, self.l2_clip), (KEY_ROTATION, self.rotation_seed)):
+        for key, value in (
+            (KEY_L2_CLIP, self.l2_clip),
+            (KEY_ROTATION, self.rotation_seed),
+            (KEY_CLIP_QUANTILE, self.clip_quantile),
+        ):
             config.pop(key, None)
             if value is not None:
                 config[key] = value
@@ -132,6 +138,7 @@ class Request:
             else None,
             rotation_seed=_field(config, KEY_ROTATION, int) if KEY_ROTATION in config else None,
             report_clipping=_field(config, KEY_REPORT, bool) if KEY_REPORT in config else False,
+            clip_quantile=_field(config, KEY_CLIP_QUANTILE, float) if KEY_CLIP_QUANTILE in config else None,
         )
 
     @property
@@ -162,7 +169,9 @@ class Request:
 @functools.lru_cache(maxsize=_CACHED_CODECS)
 def _codec(request: Request, layout: Layout) -> UpdateCodec:
     mechanism = request.certified_mechanism(layout.dimension)
-    return UpdateCodec(layout, mechanism, request.clip, request.l2_clip, request.rotation_seed)
+    return UpdateCodec(
+        layout, mechanism, request.clip, request.l2_clip, request.rotation_seed, request.clip_quantile
+    )
 
 
 @functools.lru_cache(maxsize=_CACHED_MECHANISMS)

@@ -19,6 +19,7 @@ __all__ = ["DamagedFileError", "Problem", "Run", "load_runs"]
 TEXT_COLUMNS = ("study", "run", "label", "mechanism", "composition_method")
 NUMBER_COLUMNS = (
     *("epsilon", "bits", "seed", "round", "accuracy", "loss", "mean_squared_error", "share_clipped"),
+    *("clip", "bits_per_coordinate"),
     *("bytes_up", "bytes_down", "epsilon_coordinate", "epsilon_client_total", "delta_client_total"),
     *("num_clients", "num_replies", "seconds_clients", "seconds_aggregate", "seconds_evaluate"),
 )
