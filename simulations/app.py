@@ -19,11 +19,15 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fl_privquant.flower import (
     CheckpointStrategy,
+    DoublingMechanism,
     PrivQuantMod,
     PrivQuantStrategy,
+    QuantileClip,
+    ScheduledMechanism,
     SecureAggregationMod,
     SecureAggregationStrategy,
 )
+from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy import Budget
 from simulations import progress, trackers
 from simulations.config import FederationConfig, RunConfig
@@ -82,12 +86,17 @@ def main(grid: Grid, context: Context) -> None:
     config = _config(str(context.run_config["config"]))
     directory = RunDirectory.of(config)
     task = task_of(config)
-    # What is recorded is what encodes: under secure aggregation, floats become fixed point.
-    mechanism = config.design().for_sums() if config.secagg.enabled else config.design()
+    encoder = _mechanism_policy(config)
+    mechanism = encoder(1) if callable(encoder) else encoder
+    if config.secagg.enabled:
+        # What is recorded is what encodes: under secure aggregation, floats become fixed point.
+        mechanism = mechanism.for_sums()
     initial = task.initial_arrays()
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
     def on_row(rows: list[dict[str, Any]]) -> None:
+        if isinstance(encoder, DoublingMechanism):
+            encoder.observe(rows[-1]["round"], rows[-1]["loss"])
         directory.write_rows(rows)
         shown.update(rows[-1], private.ledger.statement(private.delta, config.secagg.enabled, refine=False))
         tracker.log(rows[-1])
@@ -113,8 +122,8 @@ def main(grid: Grid, context: Context) -> None:
     )
     private = PrivQuantStrategy(
         recording,
-        mechanism=mechanism,
-        clip=config.codec.clip,
+        mechanism=encoder,
+        clip=_clip_policy(config),
         l2_clip=config.codec.l2_clip,
         rotate=config.codec.rotate,
         rotation_seed=config.seed,
@@ -151,6 +160,37 @@ def main(grid: Grid, context: Context) -> None:
     task.plot_partition(directory.path / "partition.png")
     directory.write_rows(recording.rows)
     context.state["arrays"] = result.arrays
+
+
+def _mechanism_policy(config: RunConfig) -> Mechanism | ScheduledMechanism | DoublingMechanism:
+    """What encodes updates: one mechanism, or one that changes with the round."""
+    policy = config.bits_policy
+    if policy.name == "schedule":
+        levels = dict(zip(policy.rounds, policy.bits, strict=True))
+        return ScheduledMechanism({start: config.design(2**bits) for start, bits in levels.items()})
+    mechanism: Mechanism = config.design()
+    if policy.name == "doubling":
+        asked = int(mechanism.parameters["levels"])
+        return DoublingMechanism(
+            config.design,
+            asked,
+            max(asked, 2**policy.most_bits),
+            window=policy.window,
+            smoothing=policy.smoothing,
+        )
+    return mechanism
+
+
+def _clip_policy(config: RunConfig) -> float | QuantileClip:
+    policy = config.clip_policy
+    if policy.name == "constant":
+        return config.codec.clip
+    return QuantileClip(
+        config.codec.clip,
+        coordinate_quantile=policy.coordinate_quantile,
+        client_quantile=policy.client_quantile,
+        rate=policy.rate,
+    )
 
 
 def _aggregating(config: FederationConfig) -> Strategy:

@@ -188,7 +188,7 @@ class RecordingStrategy(Strategy):
             if codec.carries_difference
             else 0.0
         )
-        return {"mean_squared_error": squares / codec.dimension, "share_clipped": clipped}
+        return {"mean_squared_error": squares / codec.layout.dimension, "share_clipped": clipped}
 
     def _traffic(self) -> Row:
         """Bytes of updates and models so far; the key exchange of secure aggregation is not counted."""
@@ -237,6 +237,7 @@ class RecordingStrategy(Strategy):
     def _record(self, server_round: int, arrays: Arrays, measured: Row) -> None:
         start = time.perf_counter()
         accuracy, loss = self._task.evaluate(arrays)
+        codec = None if self._outer is None or server_round == 0 else self._outer.codec
         row = {
             **self._constants,
             "round": server_round,
@@ -244,6 +245,8 @@ class RecordingStrategy(Strategy):
             "loss": loss,
             "mean_squared_error": math.nan,
             "share_clipped": math.nan,
+            "clip": math.nan if codec is None else codec.clip,
+            "bits_per_coordinate": math.nan if codec is None else float(codec.mechanism.bits_per_coordinate),
             **self.spent(refine=False),
             "seconds_clients": 0.0,
             "seconds_aggregate": 0.0,

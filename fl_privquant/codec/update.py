@@ -12,6 +12,11 @@ In order on the client, and reversed on the server: flatten, clip the L2 norm (o
 + old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload
 carries the trained arrays themselves, each in its own type: :attr:`UpdateCodec.carries_difference` is
 False, and the mean of decoded updates is the mean that plain federated averaging computes, bit for bit.
+
+**The vote.** With ``clip_quantile`` q one more coordinate follows those of the update: +clip if the clip
+holds at least a share q of them, else -clip. It is encoded by the same mechanism, so it is one more release
+of the same certified loss, is added up as all others are, and decodes without bias to the share of clients
+for which the clip is wide enough: what a server needs to move the clip.
 """
 
 from __future__ import annotations
@@ -73,6 +78,8 @@ class UpdateCodec:
         Largest L2 norm of an update; larger ones are scaled down. None: any.
     rotation_seed
         Public seed of this round's rotation. None: no rotation.
+    clip_quantile
+        The share of coordinates that clients vote on: whether the clip holds as many. None: no vote.
 
     Examples
     --------
@@ -89,20 +96,38 @@ class UpdateCodec:
     clip: float
     l2_clip: float | None = None
     rotation_seed: int | None = None
+    clip_quantile: float | None = None
 
     def __post_init__(self) -> None:
         checked_clip("clip", self.clip)
+        if self.clip_quantile is not None and not 0.0 < self.clip_quantile <= 1.0:
+            raise InvalidSpecError(f"clip_quantile: {self.clip_quantile} is outside (0, 1]")
         if self.l2_clip is not None:
             checked_clip("l2_clip", self.l2_clip)
         # Bound to the layout: mechanisms for whole updates are made for one number of coordinates.
         object.__setattr__(self, "mechanism", self.mechanism.for_dimension(self.dimension))
+        if self.votes and self._wire == "message":
+            raise InvalidSpecError(
+                f"clip_quantile: {self.mechanism.name} spends one epsilon on a whole update, so that one "
+                f"coordinate of it is all noise; use a mechanism for single coordinates, or a constant clip"
+            )
         if self._wire in ("codes", "message"):
             packed_size(self._num_codes, width=self._code_bits)
 
     @property
     def dimension(self) -> int:
-        """Number of coordinates that are encoded: each is one release of the mechanism."""
-        return self.layout.dimension
+        """Number of coordinates that are encoded, with the vote: each is one release of the mechanism."""
+        return self.layout.dimension + self.votes
+
+    @cached_property
+    def votes(self) -> bool:
+        """Whether a vote on the clip follows the update; where nothing is clipped there is none."""
+        return self.clip_quantile is not None and self.carries_difference
+
+    @property
+    def l2_bound(self) -> float | None:
+        """Largest L2 norm of the coordinates that are encoded, with the vote; None where there is none."""
+        return self.l2_clip if self.l2_clip is None or not self.votes else math.hypot(self.l2_clip, self.clip)
 
     @cached_property
     def lossless(self) -> bool:
@@ -154,6 +179,21 @@ class UpdateCodec:
         if self._wire == "arrays":
             return self._unpack_arrays(payload)
         return self._restore(self._estimate(payload))
+
+    def clip_vote(self, payload: bytes) -> float:
+        """The vote in a payload, 1 for a clip that is wide enough and 0 for another, on average."""
+        self._check_votes()
+        return 0.5 + 0.5 * float(self._estimate(payload)[-1]) / self.clip
+
+    def clip_vote_share(self, total: ArrayLike, num_clients: int) -> float:
+        """The share of clients that voted for the clip, unbiased, from the sum of their :meth:`codes`."""
+        self._check_votes()
+        last = np.asarray(total)[-1:]
+        return 0.5 + 0.5 * float(self.mechanism.decode_sum(last, num_clients, self.clip)[0]) / self.clip
+
+    def _check_votes(self) -> None:
+        if not self.votes:
+            raise InvalidSpecError("clip_quantile: None, so that clients did not vote on the clip")
 
     def apply(self, payload: bytes, old: Arrays) -> dict[str, NDArray[Any]]:
         """The estimated new arrays: what ``old`` became, in their own types."""
@@ -260,7 +300,7 @@ class UpdateCodec:
 
     @cached_property
     def _rotation(self) -> Rotation | None:
-        return None if self.rotation_seed is None else Rotation(self.dimension, self.rotation_seed)
+        return None if self.rotation_seed is None else Rotation(self.layout.dimension, self.rotation_seed)
 
     def _prepared(self, vector: _Vector) -> _Vector:
         """The vector after the stages before the coordinate clip; an array is changed in place."""
@@ -282,6 +322,11 @@ class UpdateCodec:
 
     def _encode_vector(self, vector: _Vector, rng: RandomStream | None, threads: int) -> bytes:
         vector = self._prepared(vector)
+        if self.votes and self.clip_quantile is not None:
+            coordinates = np.asarray(vector)
+            wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
+            vote = np.array(self.clip if wide_enough else -self.clip, coordinates.dtype)
+            vector = np.append(coordinates, vote)
         encoded = self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads)
         if self._wire == "indices" and self._num_levels is not None:
             return pack_indices(encoded, self._num_levels)
@@ -320,6 +365,7 @@ class UpdateCodec:
         return self.mechanism.decode(values, self.clip).astype(self.layout.dtype)
 
     def _restore(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        vector = vector[: self.layout.dimension]
         if self._rotation is not None:
             vector = np.ascontiguousarray(vector)
             self._rotation.backward(vector)

@@ -34,6 +34,7 @@ KEY_MECHANISM: Final = "privquant-mechanism"
 KEY_CLIP: Final = "privquant-clip"
 KEY_L2_CLIP: Final = "privquant-l2-clip"
 KEY_ROTATION: Final = "privquant-rotation-seed"
+KEY_CLIP_QUANTILE: Final = "privquant-clip-quantile"
 KEY_REPORT: Final = "privquant-report-clipping"
 KEY_SIMULATED: Final = "privquant-simulated"
 KEY_COUNTED: Final = "privquant-counted-releases"
@@ -74,7 +75,7 @@ class Request:
         The number of the round.
     mechanism
         The mechanism, in the bytes that its receiver certifies.
-    clip, l2_clip, rotation_seed
+    clip, l2_clip, rotation_seed, clip_quantile
         As in :class:`~fl_privquant.codec.update.UpdateCodec`.
     report_clipping
         Whether the share of clipped coordinates is asked for; clients may decline.
@@ -89,6 +90,7 @@ class Request:
     l2_clip: float | None = None
     rotation_seed: int | None = None
     report_clipping: bool = False
+    clip_quantile: float | None = None
     # Differs from client to client: no part of what is asked, nor of the key of its codec.
     counted_releases: int | None = field(default=None, compare=False)
 
@@ -102,6 +104,7 @@ class Request:
         optional = {
             KEY_L2_CLIP: self.l2_clip,
             KEY_ROTATION: self.rotation_seed,
+            KEY_CLIP_QUANTILE: self.clip_quantile,
             KEY_COUNTED: self.counted_releases,
         }
         for key, value in optional.items():
@@ -144,6 +147,7 @@ class Request:
             else None,
             rotation_seed=_field(config, KEY_ROTATION, int) if KEY_ROTATION in config else None,
             report_clipping=_field(config, KEY_REPORT, bool) if KEY_REPORT in config else False,
+            clip_quantile=_field(config, KEY_CLIP_QUANTILE, float) if KEY_CLIP_QUANTILE in config else None,
             counted_releases=_field(config, KEY_COUNTED, int) if KEY_COUNTED in config else None,
         )
 
@@ -204,7 +208,9 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
 @functools.lru_cache(maxsize=_CACHED_CODECS)
 def _codec(request: Request, layout: Layout) -> UpdateCodec:
     mechanism = request.certified_mechanism(layout.dimension)
-    return UpdateCodec(layout, mechanism, request.clip, request.l2_clip, request.rotation_seed)
+    return UpdateCodec(
+        layout, mechanism, request.clip, request.l2_clip, request.rotation_seed, request.clip_quantile
+    )
 
 
 @functools.lru_cache(maxsize=_CACHED_MECHANISMS)

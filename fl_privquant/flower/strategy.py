@@ -21,6 +21,7 @@ from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, InvalidUpdateError, PrivQuantError
 from fl_privquant.flower.arrays import DecodedArray, read_arrays, records_of
+from fl_privquant.flower.policies import DoublingMechanism, Policy, QuantileClip
 from fl_privquant.flower.protocol import RECORD_METRICS, Reply, Request, certified, is_request, with_counts
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.accountant import Accountant, coordinate_statement
@@ -76,9 +77,11 @@ class PrivQuantStrategy(Strategy):
     strategy
         The strategy that aggregates: FedAvg, FedAvgM, FedAdam, FedProx, FedMedian, Krum, ...
     mechanism
-        What encodes updates; or a function of the round that gives it.
+        What encodes updates; or a function of the round that gives it, such as a policy of
+        :mod:`fl_privquant.flower.policies`.
     clip
-        Coordinates of updates are clipped to [-clip, clip]; or a function of the round.
+        Coordinates of updates are clipped to [-clip, clip]; or a function of the round; or a
+        :class:`~fl_privquant.flower.QuantileClip`, which clients vote on.
     l2_clip
         Largest L2 norm of an update, None for any; or a function of the round.
     rotate
@@ -213,6 +216,7 @@ class PrivQuantStrategy(Strategy):
             l2_clip=None if l2_clip is None else checked_clip("l2_clip", l2_clip),
             rotation_seed=self.rotation_seed + (server_round << 31) if self.rotate else None,
             report_clipping=self.report_clipping,
+            clip_quantile=self.clip.coordinate_quantile if isinstance(self.clip, QuantileClip) else None,
         )
 
     def summary(self) -> None:
@@ -261,6 +265,11 @@ class PrivQuantStrategy(Strategy):
     def privacy_statement(self, refine: bool = True) -> list[str]:
         """What is promised, at each level, a line each; never a bare epsilon."""
         lines = [str(each) for each in self.statements(refine)]
+        if self._round is not None and self._round.codec.votes:
+            lines.append(
+                f"one of the {self._round.codec.dimension} coordinates is the client's vote on the clip: if "
+                f"it holds {self._round.request.clip_quantile:g} of its update"
+            )
         if self.simulated:
             lines.append(
                 "privacy is simulated: clients draw from seeded streams, whoever knows the seed knows all"
@@ -285,7 +294,7 @@ class PrivQuantStrategy(Strategy):
         request = self.request(server_round)
         model = read_arrays(arrays)
         codec = request.codec(Layout.of(model))
-        if codec.dimension == 0:
+        if codec.layout.dimension == 0:
             raise InvalidSpecError("the model has no floating-point arrays: there is nothing to encode")
         # A copy: the caller's config must not carry this round's request to other uses of it.
         config = ConfigRecord(dict(config))
@@ -363,6 +372,8 @@ class PrivQuantStrategy(Strategy):
             means = {name: _mean([reply.metrics[name] for _, reply, _ in usable]) for name in shared}
             bits = codec.mechanism.sum_bits(len(usable))
             return self.aggregate_sum(server_round, total & ((1 << bits) - 1), len(usable), means)
+        if codec.votes:
+            self._move_clip(float(np.mean([codec.clip_vote(reply.payload) for _, reply, _ in usable])))
         decoded = [
             self._as_plain_reply(message, current, arrays, {name: reply.metrics[name] for name in shared})
             for message, reply, arrays in usable
@@ -391,6 +402,8 @@ class PrivQuantStrategy(Strategy):
         self.failed_rounds = 0
         self.num_updates = num_clients
         mean = current.codec.apply_sum(total, num_clients, current.model)
+        if current.codec.votes:
+            self._move_clip(current.codec.clip_vote_share(total, num_clients))
         arrays: _Decoded = {name: partial(np.array, each) for name, each in mean.items()}
         reply = Message(RecordDict(), reply_to=current.template)
         plain = self._as_plain_reply(reply, current, arrays, metrics or {})
@@ -403,12 +416,16 @@ class PrivQuantStrategy(Strategy):
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Delegate to the wrapped strategy."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        """Delegate to the wrapped strategy; a mechanism that depends on the loss is told."""
+        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        if isinstance(self.mechanism, DoublingMechanism):
+            self.mechanism.observe_metrics(server_round, metrics)
+        return metrics
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of this wrapper: the ledger, so that nothing spent is forgotten."""
+        """What a checkpoint keeps: the ledger, so that nothing spent is forgotten; what policies learnt."""
         return {
+            "policies": {name: each.checkpoint_state() for name, each in self._policies.items()},
             "ledger": self.ledger.to_dict(),
             "failed_rounds": self.failed_rounds,
             "simulated": self.simulated,
@@ -419,6 +436,20 @@ class PrivQuantStrategy(Strategy):
         self.ledger = FederationLedger.from_dict(state["ledger"])
         self.failed_rounds = int(state["failed_rounds"])
         self.simulated = bool(state["simulated"])
+        for name, each in self._policies.items():
+            if name not in state["policies"]:
+                raise InvalidSpecError(f"{name}: the checkpoint knows nothing of its policy; begin anew")
+            each.restore_state(state["policies"][name])
+
+    @property
+    def _policies(self) -> dict[str, Policy]:
+        given = {"mechanism": self.mechanism, "clip": self.clip}
+        return {name: each for name, each in given.items() if isinstance(each, Policy)}
+
+    def _move_clip(self, share: float) -> None:
+        # What clients were asked to vote on is the round's; the policy may have been replaced since.
+        if isinstance(self.clip, QuantileClip):
+            self.clip.observe(share)
 
     def _current(self) -> _Round:
         if self._round is None:

@@ -134,8 +134,30 @@ def charts_of(study: Study) -> list[Chart]:
             _by_round(study, dimensions, error, logarithmic=True),
             log_y=True,
         ),
+        *(
+            Chart(f"{column}-rounds", f"{word} against rounds", caption, "round", axis, by_round, log_y=log_y)
+            for column, word, caption, axis, log_y in _POLICIES
+            if _changes(study, column) and (by_round := _by_round(study, dimensions, column))
+        ),
     ]
     return [_with_floor_noted(study, chart) for chart in found if chart.curves]
+
+
+_POLICIES = (
+    ("clip", "Clip", "Coordinates of updates are clipped to it.", "clip", True),
+    (
+        "bits_per_coordinate",
+        "Bits",
+        "What carries one coordinate, without secure aggregation.",
+        "bits a coordinate",
+        False,
+    ),
+)
+
+
+def _changes(study: Study, column: str) -> bool:
+    """Whether a policy changes it in the course of a run."""
+    return any(run.rounds[column].nunique() > 1 for run in study.runs)
 
 
 def _with_floor_noted(study: Study, chart: Chart) -> Chart:

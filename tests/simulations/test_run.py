@@ -39,9 +39,12 @@ COLUMNS = [
     "loss",
     "mean_squared_error",
     "share_clipped",
+    "clip",
+    "bits_per_coordinate",
     "epsilon_client_total",
     "bytes_up",
 ]
+DOUBLING = {"name": "doubling", "window": 1, "smoothing": 0.0}
 
 
 def config_of(tmp_path: Path, **changes: Any) -> RunConfig:
@@ -294,7 +297,7 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
     """2 x 2 runs, killed in the middle and started again: the same rows as without interruption."""
     sweep = [
         "-m", "mechanism=optm,one_bit", "seed=0,1", "task=cancer", "federation.num_clients=4",
-        "federation.rounds=6", "study=killed",
+        "federation.rounds=6", "clip_policy=quantile", "study=killed",
     ]  # fmt: skip
     command = [sys.executable, "-m", "simulations.run", *sweep, f"output={tmp_path}"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -333,16 +336,54 @@ def _some_rounds(study: Path, runs: int, rounds: int) -> bool:
     return len(started) == runs and len(started[-1].read_text().splitlines()) > rounds
 
 
-def test_secure_aggregation_changes_no_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policies", [{}, {"clip_policy": {"name": "quantile"}, "bits_policy": DOUBLING}])
+def test_secure_aggregation_changes_no_number(policies: dict[str, Any], tmp_path: Path) -> None:
     found = []
     for enabled in (False, True):
-        config = config_of(tmp_path, secagg={"enabled": enabled})
+        config = config_of(tmp_path, secagg={"enabled": enabled}, **policies)
         execute(config)
         found.append(rows_of(config))
     numbers = [name for name in COLUMNS if name != "bytes_up"]
     pd.testing.assert_frame_equal(found[0][numbers], found[1][numbers])
+    assert found[0]["clip"].iloc[1:].nunique() == (3 if policies else 1)
     # A masked code is as wide as the sum of all: 5 bits for 4 clients and codes up to 7, instead of 2.
     assert found[1]["bytes_up"].iloc[-1] > 2 * found[0]["bytes_up"].iloc[-1]
+
+
+def test_a_clip_that_is_too_wide_is_found_out(tmp_path: Path) -> None:
+    """Updates lie within 0.1; the clip begins at ten times that, and the error of the mean falls with it."""
+    task = {"name": "mean", "dimension": 200}
+    federation = {"num_clients": 20, "rounds": 20}
+    errors = []
+    for name in ("constant", "quantile"):
+        config = config_of(
+            tmp_path,
+            task=task,
+            federation=federation,
+            codec={"clip": 1.0},
+            clip_policy={"name": name, "rate": 0.5},
+        )
+        execute(config)
+        rows = rows_of(config)
+        errors.append(rows["mean_squared_error"].iloc[-1])
+        clips = rows["clip"].iloc[1:]
+        assert math.isnan(rows["clip"].iloc[0])
+        assert clips.nunique() == (1 if name == "constant" else 20)
+    assert errors[1] < errors[0] / 10
+
+
+def test_bits_follow_the_schedule(tmp_path: Path) -> None:
+    policy = {"name": "schedule", "rounds": [1, 3], "bits": [1, 3]}
+    config = config_of(tmp_path, bits_policy=policy, federation={"num_clients": 4, "rounds": 4})
+    execute(config)
+    rows = rows_of(config)
+    assert rows["bits_per_coordinate"].iloc[1:].tolist() == [1.0, 1.0, 3.0, 3.0]
+    assert np.diff(rows["bytes_up"]).tolist() == [
+        4 * (16 + 82),
+        4 * (16 + 82),
+        4 * (16 + 244),
+        4 * (16 + 244),
+    ]
 
 
 @pytest.mark.slow
