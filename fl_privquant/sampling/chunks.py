@@ -29,7 +29,7 @@ _Flat: TypeAlias = "NDArray[Any] | np.flatiter[NDArray[Any]]"
 class Chunk(NamedTuple):
     """A part of an update that is being encoded.
 
-    Parameters
+    Attributes
     ----------
     x
         (k,) inputs, float32 or float64.
