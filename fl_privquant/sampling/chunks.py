@@ -70,7 +70,7 @@ class _Given(LazyVector):
 class Chunk(NamedTuple):
     """A part of an update that is being encoded.
 
-    Parameters
+    Attributes
     ----------
     x
         (k,) inputs, float32 or float64.

@@ -6,7 +6,7 @@ random word, one look-up and one comparison, in vector code: a few nanoseconds, 
 Rejection (Canonne, Kamath, Steinke 2020; :mod:`fl_privquant.sampling.rejection`) has no distance at
 all, but takes thousands of times as long and tells by its time what it drew; and it knows no Skellam
 noise. What its exactness would buy is bounded: N draws from the tables add at most
-(1 + e^epsilon) N :attr:`total_variation` to delta, less than 10^-12 for 10^17 draws at epsilon 2.
+(1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12 for 10^17 draws at epsilon 2.
 Where a table would be too large (sigma above 20 000, a Laplace scale above 3 700), Laplace and
 Gaussian noise are drawn by rejection; for Skellam noise, use a coarser lattice.
 
