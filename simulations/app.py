@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
 
+from fl_privquant.codec.layout import Layout
 from fl_privquant.flower import (
     CheckpointStrategy,
     PrivQuantMod,
@@ -25,10 +26,12 @@ from fl_privquant.flower import (
     SecureAggregationStrategy,
 )
 from simulations import progress, trackers
-from simulations.config import FederationConfig, RunConfig
+from simulations.central import CentralGaussianStrategy, noise_of_sum
+from simulations.config import CENTRAL, FederationConfig, RunConfig
+from simulations.planned import central_budget, mechanism_of, run_statement
 from simulations.recording import Probe, RecordingStrategy
 from simulations.results import RunDirectory, provenance
-from simulations.tasks import task_of
+from simulations.tasks import Task, task_of
 
 __all__ = ["client_app", "secure_client_app", "server_app"]
 
@@ -45,6 +48,17 @@ def _config(text: str) -> RunConfig:
     return RunConfig.from_mapping(json.loads(text))
 
 
+@lru_cache(maxsize=2)
+def _client_side(text: str) -> tuple[Task, Probe]:
+    """What every client of a run in this process shares."""
+    config = _config(text)
+    return task_of(config), _probe(config, RunDirectory.of(config))
+
+
+def _probe(config: RunConfig, directory: RunDirectory) -> Probe:
+    return Probe(directory.probe, same_process=config.engine.name == "inline")
+
+
 def _seed(context: Context) -> int | None:
     config = _config(str(context.run_config["config"]))
     return config.seed if config.privacy.randomness == "seeded" else None
@@ -58,13 +72,12 @@ _PRIVATE = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=_seed)
 @secure_client_app.train(mods=[SecureAggregationMod(), _PRIVATE])
 def train(message: Message, context: Context) -> Message:
     """Train on the client's examples, as any Flower client would."""
-    config = _config(str(context.run_config["config"]))
-    task = task_of(config)
+    task, probe = _client_side(str(context.run_config["config"]))
     client = int(context.node_config["partition-id"])
     server_round = int(message.content["config"]["server-round"])  # type: ignore[index, arg-type]
     arrays = {name: each.numpy() for name, each in message.content["arrays"].items()}  # type: ignore[union-attr]
     trained = task.train(arrays, client, server_round)
-    Probe(RunDirectory.of(config).probe).leave(server_round, client, trained)
+    probe.leave(server_round, client, trained)
     content = RecordDict(
         {
             "arrays": ArrayRecord({name: Array(np.asarray(value)) for name, value in trained.items()}),
@@ -80,8 +93,9 @@ def main(grid: Grid, context: Context) -> None:
     config = _config(str(context.run_config["config"]))
     directory = RunDirectory.of(config)
     task = task_of(config)
-    mechanism = config.design()
     initial = task.initial_arrays()
+    dimension = Layout.of(initial).dimension
+    mechanism = mechanism_of(config, dimension)
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
     def on_row(rows: list[dict[str, Any]]) -> None:
@@ -103,13 +117,18 @@ def main(grid: Grid, context: Context) -> None:
     recording = RecordingStrategy(
         _aggregating(config.federation),
         task,
-        Probe(directory.probe),
+        _probe(config, directory),
         constants,
         on_row,
         secure=config.secagg.enabled,
     )
+    inner: Strategy = recording
+    if config.mechanism["name"] == CENTRAL:
+        l2_clip, epsilon, delta = central_budget(config)
+        scale = noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta)
+        inner = CentralGaussianStrategy(recording, scale, _seed(context))
     private = PrivQuantStrategy(
-        recording,
+        inner,
         mechanism=mechanism,
         clip=config.codec.clip,
         l2_clip=config.codec.l2_clip,
@@ -134,11 +153,11 @@ def main(grid: Grid, context: Context) -> None:
             ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()}),
             num_rounds=config.federation.rounds,
         )
-    dimension = private.codec.dimension if recording.rows[-1]["round"] else 0
     directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
-    directory.write_json(
-        "provenance.json", provenance(config, mechanism, dimension, private.privacy_statement())
-    )
+    statement = private.privacy_statement()
+    if config.privacy.run_epsilon is not None or config.mechanism["name"] == CENTRAL:
+        statement.append(str(run_statement(config, mechanism, dimension)))
+    directory.write_json("provenance.json", provenance(config, mechanism, dimension, statement))
     task.plot_partition(directory.path / "partition.png")
     directory.write_rows(recording.rows)
     context.state["arrays"] = result.arrays

@@ -34,6 +34,9 @@ __all__ = [
     "nearest",
 ]
 
+CENTRAL = "central_gaussian"
+"""The baseline that trusts the server: no mechanism of clients, so not in the registry."""
+
 # What every mechanism file has, so that one sweep can hold private and other mechanisms.
 _COMMON_PARAMETERS = ("epsilon", "bits", "levels")
 
@@ -140,10 +143,15 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """``randomness`` seeded (reproducible, privacy simulated) or secure; limits that clients set."""
+    """``randomness`` seeded (reproducible, privacy simulated) or secure; limits that clients set.
+
+    ``run_epsilon`` is a budget for a client's total, in the aggregate view: the mechanism is then designed to
+    meet it with ``delta``, and has no epsilon of its own.
+    """
 
     randomness: str = "seeded"
     delta: float = 1e-5
+    run_epsilon: float | None = None
     max_epsilon: float | None = None
     budget: float | None = None
 
@@ -151,7 +159,7 @@ class PrivacyConfig:
         _one_of("privacy.randomness", self.randomness, ("seeded", "secure"))
         if not 0.0 < self.delta < 1.0:
             raise InvalidSpecError(f"privacy.delta: {self.delta} is outside (0, 1)")
-        for name in ("max_epsilon", "budget"):
+        for name in ("run_epsilon", "max_epsilon", "budget"):
             if getattr(self, name) is not None:
                 _positive(f"privacy.{name}", getattr(self, name))
 
@@ -229,8 +237,10 @@ class RunConfig:
         return f"{self.label.replace(' ', '-')}-{digest}"
 
     def design(self) -> Any:
-        """The mechanism, certified."""
+        """The mechanism of the clients, certified, as configured."""
         parameters = dict(self.mechanism)
+        if parameters["name"] == CENTRAL:
+            return pq.design("none")
         return pq.design(parameters.pop("name"), **parameters)
 
 
@@ -244,6 +254,8 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that the mechanism has, in one order: what it ignores must not change a run's hash."""
     if "name" not in values:
         raise InvalidSpecError("mechanism.name: missing; choose one with mechanism=optm, for example")
+    if values["name"] == CENTRAL:
+        return {key: values[key] for key in ("name", "epsilon") if values.get(key) is not None}
     found = entry(str(values["name"]))
     known = {each.name for each in dataclasses.fields(found.spec)} | {"bits"}
     kept: dict[str, Any] = {"name": found.name}
