@@ -157,7 +157,8 @@ def main(grid: Grid, context: Context) -> None:
     statement = private.privacy_statement()
     if config.privacy.run_epsilon is not None or config.mechanism["name"] == CENTRAL:
         statement.append(str(run_statement(config, mechanism, dimension)))
-    directory.write_json("provenance.json", provenance(config, mechanism, dimension, statement))
+    model = {name: each.numpy() for name, each in result.arrays.items()}
+    directory.write_json("provenance.json", provenance(config, mechanism, dimension, statement, model))
     task.plot_partition(directory.path / "partition.png")
     directory.write_rows(recording.rows)
     context.state["arrays"] = result.arrays

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -95,8 +96,13 @@ class RunDirectory:
         _replace(self.path / "rounds.parquet", lambda path: frame.to_parquet(path, index=False))
 
 
-def provenance(config: RunConfig, mechanism: Any, dimension: int, statement: list[str]) -> dict[str, Any]:
-    """What a result depends on besides its config."""
+def provenance(
+    config: RunConfig, mechanism: Any, dimension: int, statement: list[str], model: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a result depends on besides its config, and the hash of the model that it is."""
+    digest = hashlib.sha256()
+    for name in sorted(model):
+        digest.update(f"{name} {model[name].dtype} {model[name].shape} ".encode() + model[name].tobytes())
     return {
         "versions": {"python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}},
         "git_commit": _git_commit(),
@@ -107,6 +113,7 @@ def provenance(config: RunConfig, mechanism: Any, dimension: int, statement: lis
         "delta": mechanism.delta,
         "dimension": dimension,
         "statement": statement,
+        "model_sha256": digest.hexdigest(),
         "simulated": config.privacy.randomness == "seeded",
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
