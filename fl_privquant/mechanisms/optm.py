@@ -71,7 +71,8 @@ class OptmSpec(Spec):
     family
         ``independent`` (the paper), ``paired``, or ``free`` (the best of all unbiased laws).
     objective
-        ``mse``, which governs averages over clients, or ``mae`` (the paper).
+        ``mse``, which governs averages over clients, or ``mae`` (the paper). With ``aggregate`` ``design``
+        takes the words of :class:`fl_privquant.mechanisms.optm_aggregate.AggregateSpec` instead.
     bins
         Output values for inputs in [-1, 1], where they are not to be searched.
     density

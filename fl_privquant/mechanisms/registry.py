@@ -75,18 +75,23 @@ class Entry(Generic[SpecT]):
 
 
 _ENTRIES: dict[str, Entry[Any]] = {}
+_VARIANTS: dict[str, tuple[str, str, str]] = {}
 
 
 def register(
-    name: str, spec: type[SpecT], *, cached: bool = True
+    name: str, spec: type[SpecT], *, cached: bool = True, variant_of: tuple[str, str, str] | None = None
 ) -> Callable[[Callable[[SpecT], Mechanism]], Callable[[SpecT], Mechanism]]:
     """Register the decorated function as the builder of mechanism ``name``.
 
-    ``cached`` designs are kept on disk: for those that take longer to find than to load.
+    ``cached`` designs are kept on disk: for those that take longer to find than to load. ``variant_of`` is
+    a mechanism, a parameter of ``design`` and the value of it that stand for this one: for a variant that is
+    specified in other words.
     """
 
     def decorate(build: Callable[[SpecT], Mechanism]) -> Callable[[SpecT], Mechanism]:
         _ENTRIES[name] = Entry(name, spec, build, cached)
+        if variant_of is not None:
+            _VARIANTS[name] = variant_of
         return build
 
     return decorate
@@ -132,6 +137,11 @@ def design(
     >>> mechanism.epsilon <= 1.0, mechanism.values.round(4)
     (True, array([-2.164,  2.164]))
     """
+    for variant, (of, key, value) in _VARIANTS.items():
+        if name == of and parameters.get(key) == value:
+            name = variant
+            del parameters[key]
+            break
     found = entry(name)
     known = {each.name for each in dataclasses.fields(found.spec)}
     if bits is not None:

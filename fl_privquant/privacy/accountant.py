@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from itertools import product
 
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.lattice import coarse_count
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.gaussian import GaussianMechanism
 from fl_privquant.mechanisms.laplace import LaplaceMechanism
 from fl_privquant.mechanisms.pbm import PbmMechanism
-from fl_privquant.privacy.blanket import blanket_loss, coarse_count
+from fl_privquant.privacy.blanket import blanket_loss
 from fl_privquant.privacy.compose import Bound, Moments, Part, composed_epsilon, total_loss
 from fl_privquant.privacy.dominating import dominating_loss
 from fl_privquant.privacy.events import ALL_CLIENTS, UpdateRelease

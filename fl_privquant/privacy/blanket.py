@@ -39,12 +39,12 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.lattice import LatticeLaw, WeightedLaw, binomial_sums
 from fl_privquant.privacy.dominating import dominating_loss
-from fl_privquant.privacy.lattice import LatticeLaw, convolve, power
 from fl_privquant.privacy.loss import PrivacyLoss, from_cells
 from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
 
-__all__ = ["BlanketDraws", "blanket_loss", "coarse_count", "covered_loss"]
+__all__ = ["BlanketDraws", "blanket_loss", "covered_loss"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -56,23 +56,12 @@ _BUCKETS, _ROUGH_BUCKETS = 16, 3
 _ALL_PAIRS, _BLOCK = 100, 128
 # By how much the curve of a pair that is left out may exceed the others: charged as an infinite loss.
 _IGNORED = 1e-21
-# Probability below the lowest bucket: there the local view is charged.
-_LOWEST = 1e-19
 # Rows this close to a segment between two others, relatively, are replaced by it (and the gap is charged).
 _COLLINEAR = 1e-7
 # Atoms that are worth the time: some seconds.
 _MOST_WORK = 5e8
 # Relative error of a few thousand additions, of scipy's binomial probabilities, and of ties.
 _SLACK = 1e-9
-
-
-def coarse_count(num_honest: int) -> int:
-    """The number of clients, rounded down to its 7 leading bits: fewer is worse, and few values are cached.
-
-    >>> coarse_count(100), coarse_count(1234)
-    (100, 1232)
-    """
-    return num_honest - num_honest % (1 << max(num_honest.bit_length() - 7, 0))
 
 
 def blanket_loss(table: CertifiedTable, num_honest: int) -> PrivacyLoss:
@@ -117,7 +106,7 @@ def covered_loss(
     local
         The loss where nothing else is in the sum.
     """
-    sums, uncovered = _blanket_sums(draws, _BUCKETS)
+    sums, uncovered = binomial_sums(draws.blanket, draws.number, draws.share, _BUCKETS)
     edges = np.linspace(-1.0, 1.0, _CELLS + 1) * (local.max_loss * (1.0 + 1e-9) + 1e-12)
     hull = _Hull(edges)
     ends = np.array([[0, len(rows) - 1], [len(rows) - 1, 0]])
@@ -126,7 +115,7 @@ def covered_loss(
     hull.add(*_cells(rows, codes, edges, sums, ends))
     ignored = 0.0
     if len(pairs) > _ALL_PAIRS:
-        rough, _ = _blanket_sums(draws, _ROUGH_BUCKETS)
+        rough, _ = binomial_sums(draws.blanket, draws.number, draws.share, _ROUGH_BUCKETS)
         pairs, ignored = _rivals(rows, codes, rough, pairs, hull), _IGNORED
     for start in range(0, len(pairs), _BLOCK):
         hull.add(*_cells(rows, codes, edges, sums, pairs[start : start + _BLOCK]))
@@ -134,15 +123,9 @@ def covered_loss(
     return _mixture(hull.loss(gap + 2.0 * relative), local, uncovered, ignored)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sum:
-    """The sum of some number of blanket draws, and the probability of its bucket."""
-
-    law: LatticeLaw
-    weight: float
-
-
-def _cells(rows: Floats, codes: Ints, edges: Floats, sums: list[_Sum], pairs: Ints) -> tuple[Floats, Floats]:
+def _cells(
+    rows: Floats, codes: Ints, edges: Floats, sums: list[WeightedLaw], pairs: Ints
+) -> tuple[Floats, Floats]:
     """(pairs, cells) masses of pairs of rows, by loss, under the first law of a pair and the second."""
     # Numba takes a second to import: only the aggregate view pays for it.
     from fl_privquant.privacy.blanket_loops import gather_cells
@@ -195,7 +178,7 @@ class _Hull:
         return dataclasses.replace(found, losses=self.edges + 2.0 * math.log1p(2.0 * gap))
 
 
-def _rivals(rows: Floats, codes: Ints, rough: list[_Sum], pairs: Ints, hull: _Hull) -> Ints:
+def _rivals(rows: Floats, codes: Ints, rough: list[WeightedLaw], pairs: Ints, hull: _Hull) -> Ints:
     """The pairs whose curve may exceed the hull by more than rounding errors, at some edge.
 
     In rougher buckets a curve is larger. Their lowest floor is the same, so they charge no more as local.
@@ -207,31 +190,6 @@ def _rivals(rows: Floats, codes: Ints, rough: list[_Sum], pairs: Ints, hull: _Hu
         curves, _, _ = hull.curves(*_cells(rows, codes, hull.edges, rough, block))
         found.append(block[(curves > bound).any(axis=1)])
     return np.concatenate(found)
-
-
-def _blanket_sums(draws: BlanketDraws, buckets: int) -> tuple[list[_Sum], float]:
-    """Sums of blanket draws, at the floor of each bucket of their number; and what is charged as local."""
-    number, share = draws.number, draws.share
-    # Takes a tenth of a second to import, and is needed here only.
-    from scipy.stats import binom
-
-    lowest = max(int(binom.ppf(_LOWEST, number, share)), 1)
-    highest = int(binom.isf(1e-9, number, share))
-    width = highest - lowest + 1
-    stride = 1 if width <= 2 * buckets else math.ceil(width / buckets)
-    floors = list(range(lowest, max(highest, lowest) + 1, stride))
-    # At least as many as each floor: of these, some are in the next bucket.
-    tails = [float(binom.sf(floor - 1, number, share)) for floor in floors]
-    step = power(draws.blanket, stride)
-    law = power(draws.blanket, lowest)
-    sums: list[_Sum] = []
-    uncovered = max(1.0 - tails[0] * (1.0 - 1e-12), 0.0)
-    for tail, following in zip(tails, [*tails[1:], 0.0], strict=True):
-        weight = max(tail - following, 0.0)
-        sums.append(_Sum(law, weight))
-        uncovered += weight * law.lost
-        law = convolve(law, step)
-    return sums, uncovered
 
 
 def _mixture(covered: PrivacyLoss, local: PrivacyLoss, share: float, infinity: float) -> PrivacyLoss:

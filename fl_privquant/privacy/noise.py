@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from scipy.special import ive
 
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.lattice import LatticeLaw, power
 from fl_privquant.mechanisms.additive import AdditiveMechanism
-from fl_privquant.privacy.lattice import LatticeLaw, power
 from fl_privquant.privacy.loss import ROUNDING, PrivacyLoss
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 

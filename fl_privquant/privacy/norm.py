@@ -19,8 +19,9 @@ D^2, at S / d. It is bounded on a fine grid, with g at the far end of each cell.
   B = 6 / (4 v^2), or A = a / (2 v) and B = 3 / (2 v) (Agarwal, Kairouz, Liu 2021, the bound
   for vectors).
 
-**Tables.** Continuous laws: :func:`fl_privquant.renyi.renyi_of_update`, local view. Those with a metric: see
-:mod:`fl_privquant.mechanisms.metric`.
+**Tables.** Continuous laws: in the secure sum of several clients, the Gaussian guarantee of
+:mod:`fl_privquant.secure_sum`; local view, :func:`fl_privquant.renyi.renyi_of_update`. Those with a metric:
+see :mod:`fl_privquant.mechanisms.metric`.
 
 A bound for another mechanism is added by :func:`register_norm_bound`.
 """
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -44,13 +45,12 @@ from fl_privquant.privacy.noise import noise_loss, sum_gap
 from fl_privquant.privacy.response import gaussian_loss, response_loss
 from fl_privquant.renyi import INPUT_ROUNDING, renyi_of_update
 from fl_privquant.sampling.discrete import DiscreteGaussian, Skellam
+from fl_privquant.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
 
 __all__ = ["NO_NORMS", "NormBound", "Norms", "norm_loss", "register_norm_bound"]
 
 Floats = NDArray[np.float64]
 
-# Codecs clip to a hair inside the norm; floats may leave this much.
-_ROUNDING = 1.0 + 1e-6
 _FLOAT_ROOM = 1.0 + 1e-9
 
 
@@ -114,7 +114,7 @@ def _gaussian(
 ) -> tuple[Moments, str] | None:
     if norms.l2 is None or not isinstance(mechanism, GaussianMechanism):
         return None
-    return gaussian_loss(2.0 * norms.l2 * _ROUNDING / mechanism.scale), "l2 gaussian"
+    return gaussian_loss(2.0 * norms.l2 * NORM_ROUNDING / mechanism.scale), "l2 gaussian"
 
 
 @register_norm_bound
@@ -125,7 +125,7 @@ def _integer_noise(
         return None
     noise = mechanism.noise
     # In lattice steps. No coordinate can differ by more than the lattice is wide.
-    squared = (2.0 * norms.l2 * _ROUNDING / mechanism.step) ** 2
+    squared = (2.0 * norms.l2 * NORM_ROUNDING / mechanism.step) ** 2
     grid = _Grid.of(mechanism.max_shift)
     drawn = _drawn(mechanism, dimension, num_honest)
     if isinstance(noise, DiscreteGaussian):
@@ -158,8 +158,34 @@ def _metric(
 ) -> tuple[Moments, str] | None:
     if norms.l1 is None or not isinstance(mechanism, MetricTableMechanism) or mechanism.metric != "l1":
         return None
-    distance = 2.0 * norms.l1 * _ROUNDING + dimension * INPUT_ROUNDING
+    distance = 2.0 * norms.l1 * NORM_ROUNDING + dimension * INPUT_ROUNDING
     return response_loss(mechanism.metric_epsilon * distance * _FLOAT_ROOM), "l1 metric"
+
+
+@register_norm_bound
+def _secure_sum(
+    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
+) -> tuple[Moments, str] | None:
+    if norms.l2 is None or not isinstance(mechanism, TableMechanism):
+        return None
+    certificate = _certificate(mechanism, num_honest)
+    if certificate is None:
+        return None
+    update = UpdateBound(2.0 * norms.l2 * NORM_ROUNDING, dimension)
+    separation = certificate.separation(update.rate)
+    if math.isfinite(separation):
+        loss = gaussian_loss(separation * update.widened)
+        return replace(loss, infinity=loss.infinity + update.charge), "l2 gaussian of the sum"
+
+    def renyi(order: float) -> float:
+        return certificate.renyi(order) * update.widened**2
+
+    return NormBound(renyi, update.charge), "l2 renyi of the sum"
+
+
+@lru_cache(maxsize=64)
+def _certificate(mechanism: TableMechanism, num_honest: int) -> SumCertificate | None:
+    return certify_sum(mechanism.table, num_honest)
 
 
 @register_norm_bound
@@ -168,7 +194,7 @@ def _continuous_law(
 ) -> tuple[Moments, str] | None:
     if norms.l2 is None or not isinstance(mechanism, TableMechanism):
         return None
-    law, distance = mechanism.law, 2.0 * norms.l2 * _ROUNDING
+    law, distance = mechanism.law, 2.0 * norms.l2 * NORM_ROUNDING
 
     @lru_cache(maxsize=256)
     def renyi(order: float) -> float:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import binom
 
+from fl_privquant.lattice import LatticeLaw
 from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.privacy.blanket import BlanketDraws, covered_loss
-from fl_privquant.privacy.lattice import LatticeLaw
 from fl_privquant.privacy.loss import ROUNDING, PrivacyLoss
 from fl_privquant.table import TOTAL_WEIGHT
 

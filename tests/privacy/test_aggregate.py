@@ -12,11 +12,11 @@ from scipy.special import ive
 from scipy.stats import binom
 
 import fl_privquant as pq
+from fl_privquant.lattice import LatticeLaw, coarse_count, convolve, power
 from fl_privquant.privacy.accountant import unit_loss
-from fl_privquant.privacy.blanket import blanket_loss, coarse_count
+from fl_privquant.privacy.blanket import blanket_loss
 from fl_privquant.privacy.compose import Part, composed_epsilon
 from fl_privquant.privacy.dominating import dominating_loss
-from fl_privquant.privacy.lattice import LatticeLaw, convolve, power
 from fl_privquant.privacy.noise import noise_loss, noise_sum, sum_gap
 from fl_privquant.privacy.response import gaussian_loss
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, Skellam
@@ -137,7 +137,7 @@ def test_convolutions_do_not_lose_what_they_cannot_see() -> None:
     a = LatticeLaw(0, rng.dirichlet(np.full(300, 0.3)))
     direct = convolve(a, a)
     assert direct.values.sum() + direct.lost >= 1.0 - 1e-12
-    import fl_privquant.privacy.lattice as lattice
+    import fl_privquant.lattice as lattice
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lattice, "_DIRECT", 0)

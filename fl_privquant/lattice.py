@@ -14,13 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LatticeLaw", "convolve", "power"]
+__all__ = ["LatticeLaw", "WeightedLaw", "binomial_sums", "coarse_count", "convolve", "power"]
 
 Floats = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 # Tails with less than this probability are cut off after each convolution.
 _CUT = 1e-24
+# Probability below the smallest number of draws that is counted on.
+_LOWEST = 1e-19
+# Relative accuracy of scipy's binomial probabilities, with room.
+_BINOMIAL = 1e-10
 # Products of lengths up to which a direct convolution, with its small relative error, is fast enough.
 _DIRECT = 100_000_000
 
@@ -84,6 +88,57 @@ def power(law: LatticeLaw, count: int) -> LatticeLaw:
         if count:
             square = convolve(square, square)
     return result
+
+
+def coarse_count(num_honest: int) -> int:
+    """The number of clients, rounded down to its 7 leading bits: fewer is worse, and few values are cached.
+
+    >>> coarse_count(100), coarse_count(1234)
+    (100, 1232)
+    """
+    return num_honest - num_honest % (1 << max(num_honest.bit_length() - 7, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedLaw:
+    """A law, and the probability, rounded up, with which it is the one that holds."""
+
+    law: LatticeLaw
+    weight: float
+
+
+def binomial_sums(
+    law: LatticeLaw, number: int, share: float, buckets: int
+) -> tuple[list[WeightedLaw], float]:
+    """Sums of K draws from ``law``, K ~ Binomial(number, share); and what none of them covers.
+
+    For whoever uses that more draws hide more: K is replaced by the floor of one of about ``buckets``
+    buckets, each with its probability. What lies below the lowest of them, and what was lost in computing
+    the sums, is a probability for which nothing may be counted on.
+    """
+    # Takes a tenth of a second to import, and is needed here only.
+    from scipy.stats import binom
+
+    lowest = max(int(binom.ppf(_LOWEST, number, share)), 0)
+    highest = int(binom.isf(1e-9, number, share))
+    width = highest - lowest + 1
+    stride = 1 if width <= 2 * buckets else math.ceil(width / buckets)
+    floors = list(range(lowest, max(highest, lowest) + 1, stride))
+    # From the nearer tail, so that small probabilities keep their digits; each rounded up.
+    ends = np.array([*floors[1:], number + 1])
+    starts = np.array(floors)
+    below = binom.cdf(ends - 1, number, share) - binom.cdf(starts - 1, number, share)
+    above = binom.sf(starts - 1, number, share) - binom.sf(ends - 1, number, share)
+    weights = np.where(ends < number * share, below, above) * (1.0 + _BINOMIAL)
+    step = power(law, stride)
+    total = power(law, lowest)
+    sums: list[WeightedLaw] = []
+    uncovered = float(binom.cdf(lowest - 1, number, share)) * (1.0 + _BINOMIAL)
+    for weight in weights.tolist():
+        sums.append(WeightedLaw(total, weight))
+        uncovered += weight * total.lost
+        total = convolve(total, step)
+    return sums, uncovered
 
 
 def _trimmed(law: LatticeLaw) -> LatticeLaw:

@@ -1,0 +1,221 @@
+"""Laws for the secure sum: most of the error that is allowed is noise that hides the others.
+
+Under secure aggregation what protects a client is the noise of the other clients: of their blankets, which do
+not depend on their data (:mod:`fl_privquant.secure_sum`). With low_i the least weight of output i over all
+rows, a client's blanket adds noise of variance sum of low_i B_i^2 (for a blanket of mean 0), which is linear
+in low. So for given output values B one linear program finds the best law whose mean squared error is
+at most s:
+
+    maximise  sum_i low_i B_i^2
+    subject to  low_i <= P[i],  low_i <= P[mirror i],  low_i >= floor,
+                sum_i P[i] = 1,  sum_i P[i] B_i = 1,  sum_i P[i] B_i^2 <= s + E x^2.
+
+P is the row at x = 1; that at -1 is its mirror image, and between them the law is linear. No bound is better
+than s itself: that is a central Gaussian with the same error.
+
+**Why two rows.** Take any symmetric law with more knots. Replacing it by the line between its rows at -1 and
+1 keeps it unbiased, and its floor, the smaller of two rows instead of all, can only rise. What more knots
+could save is a part of the error in the middle of [-1, 1], which is small where s is large, as it is wherever
+a whole run is private; and one piece has one slope, which makes the certificate quick and tight.
+
+**Floors.** The program alone would leave outputs to the signal that no blanket covers, and then the sum of
+codes modulo some number tells the signal. A floor under all outputs, of some thousandths, mixes the residues.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.codebook import Codebook
+from fl_privquant.design.program import LinearProgram
+from fl_privquant.errors import CertificationError, InfeasibleDesignError
+from fl_privquant.law import Law
+from fl_privquant.secure_sum import certify_sum
+from fl_privquant.table import CertifiedTable
+
+__all__ = ["AggregateShape", "aggregate_law", "aggregate_table", "best_shape", "least_error_table"]
+
+Floats = NDArray[np.float64]
+
+_SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
+_FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
+# While shapes are compared; the last word has the full number.
+_ROUGH_BUCKETS = 12
+# Room for the rounding of rows to integers.
+_EPSILON_ROOM = 1e-6
+_DUST = 1e-7
+# The mean squared error is found to this share, on the private side.
+_ERROR_TOLERANCE = 1e-4
+# Errors that are tried for a target, each that many times the one before; and where to give up.
+_STEP, _MOST_ERROR = 1.4, 1e3
+
+
+@dataclass(frozen=True)
+class AggregateShape:
+    """What the outer search chooses: how far out values lie, and the least weight of an output.
+
+    Parameters
+    ----------
+    levels
+        Equidistant output values.
+    spread
+        The outermost value over the root of the largest second moment; at least 1.
+    floor
+        Least probability of every output, whatever the input.
+    """
+
+    levels: int
+    spread: float
+    floor: float
+
+
+def aggregate_law(values: Floats, second_moment: float, floor: float) -> Law:
+    """The law on symmetric ``values`` with the largest blanket variance, E M^2 <= ``second_moment``."""
+    levels = values.size
+    low_of = np.minimum(np.arange(levels), np.arange(levels)[::-1])
+    program = LinearProgram()
+    low_costs = -np.bincount(low_of, values**2).astype(np.float64)
+    low = program.variables("low", low_costs, lower=floor)
+    excess = program.variables("excess", np.zeros(levels))
+    # The row is the floor and what exceeds it, so that it is nowhere below its floor or its mirror's.
+    entries = [(low[low_of[i]], excess[i]) for i in range(levels)]
+
+    def total(weights: Floats) -> list[tuple[int, float]]:
+        return [
+            (variable, weight)
+            for pair, weight in zip(entries, weights.tolist(), strict=True)
+            for variable in pair
+        ]
+
+    program.equal(total(np.ones(levels)), 1.0)
+    program.equal(total(values), 1.0)
+    program.at_most(total(values**2), second_moment)
+    solution = program.solve()
+    row = np.array([solution.x[first] + solution.x[second] for first, second in entries])
+    row = np.maximum(row, 0.0)
+    return Law.from_knots(values, [-1.0, 1.0], np.stack([row[::-1], row]))
+
+
+def aggregate_table(
+    shape: AggregateShape, mean_squared_error: float, input_variance: float
+) -> CertifiedTable:
+    """The certified table of a shape, for inputs of mean square ``input_variance``.
+
+    Raises InfeasibleDesignError where the shape has no law with that error.
+    """
+    second_moment = mean_squared_error + input_variance
+    outer = shape.spread * math.sqrt(second_moment)
+    codes = np.arange(shape.levels)
+    step = 2.0 * outer / (shape.levels - 1)
+    law = aggregate_law(np.asarray(-outer + step * codes), second_moment, shape.floor)
+    used = law.rows.max(axis=0) > _DUST
+    first = int(np.flatnonzero(used)[0])
+    rows = law.start_rows[:, used], law.end_rows[:, used]
+    law = Law(law.values[used], law.starts, law.ends, *(each / each.sum(axis=1)[:, None] for each in rows))
+    stride = max(int(np.gcd.reduce(codes[used] - first)), 1)
+    codebook = Codebook((codes[used] - first) // stride, step * stride, -outer + step * first)
+    try:
+        return CertifiedTable.from_law(law, codebook, law.epsilon + _EPSILON_ROOM)
+    except CertificationError as error:
+        raise InfeasibleDesignError(f"mse {mean_squared_error:g}: {error}") from error
+
+
+def best_shape(
+    levels: int, mean_squared_error: float, input_variance: float, num_honest: int, rate: float
+) -> tuple[AggregateShape, float]:
+    """The shape, with up to ``levels`` values, that hides a client best at that error; and its separation.
+
+    Raises InfeasibleDesignError where none hides it at all.
+    """
+    shapes = [AggregateShape(2, 1.0, 0.0)]
+    shapes += [
+        AggregateShape(number, spread, floor)
+        for number in range(4, levels + 1)
+        for spread in _SPREADS
+        for floor in _FLOORS
+        if number * floor < 1.0
+    ]
+    best, least = None, math.inf
+    for shape in shapes:
+        try:
+            table = aggregate_table(shape, mean_squared_error, input_variance)
+        except InfeasibleDesignError:
+            continue
+        found = _separation(table, num_honest, rate, _ROUGH_BUCKETS)
+        if found < least:
+            best, least = shape, found
+    if best is None:
+        raise InfeasibleDesignError(
+            f"mse {mean_squared_error:g}: no law with up to {levels} levels hides one of {num_honest} "
+            "clients; raise mse or the number of clients"
+        )
+    return best, least
+
+
+def least_error_table(
+    levels: int, separation: float, input_variance: float, num_honest: int, rate: float
+) -> CertifiedTable:
+    """The table with the least error whose certified separation is at most ``separation``.
+
+    Parameters
+    ----------
+    separation
+        Largest a of :meth:`~fl_privquant.secure_sum.SumCertificate.separation`.
+    rate
+        The probability, for inputs at distance 1, for which the separation need not hold.
+    """
+    shape, low, high = _bracket(levels, separation, input_variance, num_honest, rate)
+
+    def within(error: float) -> CertifiedTable | None:
+        try:
+            table = aggregate_table(shape, error, input_variance)
+        except InfeasibleDesignError:
+            return None
+        return table if _separation(table, num_honest, rate) <= separation else None
+
+    found = within(high)
+    while found is None:
+        # The rough certificate, by which the shape was chosen, may be the luckier one.
+        low, high = high, 1.02 * high
+        found = within(high)
+    while high - low > _ERROR_TOLERANCE * high:
+        middle = 0.5 * (low + high)
+        table = within(middle)
+        if table is None:
+            low = middle
+        else:
+            high, found = middle, table
+    return found
+
+
+def _bracket(
+    levels: int, separation: float, input_variance: float, num_honest: int, rate: float
+) -> tuple[AggregateShape, float, float]:
+    """A shape, an error at which it is certainly told apart too well, and one at which it is not."""
+    # What a central Gaussian would need: nothing needs less. Nor has anything unbiased less than a coin.
+    low = 1.0 / (num_honest * separation**2)
+    high = max(1.1 * low, 1.1 - input_variance)
+    while high < _MOST_ERROR * max(low, 1.0):
+        try:
+            shape, found = best_shape(levels, high, input_variance, num_honest, rate)
+        except InfeasibleDesignError:
+            found = math.inf
+        if found <= separation:
+            return shape, min(low, high), high
+        low, high = high, _STEP * high
+    raise InfeasibleDesignError(
+        f"separation {separation:.3g}: no law with up to {levels} levels hides one of {num_honest} clients "
+        "that well; raise the target's epsilon or delta, or the number of clients, or lower the number of "
+        "rounds"
+    )
+
+
+def _separation(table: CertifiedTable, num_honest: int, rate: float, buckets: int | None = None) -> float:
+    certificate = (
+        certify_sum(table, num_honest) if buckets is None else certify_sum(table, num_honest, buckets)
+    )
+    return math.inf if certificate is None else certificate.separation(rate)
