@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.registry import design
 from fl_privquant.privacy import (
     LOCAL,
     Accountant,
@@ -30,13 +31,18 @@ __all__ = ["TRUSTED", "central_budget", "mechanism_of", "run_statement"]
 TRUSTED = "central"
 """The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
 
+# Designed for such a budget as it is: nothing to search.
+_FOR_THE_SUM = "optm_aggregate"
+# Counted by the norm of an update; others are laws for a coordinate, and are counted by coordinates: a
+# certificate by the norm takes minutes for laws of many pieces.
+_BY_NORM = (_FOR_THE_SUM, "skellam", "discrete_gaussian", "gaussian")
+
 
 def mechanism_of(config: RunConfig, dimension: int) -> Mechanism:
     """What encodes the updates of a run: as configured, or the design that fits the budget of the run."""
     if config.privacy.run_epsilon is None or config.mechanism["name"] == CENTRAL:
         return config.design()
-    relevant = {"mechanism": dict(config.mechanism), "dimension": dimension}
-    return _planned(json.dumps(relevant, sort_keys=True), _wish(config, dimension))
+    return _planned(json.dumps(dict(config.mechanism), sort_keys=True), _wish(config, dimension))
 
 
 def central_budget(config: RunConfig) -> tuple[float, float, float]:
@@ -87,7 +93,9 @@ def _participants(config: RunConfig) -> int:
 
 def _norms(config: RunConfig) -> Norms:
     codec = config.codec
-    return Norms() if codec.l2_clip is None else Norms(l2=codec.l2_clip / codec.clip)
+    if codec.l2_clip is None or config.mechanism["name"] not in _BY_NORM:
+        return Norms()
+    return Norms(l2=codec.l2_clip / codec.clip)
 
 
 def _wish(config: RunConfig, dimension: int) -> Wish:
@@ -103,17 +111,29 @@ def _wish(config: RunConfig, dimension: int) -> Wish:
 
 
 @lru_cache(maxsize=64)
-def _planned(relevant: str, wish: Wish) -> Mechanism:
-    mechanism = json.loads(relevant)["mechanism"]
+def _planned(parameters: str, wish: Wish) -> Mechanism:
+    mechanism = json.loads(parameters)
+    name = mechanism["name"]
     if "epsilon" in mechanism:
         raise InvalidSpecError(
             f"mechanism.epsilon: {mechanism['epsilon']}, and privacy.run_epsilon {wish.epsilon} too; set one "
             "of them to null"
         )
-    found = plan(wish, [mechanism["name"]])
+    if name == _FOR_THE_SUM:
+        return design(
+            name,
+            bits=wish.bits,
+            num_clients=wish.num_clients,
+            dimension=wish.dimension,
+            rounds=wish.rounds,
+            run_epsilon=wish.epsilon,
+            run_delta=wish.delta,
+            norm_ratio=wish.norms.l2,
+        )
+    found = plan(wish, [name])
     if not found.designs:
         raise InfeasibleDesignError(
-            f"{mechanism['name']}: no design meets privacy.run_epsilon {wish.epsilon}: "
-            f"{found.missing.get(mechanism['name'], found.advice)}"
+            f"{name}: no design meets privacy.run_epsilon {wish.epsilon}: "
+            f"{found.missing.get(name, found.advice)}"
         )
     return found.designs[0].mechanism
