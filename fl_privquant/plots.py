@@ -50,6 +50,7 @@ COLOURS = {
     "skellam": "#6d597a",
     "laplace": "#e29578",
     "gaussian": "#83c5be",
+    "central_gaussian": "#2a9d8f",
     "grr": "#bc6c25",
     "snapping": "#dda15e",
     "cldp": "#606c38",

@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
 
+from fl_privquant.codec.layout import Layout
 from fl_privquant.flower import (
     CheckpointStrategy,
     DoublingMechanism,
@@ -30,10 +31,12 @@ from fl_privquant.flower import (
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy import Budget
 from simulations import progress, trackers
-from simulations.config import FederationConfig, RunConfig
+from simulations.central import CentralGaussianStrategy, noise_of_sum
+from simulations.config import CENTRAL, FederationConfig, RunConfig
+from simulations.planned import central_budget, mechanism_of, run_statement
 from simulations.recording import Probe, RecordingStrategy
 from simulations.results import RunDirectory, provenance
-from simulations.tasks import task_of
+from simulations.tasks import Task, task_of
 
 __all__ = ["client_app", "secure_client_app", "server_app"]
 
@@ -50,6 +53,17 @@ def _config(text: str) -> RunConfig:
     return RunConfig.from_mapping(json.loads(text))
 
 
+@lru_cache(maxsize=2)
+def _client_side(text: str) -> tuple[Task, Probe]:
+    """What every client of a run in this process shares."""
+    config = _config(text)
+    return task_of(config), _probe(config, RunDirectory.of(config))
+
+
+def _probe(config: RunConfig, directory: RunDirectory) -> Probe:
+    return Probe(directory.probe, same_process=config.engine.name == "inline")
+
+
 def _seed(context: Context) -> int | None:
     config = _config(str(context.run_config["config"]))
     return config.seed if config.privacy.randomness == "seeded" else None
@@ -64,13 +78,12 @@ _PRIVATE = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=_seed)
 @secure_client_app.train(mods=[SecureAggregationMod(), _PRIVATE])
 def train(message: Message, context: Context) -> Message:
     """Train on the client's examples, as any Flower client would."""
-    config = _config(str(context.run_config["config"]))
-    task = task_of(config)
+    task, probe = _client_side(str(context.run_config["config"]))
     client = int(context.node_config["partition-id"])
     server_round = int(message.content["config"]["server-round"])  # type: ignore[index, arg-type]
     arrays = {name: each.numpy() for name, each in message.content["arrays"].items()}  # type: ignore[union-attr]
     trained = task.train(arrays, client, server_round)
-    Probe(RunDirectory.of(config).probe).leave(server_round, client, trained)
+    probe.leave(server_round, client, trained)
     content = RecordDict(
         {
             "arrays": ArrayRecord({name: Array(np.asarray(value)) for name, value in trained.items()}),
@@ -86,12 +99,13 @@ def main(grid: Grid, context: Context) -> None:
     config = _config(str(context.run_config["config"]))
     directory = RunDirectory.of(config)
     task = task_of(config)
-    encoder = _mechanism_policy(config)
+    initial = task.initial_arrays()
+    dimension = Layout.of(initial).dimension
+    encoder = _mechanism_policy(config, dimension)
     mechanism = encoder(1) if callable(encoder) else encoder
     if config.secagg.enabled:
         # What is recorded is what encodes: under secure aggregation, floats become fixed point.
         mechanism = mechanism.for_sums()
-    initial = task.initial_arrays()
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
     def on_row(rows: list[dict[str, Any]]) -> None:
@@ -115,13 +129,18 @@ def main(grid: Grid, context: Context) -> None:
     recording = RecordingStrategy(
         _aggregating(config.federation),
         task,
-        Probe(directory.probe),
+        _probe(config, directory),
         constants,
         on_row,
         secure=config.secagg.enabled,
     )
+    inner: Strategy = recording
+    if config.mechanism["name"] == CENTRAL:
+        l2_clip, epsilon, delta = central_budget(config)
+        scale = noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta)
+        inner = CentralGaussianStrategy(recording, scale, _seed(context))
     private = PrivQuantStrategy(
-        recording,
+        inner,
         mechanism=encoder,
         clip=_clip_policy(config),
         l2_clip=config.codec.l2_clip,
@@ -151,24 +170,29 @@ def main(grid: Grid, context: Context) -> None:
     # A run of which nothing is left to do has its last row in full already.
     if len(recording.rows) > 1 and private.ledger:
         recording.rows[-1] |= recording.spent(refine=True)
-    dimension = private.codec.dimension if recording.rows[-1]["round"] else 0
     directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
+    statements, lines = private.statements(), private.privacy_statement()
+    if config.privacy.run_epsilon is not None or config.mechanism["name"] == CENTRAL:
+        statements.append(run_statement(config, mechanism, dimension))
+        lines.append(str(statements[-1]))
+    model = {name: each.numpy() for name, each in result.arrays.items()}
     directory.write_json(
-        "provenance.json",
-        provenance(config, mechanism, dimension, private.statements(), private.privacy_statement()),
+        "provenance.json", provenance(config, mechanism, dimension, statements, lines, model)
     )
     task.plot_partition(directory.path / "partition.png")
     directory.write_rows(recording.rows)
     context.state["arrays"] = result.arrays
 
 
-def _mechanism_policy(config: RunConfig) -> Mechanism | ScheduledMechanism | DoublingMechanism:
+def _mechanism_policy(
+    config: RunConfig, dimension: int
+) -> Mechanism | ScheduledMechanism | DoublingMechanism:
     """What encodes updates: one mechanism, or one that changes with the round."""
     policy = config.bits_policy
     if policy.name == "schedule":
         levels = dict(zip(policy.rounds, policy.bits, strict=True))
         return ScheduledMechanism({start: config.design(2**bits) for start, bits in levels.items()})
-    mechanism: Mechanism = config.design()
+    mechanism = mechanism_of(config, dimension)
     if policy.name == "doubling":
         asked = int(mechanism.parameters["levels"])
         return DoublingMechanism(

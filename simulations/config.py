@@ -36,6 +36,9 @@ __all__ = [
     "nearest",
 ]
 
+CENTRAL = "central_gaussian"
+"""The baseline that trusts the server: no mechanism of clients, so not in the registry."""
+
 # What every mechanism file has, so that one sweep can hold private and other mechanisms.
 _COMMON_PARAMETERS = ("epsilon", "bits", "levels")
 
@@ -198,10 +201,13 @@ class PrivacyConfig:
 
     ``budget`` is for all rounds of a client, at ``delta``: in the aggregate view with secure aggregation,
     else in the local one.
+    ``run_epsilon`` is a budget for a client's total, in the aggregate view: the mechanism is then designed to
+    meet it with ``delta``, and has no epsilon of its own.
     """
 
     randomness: str = "seeded"
     delta: float = 1e-5
+    run_epsilon: float | None = None
     max_epsilon: float | None = None
     budget: float | None = None
 
@@ -209,7 +215,7 @@ class PrivacyConfig:
         _one_of("privacy.randomness", self.randomness, ("seeded", "secure"))
         if not 0.0 < self.delta < 1.0:
             raise InvalidSpecError(f"privacy.delta: {self.delta} is outside (0, 1)")
-        for name in ("max_epsilon", "budget"):
+        for name in ("run_epsilon", "max_epsilon", "budget"):
             if getattr(self, name) is not None:
                 _positive(f"privacy.{name}", getattr(self, name))
 
@@ -294,8 +300,10 @@ class RunConfig:
         return f"{self.label.replace(' ', '-')}-{digest}"
 
     def design(self, levels: int | None = None) -> Any:
-        """The mechanism, certified; with another number of levels, if one is given."""
+        """The mechanism of the clients, certified; with another number of levels, if one is given."""
         parameters = dict(self.mechanism)
+        if parameters["name"] == CENTRAL:
+            return pq.design("none")
         if levels is not None:
             parameters.pop("bits", None)
             parameters["levels"] = levels
@@ -312,6 +320,8 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that the mechanism has, in one order: what it ignores must not change a run's hash."""
     if "name" not in values:
         raise InvalidSpecError("mechanism.name: missing; choose one with mechanism=optm, for example")
+    if values["name"] == CENTRAL:
+        return {key: values[key] for key in ("name", "epsilon") if values.get(key) is not None}
     found = entry(str(values["name"]))
     known = {each.name for each in dataclasses.fields(found.spec)} | {"bits"}
     kept: dict[str, Any] = {"name": found.name}

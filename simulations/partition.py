@@ -33,7 +33,8 @@ def deal(
         partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
         try:
             parts = [
-                np.sort(np.asarray(partitioner.load_partition(client)["index"], dtype=np.int64))
+                # As arrays: row by row, Arrow takes seconds for what is a slice.
+                np.sort(partitioner.load_partition(client).with_format("numpy")["index"][:].astype(np.int64))
                 for client in range(num_clients)
             ]
         except ValueError as error:
@@ -71,13 +72,14 @@ def plot_partition(parts: list[NDArray[np.int64]], labels: NDArray[np.int64], pa
     classes = np.unique(labels)
     counts = np.array([[np.count_nonzero(labels[part] == each) for each in classes] for part in parts])
     figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+    # One outline for each label: a patch for each client and label takes seconds to draw.
+    edges = np.arange(len(parts) + 1) - 0.5
     below = np.zeros(len(parts))
     shades = plt.get_cmap("viridis")(np.linspace(0.05, 0.95, classes.size))
     for column, (each, shade) in enumerate(zip(classes, shades, strict=True)):
-        axes.bar(
-            np.arange(len(parts)), counts[:, column], bottom=below, color=shade, width=0.9, label=str(each)
-        )
-        below += counts[:, column]
+        above = below + counts[:, column]
+        axes.stairs(above, edges, baseline=below, fill=True, color=shade, label=str(each))
+        below = above
     axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(parts) - 0.4))
     figure.legend(title="label", loc="outside right upper", fontsize=8)
     return save(figure, path)

@@ -1,8 +1,8 @@
 """What happened in each round, recorded beside the model it made.
 
 ``RecordingStrategy`` sits between PrivQuantStrategy and the strategy that aggregates, where updates
-are ordinary arrays again. Only a simulation can know the true updates: clients leave them in a
-folder of the run (``Probe``), never in a message. Rows are part of the checkpoint, so that the rounds of
+are ordinary arrays again. Only a simulation can know the true updates: clients leave them aside
+(``Probe``), never in a message. Rows are part of the checkpoint, so that the rounds of
 an interrupted run are there once, and only once.
 """
 
@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -33,18 +33,35 @@ Row = dict[str, Any]
 
 
 class Probe:
-    """The true updates of one run's clients, in files, so that any engine's processes can leave them."""
+    """The true updates of one run's clients: in memory if they share the server's process, else in files.
 
-    def __init__(self, directory: Path) -> None:
+    Parameters
+    ----------
+    directory
+        Names the run, and holds the files.
+    same_process
+        Whether clients run where the server does.
+    """
+
+    _in_memory: ClassVar[dict[Path, dict[tuple[int, int], Arrays]]] = {}
+
+    def __init__(self, directory: Path, same_process: bool = False) -> None:
         self.directory = directory
+        self._kept = self._in_memory.setdefault(directory, {}) if same_process else None
 
     def leave(self, server_round: int, client: int, trained: Arrays) -> None:
         """Keep what a client trained, until it is taken."""
+        if self._kept is not None:
+            self._kept[server_round, client] = trained
+            return
         self.directory.mkdir(parents=True, exist_ok=True)
         np.savez(self.directory / f"{server_round}-{client}.npz", allow_pickle=False, **trained)  # type: ignore[arg-type]
 
     def take(self, server_round: int) -> list[Arrays]:
         """What clients trained in a round, in the order of clients; it is then deleted."""
+        if self._kept is not None:
+            places = sorted(place for place in self._kept if place[0] == server_round)
+            return [self._kept.pop(place) for place in places]
         taken = []
         files = sorted(
             self.directory.glob(f"{server_round}-*.npz"), key=lambda path: int(path.stem.split("-")[1])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -102,8 +103,12 @@ def provenance(
     dimension: int,
     statements: list[PrivacyStatement],
     lines: list[str],
+    model: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What a result depends on besides its config."""
+    """What a result depends on besides its config, and the hash of the model that it is."""
+    digest = hashlib.sha256()
+    for name in sorted(model):
+        digest.update(f"{name} {model[name].dtype} {model[name].shape} ".encode() + model[name].tobytes())
     return {
         "versions": {"python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}},
         "git_commit": _git_commit(),
@@ -115,6 +120,7 @@ def provenance(
         "dimension": dimension,
         "statements": [each.to_dict() for each in statements],
         "statement": lines,
+        "model_sha256": digest.hexdigest(),
         "simulated": config.privacy.randomness == "seeded",
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.config import RunConfig
+from simulations.config import PartitionConfig, RunConfig, TaskConfig
 from simulations.data import load_examples
 from simulations.partition import deal, plot_partition
 
@@ -53,9 +54,8 @@ class Classification:
         self._learning = learning
         self._config = config
         self._examples = load_examples(config.task)
-        self._parts = deal(
-            self._examples.train_y, config.federation.num_clients, config.partition, config.seed
-        )
+        self._dealing = config.task, config.federation.num_clients, config.partition, config.seed
+        self._parts = _dealt(*self._dealing)
         self._model = learning.build_model(config.task, self._examples, config.seed)
         self._initial = learning.arrays_of(self._model)
 
@@ -78,7 +78,22 @@ class Classification:
         return int(self._parts[client].size)
 
     def plot_partition(self, path: Path) -> None:
-        plot_partition(self._parts, self._examples.train_y, path)
+        path.write_bytes(_picture(*self._dealing))
+
+
+# The runs of a sweep share these: a mechanism changes neither.
+@lru_cache(maxsize=32)
+def _dealt(
+    task: TaskConfig, num_clients: int, partition: PartitionConfig, seed: int
+) -> list[NDArray[np.int64]]:
+    return deal(load_examples(task).train_y, num_clients, partition, seed)
+
+
+@lru_cache(maxsize=32)
+def _picture(task: TaskConfig, num_clients: int, partition: PartitionConfig, seed: int) -> bytes:
+    parts = _dealt(task, num_clients, partition, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        return plot_partition(parts, load_examples(task).train_y, Path(folder) / "partition.png").read_bytes()
 
 
 class MeanEstimation:

@@ -1,0 +1,114 @@
+"""The central Gaussian baseline: clients trust the server, which adds noise once, to the mean.
+
+Clients send their updates in the clear, clipped to an L2 norm R. The server adds normal noise to their sum
+and releases the model. It is what distributed mechanisms are measured against: none of them can do better at
+the same budget, and all of them want to do as well without the trust.
+
+Guarantee: (epsilon, delta) of a client's total, all rounds, against whoever sees the models; *none* against
+the server. One client's update replaced by any other of norm R moves the sum by 2 R at most, and T adaptive
+rounds of normal noise cost exactly what one costs with sqrt(T) times the distance (Dong, Roth, Su 2022,
+Corollary 2), of which the closed form of Balle and Wang is taken.
+Assumes: a trusted server, and exact arithmetic: noise in floating point is for comparison only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fl_privquant.mechanisms.gaussian import analytic_sigma
+from simulations.recording import RecordingStrategy
+
+__all__ = ["CentralGaussianStrategy", "noise_of_sum"]
+
+
+def noise_of_sum(l2_clip: float, rounds: int, epsilon: float, delta: float) -> float:
+    """The standard deviation of the noise on a sum of updates, for a budget of the whole run.
+
+    >>> round(noise_of_sum(l2_clip=1.0, rounds=1, epsilon=1.0, delta=1e-5), 3)
+    7.461
+    """
+    return analytic_sigma(2.0 * l2_clip * math.sqrt(rounds), epsilon, delta)
+
+
+class CentralGaussianStrategy(Strategy):
+    """Hands the wrapped strategy one reply: the mean of all, with noise.
+
+    Parameters
+    ----------
+    strategy
+        What aggregates and records.
+    scale
+        Standard deviation of the noise on the sum; see :func:`noise_of_sum`.
+    seed
+        Of the noise; None draws from the operating system's randomness.
+    """
+
+    def __init__(self, strategy: RecordingStrategy, scale: float, seed: int | None) -> None:
+        self.strategy = strategy
+        self._scale = scale
+        self._seed = seed
+
+    @property
+    def weighted_by_key(self) -> str:
+        """The aggregating strategy's."""
+        return self.strategy.weighted_by_key
+
+    @property
+    def arrayrecord_key(self) -> str:
+        """The aggregating strategy's."""
+        return self.strategy.arrayrecord_key
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate."""
+        return self.strategy.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average, add the noise, and delegate."""
+        received = list(replies)
+        if not received:
+            return self.strategy.aggregate_train(server_round, received)
+        rng = np.random.default_rng(None if self._seed is None else [self._seed, 5, server_round])
+        records = [message.content[self.arrayrecord_key] for message in received]
+        mean = ArrayRecord()
+        for name in records[0]:
+            stacked = np.stack([record[name].numpy() for record in records])  # type: ignore[call-overload, index]
+            value = stacked.mean(axis=0, dtype=np.float64)
+            if stacked.dtype.kind == "f":
+                value = value + self._scale / len(received) * rng.standard_normal(value.shape)
+            mean[str(name)] = Array(np.asarray(value.astype(stacked.dtype)))
+        first = received[0]
+        metrics = {key: first.content[key] for key in first.content if key != self.arrayrecord_key}
+        first.content = RecordDict({self.arrayrecord_key: mean, **metrics})
+        return self.strategy.aggregate_train(server_round, [first])
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Delegate."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Delegate."""
+        self.strategy.summary()
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Nothing: the noise of a round follows from the seed and the round."""
+        return {}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Nothing to restore."""

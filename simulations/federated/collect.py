@@ -1,0 +1,138 @@
+"""From runs to a table: one row for runs that differ in their seed only, with what the row's ε means."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fl_privquant.errors import PrivQuantError
+from fl_privquant.mechanisms.base import Mechanism
+from simulations.config import CENTRAL, RunConfig
+from simulations.planned import run_statement
+from simulations.report.statistics import student_interval
+from simulations.results import ResultsError, RunDirectory
+
+__all__ = ["TABLES", "collect", "read_table", "write_table"]
+
+TABLES = Path(__file__).parent / "tables"
+"""Where the committed tables are."""
+
+_DIGITS = 6
+
+
+def collect(configs: Iterable[RunConfig]) -> pd.DataFrame:
+    """The table of finished runs: means over seeds, 95 % intervals (Student t), and privacy statements.
+
+    Raises
+    ------
+    ResultsError
+        A run is not finished.
+    """
+    groups: dict[str, list[RunConfig]] = {}
+    for config in configs:
+        values = config.to_mapping()
+        del values["seed"]
+        groups.setdefault(json.dumps(values, sort_keys=True), []).append(config)
+    return pd.DataFrame([_row(group) for group in groups.values()])
+
+
+def write_table(name: str, table: pd.DataFrame, folder: Path = TABLES) -> Path:
+    """Write a table as CSV, with so many digits that it is the same wherever it was made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.csv"
+    table.to_csv(path, index=False, float_format=f"%.{_DIGITS}g", lineterminator="\n")
+    return path
+
+
+def read_table(name: str, folder: Path = TABLES) -> pd.DataFrame:
+    """A table that :func:`write_table` wrote."""
+    path = folder / f"{name}.csv"
+    if not path.exists():
+        raise ResultsError(f"{path} is missing; python -m simulations.federated {name} makes it")
+    return pd.read_csv(path, keep_default_na=True, na_values=[""], dtype={"view": "string"})
+
+
+def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
+    first = configs[0]
+    runs = [_finished(config) for config in configs]
+    mechanism = Mechanism.from_bytes((RunDirectory.of(first).path / "mechanism.pqm").read_bytes())
+    dimension = int(runs[0]["dimension"])
+    clients = first.federation.num_clients
+    return {
+        "task": first.task.name,
+        "model": first.task.model,
+        "partition": first.partition.name,
+        "mechanism": first.label,
+        "secure_aggregation": first.secagg.enabled,
+        "clip": first.codec.clip,
+        "l2_clip": first.codec.l2_clip,
+        "seeds": len(runs),
+        **_interval("accuracy", [run["accuracy"] for run in runs]),
+        **_interval("mean_squared_error", [run["mean_squared_error"] for run in runs]),
+        "share_clipped": sum(run["share_clipped"] for run in runs) / len(runs),
+        "bits_per_coordinate": 8.0 * runs[0]["bytes_up"] / (first.federation.rounds * clients * dimension),
+        "bits_in_secure_sum": mechanism.sum_bits(clients) if mechanism.summable else math.nan,
+        "dimension": dimension,
+        "rounds": first.federation.rounds,
+        "num_clients": clients,
+        "run_epsilon": first.privacy.run_epsilon,
+        **_privacy(first, mechanism, dimension),
+        # Of a single run: with secure aggregation and without, it must be the same.
+        "model_sha256": runs[0]["model"] if len(runs) == 1 else "",
+    }
+
+
+def _finished(config: RunConfig) -> dict[str, Any]:
+    """The last round of a run, with its error averaged over the rounds, and what its model was."""
+    directory = RunDirectory.of(config)
+    if directory.summary() is None:
+        raise ResultsError(f"{directory.path} holds no finished run; run the study without --page")
+    rounds = pd.read_parquet(directory.path / "rounds.parquet")
+    provenance = json.loads((directory.path / "provenance.json").read_text())
+    return {
+        "accuracy": rounds["accuracy"].iloc[-1],
+        "mean_squared_error": rounds["mean_squared_error"].iloc[1:].mean(),
+        "share_clipped": rounds["share_clipped"].iloc[1:].mean(),
+        "bytes_up": int(rounds["bytes_up"].iloc[-1]),
+        "dimension": provenance["dimension"],
+        "model": provenance.get("model_sha256", ""),
+    }
+
+
+def _interval(name: str, values: list[float]) -> dict[str, float]:
+    mean, low, high, _ = student_interval(values)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def _privacy(config: RunConfig, mechanism: Mechanism, dimension: int) -> dict[str, Any]:
+    """The figures of one release in the local view, and of a client's total in both views."""
+    central = config.mechanism["name"] == CENTRAL
+    local = run_statement(config, mechanism, dimension, in_sum=False, refine=False)
+    found = {
+        "unit": mechanism.unit,
+        "epsilon": mechanism.epsilon,
+        "delta": mechanism.delta,
+        "epsilon_total_local": local.epsilon,
+        "epsilon_total_aggregate": math.nan,
+        "delta_total": config.privacy.delta,
+        "view": "",
+        "counted_by": "",
+    }
+    if mechanism.summable or central:
+        try:
+            in_sum = run_statement(
+                config, mechanism, dimension, refine=config.privacy.run_epsilon is not None
+            )
+        except PrivQuantError as error:
+            raise ResultsError(f"{config.run_name}: no statement in the sum: {error}") from error
+        found |= {
+            "epsilon_total_aggregate": in_sum.epsilon,
+            "view": in_sum.view,
+            "counted_by": in_sum.method,
+        }
+    return found
