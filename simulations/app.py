@@ -117,6 +117,7 @@ def main(grid: Grid, context: Context) -> None:
         rotate=config.codec.rotate,
         rotation_seed=config.seed,
         sum_codes=config.federation.strategy not in _NEED_SINGLE_UPDATES,
+        simulated=config.privacy.randomness == "seeded",
     )
     recording.attach(private)
     outermost: Strategy = private

@@ -61,7 +61,8 @@ class PrivQuantStrategy(Strategy):
 
     Guarantee: with :class:`~fl_privquant.flower.PrivQuantMod` on the clients, what the server sees of a
     client's update has the mechanism's certified privacy, for each coordinate and release (local view).
-    :attr:`ledger` lists every round that was asked for, whether or not it was answered.
+    :attr:`ledger` lists every round that was asked for, whether or not it was answered, and
+    :attr:`survivors` how many clients are in each round's aggregate.
 
     Parameters
     ----------
@@ -88,6 +89,9 @@ class PrivQuantStrategy(Strategy):
         with secure aggregation and without, whatever the order of replies. Metrics are averaged
         too. It is faster, and takes the memory of one update. Not for strategies that compare single
         updates (FedMedian, Krum); mechanisms whose codes cannot be added up are aggregated as usual.
+    simulated
+        Whether clients are known to draw from seeded streams, so that the summary says from the start
+        that privacy is simulated. Otherwise it is noticed, and logged, with the first such reply.
 
     Examples
     --------
@@ -109,6 +113,7 @@ class PrivQuantStrategy(Strategy):
         report_clipping: bool = False,
         max_failed_rounds: int = 0,
         sum_codes: bool = False,
+        simulated: bool = False,
     ) -> None:
         if not isinstance(strategy, Strategy):
             raise InvalidSpecError(f"strategy: {type(strategy).__name__}, expected a flwr.serverapp Strategy")
@@ -129,8 +134,8 @@ class PrivQuantStrategy(Strategy):
         self.only_sums = False
         self.ledger = Ledger()
         self.failed_rounds = 0
-        self.num_updates = 0
-        self.simulated = False
+        self.survivors: dict[int, int] = {}
+        self.simulated = simulated
         self._round: _Round | None = None
 
     @property
@@ -168,6 +173,11 @@ class PrivQuantStrategy(Strategy):
     def codec(self) -> UpdateCodec:
         """The codec of the round that is under way."""
         return self._current().codec
+
+    @property
+    def num_updates(self) -> int:
+        """How many clients are in the last round's aggregate; 0 if it failed, or before the first."""
+        return next(reversed(self.survivors.values()), 0)
 
     @property
     def weight_key(self) -> str:
@@ -324,7 +334,7 @@ class PrivQuantStrategy(Strategy):
         if not usable:
             return self._fail(server_round, failures, silent)
         self.failed_rounds = 0
-        self.num_updates = len(usable)
+        self.survivors[server_round] = len(usable)
         shared = _shared_metrics([reply.metrics for _, reply, _ in usable])
         if summing:
             means = {name: _mean([reply.metrics[name] for _, reply, _ in usable]) for name in shared}
@@ -356,7 +366,7 @@ class PrivQuantStrategy(Strategy):
         if current.template is None or num_clients < 1:
             return self._fail(server_round, 0, len(current.asked))
         self.failed_rounds = 0
-        self.num_updates = num_clients
+        self.survivors[server_round] = num_clients
         mean = current.codec.apply_sum(total, num_clients, current.model)
         arrays: _Decoded = {name: partial(np.array, each) for name, each in mean.items()}
         reply = Message(RecordDict(), reply_to=current.template)
@@ -378,6 +388,7 @@ class PrivQuantStrategy(Strategy):
         return {
             "ledger": self.ledger.to_dict(),
             "failed_rounds": self.failed_rounds,
+            "survivors": {str(number): count for number, count in self.survivors.items()},
             "simulated": self.simulated,
         }
 
@@ -385,6 +396,7 @@ class PrivQuantStrategy(Strategy):
         """Go on from what :meth:`checkpoint_state` gave."""
         self.ledger = Ledger.from_dict(state["ledger"])
         self.failed_rounds = int(state["failed_rounds"])
+        self.survivors = {int(number): int(count) for number, count in state["survivors"].items()}
         self.simulated = bool(state["simulated"])
 
     def _current(self) -> _Round:
@@ -454,6 +466,7 @@ class PrivQuantStrategy(Strategy):
 
     def _fail(self, server_round: int, failures: int, silent: int) -> tuple[None, None]:
         self.failed_rounds += 1
+        self.survivors[server_round] = 0
         text = (
             f"round {server_round} has no usable reply ({failures} failed, {silent} silent): round "
             f"{self.failed_rounds} in a row without one"

@@ -34,6 +34,7 @@ from tests.flower.apps import (
     fedavg,
     initial_arrays,
     server_app,
+    trained,
 )
 
 
@@ -174,6 +175,26 @@ def test_the_summary_says_what_is_promised(mechanism, flower_log):
     flower_log.lines.clear()
     strategy.summary()
     assert "privacy is simulated" in flower_log.text
+
+
+def test_a_run_that_is_known_to_be_simulated_says_so_at_its_start(mechanism, flower_log):
+    PrivQuantStrategy(fedavg(), mechanism, CLIP, simulated=True).summary()
+    assert "privacy is simulated" in flower_log.text
+
+
+def test_the_number_of_clients_in_each_aggregate_is_kept(mechanism):
+    def sometimes(arrays, partition, server_round):
+        if server_round == 2 or partition < server_round - 1:
+            raise ConnectionError("gone")
+        return trained(arrays, partition, server_round)
+
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=1)
+    run(strategy, client_app(train_with=sometimes), 5, num_rounds=3)
+    assert strategy.survivors == {1: 5, 2: 0, 3: 3}
+    assert strategy.num_updates == 3
+    again = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    again.restore_state(strategy.checkpoint_state())
+    assert again.survivors == strategy.survivors
 
 
 def test_secure_clients_are_not_called_simulated(mechanism, flower_log):
