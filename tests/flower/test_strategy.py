@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import (
 )
 
 import fl_privquant as pq
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.inline import InlineGrid
@@ -323,6 +323,38 @@ def test_the_callers_config_is_left_alone(mechanism):
     config = ConfigRecord({"mine": 1})
     run(PrivQuantStrategy(fedavg(), mechanism, CLIP), train_config=config)
     assert dict(config) == {"mine": 1}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(6.0),
+        np.array(2.5),
+        np.zeros((0, 3), np.float32),
+        np.asfortranarray(np.arange(6).reshape(2, 3)),
+        np.arange(3, dtype=">f4"),
+        # Their headers are longer than usual.
+        np.ones((1,) * 60, np.float16),
+        np.zeros(1, [(f"field-{i}", "f4") for i in range(50)]),
+    ],
+    ids=lambda values: f"{values.ndim}-d {values.dtype.kind}{values.dtype.itemsize}",
+)
+def test_arrays_are_read_as_numpy_would(values):
+    from fl_privquant.flower.arrays import read_array
+
+    for _ in range(2):
+        found = read_array(Array(values))
+        assert found.dtype == values.dtype
+        np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 9, 60, 127, 128, 130, -1])
+def test_arrays_that_are_cut_off_are_refused(cut):
+    from fl_privquant.flower.arrays import read_array
+
+    whole = Array(np.arange(6.0))
+    with pytest.raises(InvalidUpdateError, match="cannot be read"):
+        read_array(Array(whole.dtype, whole.shape, whole.stype, whole.data[:cut]))
 
 
 def test_arrays_that_were_decoded_are_ordinary_arrays():
