@@ -149,6 +149,7 @@ def main(grid: Grid, context: Context) -> None:
         sum_codes=config.federation.strategy not in _NEED_SINGLE_UPDATES,
         budget=None if config.privacy.budget is None else Budget(config.privacy.budget, config.privacy.delta),
         delta=config.privacy.delta,
+        simulated=config.privacy.randomness == "seeded",
     )
     recording.attach(private)
     outermost: Strategy = private

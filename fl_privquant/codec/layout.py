@@ -39,19 +39,18 @@ class Layout:
     @classmethod
     def of(cls, arrays: Arrays) -> Layout:
         """The layout of the floating-point arrays among ``arrays``; others are left out."""
-        floats = {
-            name: np.asarray(each) for name, each in arrays.items() if np.asarray(each).dtype.kind == "f"
-        }
-        for name, each in floats.items():
-            if each.dtype.newbyteorder("=") not in _FLOATS:
-                raise InvalidUpdateError(
-                    f"{name}: {each.dtype}, expected float16, float32 or float64; convert it before training"
-                )
-        return cls(
-            tuple(floats),
-            tuple(each.shape for each in floats.values()),
-            tuple(each.dtype.newbyteorder("=") for each in floats.values()),
-        )
+        floats: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        for name, given in arrays.items():
+            each = np.asarray(given)
+            if each.dtype.kind == "f":
+                native = each.dtype if each.dtype.isnative else each.dtype.newbyteorder("=")
+                if native not in _FLOATS:
+                    raise InvalidUpdateError(
+                        f"{name}: {native}, expected float16, float32 or float64; convert it before training"
+                    )
+                floats[name] = each.shape, native
+        shapes, dtypes = zip(*floats.values(), strict=True) if floats else ((), ())
+        return cls(tuple(floats), shapes, dtypes)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import io
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from flwr.app import Array, RecordDict
@@ -24,6 +24,8 @@ __all__ = ["DecodedArray", "read_array", "read_arrays", "records_of"]
 _STYPE_NUMPY: Final = "numpy.ndarray"
 _MAGIC: Final = b"\x93NUMPY"
 _CACHED_HEADERS: Final = 4096
+# numpy pads a header to this, unless there are many axes or fields.
+_USUAL_HEADER_BYTES: Final = 128
 
 _Record = TypeVar("_Record")
 
@@ -68,16 +70,16 @@ def read_array(array: Array) -> NDArray[Any]:
         return array.numpy()
     data = array.data
     try:
-        if data[:6] != _MAGIC:
-            raise ValueError("its magic is not that of numpy")
-        wide = data[6] > 1
-        length = struct.unpack_from("<I" if wide else "<H", data, 8)[0]
-        start = (12 if wide else 10) + length
-        shape, fortran, dtype = _parsed(data[:start])
+        header = _parsed(data[:_USUAL_HEADER_BYTES])
+        if header is None:
+            header = _parsed(data[: _header_bytes(data)])
+        if header is None:
+            raise ValueError("its header is cut off")
+        start, shape, size, order, dtype = header
         values = np.frombuffer(data, dtype, offset=start)
-        if values.size != math.prod(shape):
-            raise ValueError(f"{values.size} values, expected {math.prod(shape)}")
-        return values.reshape(shape, order="F" if fortran else "C")
+        if values.size != size:
+            raise ValueError(f"{values.size} values, expected {size}")
+        return values.reshape(shape, order=order)
     except (ValueError, TypeError, IndexError, struct.error, EOFError, OSError) as error:
         raise InvalidUpdateError(f"array: cannot be read ({error})") from error
 
@@ -92,9 +94,31 @@ def records_of(content: RecordDict, kind: type[_Record]) -> Iterator[tuple[str, 
     return ((key, record) for key, record in content.items() if isinstance(record, kind))
 
 
+class _Header(NamedTuple):
+    """Where the values of a serialized array begin, and what they are."""
+
+    start: int
+    shape: tuple[int, ...]
+    size: int
+    order: Literal["C", "F"]
+    dtype: np.dtype[Any]
+
+
+def _header_bytes(data: bytes) -> int:
+    if data[:6] != _MAGIC:
+        raise ValueError("its magic is not that of numpy")
+    wide = data[6] > 1
+    length: int = struct.unpack_from("<I" if wide else "<H", data, 8)[0]
+    return (12 if wide else 10) + length
+
+
 @functools.lru_cache(maxsize=_CACHED_HEADERS)
-def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    file = io.BytesIO(header)
+def _parsed(beginning: bytes) -> _Header | None:
+    """The header that an array begins with; None if it is longer than that."""
+    start = _header_bytes(beginning)
+    if start > len(beginning):
+        return None
+    file = io.BytesIO(beginning)
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
@@ -104,4 +128,4 @@ def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         raise ValueError(f"version {version} of numpy's format")
     if dtype.hasobject:
         raise ValueError("an array of objects")
-    return shape, fortran, dtype
+    return _Header(start, shape, math.prod(shape), "F" if fortran else "C", dtype)

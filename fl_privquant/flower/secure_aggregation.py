@@ -135,7 +135,7 @@ class SecureAggregationStrategy(Strategy):
     strategy
         The PrivQuantStrategy, around any strategy that needs the mean update only. One that compares
         single updates, such as FedMedian or Krum, is refused.
-    corrupt_fraction, dropout_fraction, num_neighbors, threshold, identities
+    corrupt_fraction, dropout_fraction, server_may_lie, num_neighbors, threshold, identities
         As in :class:`~fl_privquant.secagg.RoundConfig`: what is assumed of clients, from which the graph
         follows, and the clients' public keys by node id, where they sign.
     timeout
@@ -155,6 +155,7 @@ class SecureAggregationStrategy(Strategy):
         *,
         corrupt_fraction: float = 0.1,
         dropout_fraction: float = 0.1,
+        server_may_lie: bool = False,
         num_neighbors: int | None = None,
         threshold: int | None = None,
         identities: Mapping[int, bytes] | None = None,
@@ -174,6 +175,7 @@ class SecureAggregationStrategy(Strategy):
         self.strategy = strategy
         self.corrupt_fraction = corrupt_fraction
         self.dropout_fraction = dropout_fraction
+        self.server_may_lie = server_may_lie
         self.num_neighbors = num_neighbors
         self.threshold = threshold
         self.identities = identities
@@ -335,6 +337,7 @@ class SecureAggregationStrategy(Strategy):
                 max_code=mechanism.max_code,
                 corrupt_fraction=self.corrupt_fraction,
                 dropout_fraction=self.dropout_fraction,
+                server_may_lie=self.server_may_lie,
                 num_neighbors=self.num_neighbors,
                 threshold=self.threshold,
                 identities=self.identities,

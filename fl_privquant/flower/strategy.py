@@ -70,6 +70,7 @@ class PrivQuantStrategy(Strategy):
     client's update has the mechanism's certified privacy, for each coordinate and release (local view).
     :attr:`ledger` counts every client that was asked, whether or not it answered; each request says so, and
     clients that count more refuse it. :meth:`statements` is what all that comes to.
+    :attr:`survivors` is how many clients are in each round's aggregate.
     No amplification by client sampling is counted: Flower's strategies draw a sample of fixed size, but the
     server knows who is in it, and so do all who see its messages.
 
@@ -106,6 +107,9 @@ class PrivQuantStrategy(Strategy):
         :class:`~fl_privquant.errors.BudgetExhaustedError`, with what was spent.
     delta
         At which statements are made.
+    simulated
+        Whether clients are known to draw from seeded streams, so that the summary says from the start
+        that privacy is simulated. Otherwise it is noticed, and logged, with the first such reply.
 
     Examples
     --------
@@ -129,6 +133,7 @@ class PrivQuantStrategy(Strategy):
         sum_codes: bool = False,
         budget: Budget | None = None,
         delta: float = 1e-5,
+        simulated: bool = False,
     ) -> None:
         if not 0.0 <= delta < 1.0:
             raise InvalidSpecError(f"delta: {delta} is outside [0, 1)")
@@ -154,8 +159,8 @@ class PrivQuantStrategy(Strategy):
         # Set by who hides single updates from this strategy: mechanisms then encode for sums.
         self.only_sums = False
         self.failed_rounds = 0
-        self.num_updates = 0
-        self.simulated = False
+        self.survivors: dict[int, int] = {}
+        self.simulated = simulated
         self._round: _Round | None = None
 
     @classmethod
@@ -214,6 +219,11 @@ class PrivQuantStrategy(Strategy):
     def codec(self) -> UpdateCodec:
         """The codec of the round that is under way."""
         return self._current().codec
+
+    @property
+    def num_updates(self) -> int:
+        """How many clients are in the last round's aggregate; 0 if it failed, or before the first."""
+        return next(reversed(self.survivors.values()), 0)
 
     @property
     def weight_key(self) -> str:
@@ -388,7 +398,7 @@ class PrivQuantStrategy(Strategy):
         if not usable:
             return self._fail(server_round, failures, silent)
         self.failed_rounds = 0
-        self.num_updates = len(usable)
+        self.survivors[server_round] = len(usable)
         shared = _shared_metrics([reply.metrics for _, reply, _ in usable])
         if summing:
             means = {name: _mean([reply.metrics[name] for _, reply, _ in usable]) for name in shared}
@@ -422,7 +432,7 @@ class PrivQuantStrategy(Strategy):
         if current.template is None or num_clients < 1:
             return self._fail(server_round, 0, len(current.asked))
         self.failed_rounds = 0
-        self.num_updates = num_clients
+        self.survivors[server_round] = num_clients
         mean = current.codec.apply_sum(total, num_clients, current.model)
         if current.codec.votes:
             self._move_clip(current.codec.clip_vote_share(total, num_clients))
@@ -450,6 +460,7 @@ class PrivQuantStrategy(Strategy):
             "policies": {name: each.checkpoint_state() for name, each in self._policies.items()},
             "ledger": self.ledger.to_dict(),
             "failed_rounds": self.failed_rounds,
+            "survivors": {str(number): count for number, count in self.survivors.items()},
             "simulated": self.simulated,
         }
 
@@ -457,6 +468,7 @@ class PrivQuantStrategy(Strategy):
         """Go on from what :meth:`checkpoint_state` gave."""
         self.ledger = FederationLedger.from_dict(state["ledger"])
         self.failed_rounds = int(state["failed_rounds"])
+        self.survivors = {int(number): int(count) for number, count in state["survivors"].items()}
         self.simulated = bool(state["simulated"])
         for name, each in self._policies.items():
             if name not in state["policies"]:
@@ -541,6 +553,7 @@ class PrivQuantStrategy(Strategy):
 
     def _fail(self, server_round: int, failures: int, silent: int) -> tuple[None, None]:
         self.failed_rounds += 1
+        self.survivors[server_round] = 0
         if self._current().exhausted == len(self._current().asked):
             spent = self.ledger.statement(self.delta)
             raise BudgetExhaustedError(

@@ -28,12 +28,13 @@ ChaCha20-Poly1305 hold. What the sum itself tells about a client is the mechanis
 clients*: one that invents a client's neighbours learns that client's codes. With identity keys (Ed25519,
 known to the clients beforehand) a client masks only towards clients that signed their keys for this
 round. The server still draws the graph; with more than 33 clients it is trusted to draw it at random,
-unless ``num_neighbors`` asks for the complete graph. A server that tells clients different things about
-who was lost still cannot open both secrets of a client: a client answers once a round, and the threshold
-leaves room for no second opening. But it can make the sum smaller. On the complete graph at least
-(n - C)(2 t - n - C) / (t - C) honest clients stay in it for a threshold t, so never one alone (raise
-``threshold`` to raise that number); on a sparse graph no such bound is claimed, and the server is
-trusted to tell all clients the same.
+unless ``num_neighbors`` asks for the complete graph, and to tell all clients the same about who was
+lost. On the complete graph a server that tells them different things still cannot open both secrets
+of a client: a client answers once a round, and the threshold leaves room for no second opening. But it
+can make the sum smaller: at least (n - C)(2 t - n - C) / (t - C) honest clients stay in it for a
+threshold t, so never one alone (raise ``threshold`` to raise that number). On a sparse graph,
+``server_may_lie`` keeps the two secrets apart too, with about twice as many neighbours; how small the
+sum can be made is not bounded there.
 
 **Corrupt clients** can falsify the sum by what they put in, as without secure aggregation, or end the
 round without a sum. They cannot make a wrong sum of the honest inputs pass by false shares: opened

@@ -218,7 +218,7 @@ class ClientRound:
                 text = keys.unseal(
                     channel, sealed, share_context(self._digest, roster, self._entries[sender], own)
                 )
-                if text is None or not (shamir.is_share(text[:_SHARE]) and shamir.is_share(text[_SHARE:])):
+                if text is None or len(text) != 2 * _SHARE or not shamir.are_shares(text):
                     raise SecureAggregationError(
                         f"the share from client {sender} does not open: it was sealed for another client, "
                         f"round or roster, or changed on the way"

@@ -61,7 +61,7 @@ class RoundConfig:
         The sum is taken modulo 2^width, 1 to 32: ``codebook.sum_bits(number of invited clients)``.
     max_code
         Largest code. None: codes are residues modulo 2^width, and so is their sum.
-    corrupt_fraction, dropout_fraction, max_security_failure, max_correctness_failure
+    corrupt_fraction, dropout_fraction, max_security_failure, max_correctness_failure, server_may_lie
         See :func:`~fl_privquant.secagg.parameters.choose_parameters`.
     num_neighbors, threshold
         Given both, they are taken instead of being computed (the graph is complete where there are
@@ -79,6 +79,7 @@ class RoundConfig:
     dropout_fraction: float = 0.1
     max_security_failure: float = 2.0**-40
     max_correctness_failure: float = 2.0**-20
+    server_may_lie: bool = False
     num_neighbors: int | None = None
     threshold: int | None = None
     identities: Mapping[int, bytes] | None = field(default=None, repr=False)
@@ -105,6 +106,7 @@ class RoundConfig:
             dropout_fraction=self.dropout_fraction,
             max_security_failure=self.max_security_failure,
             max_correctness_failure=self.max_correctness_failure,
+            server_may_lie=self.server_may_lie,
         )
 
 
@@ -313,7 +315,7 @@ class ServerRound:
                     f"UnmaskReply: {len(message.seed_shares)} and {len(message.key_shares)} shares, expected "
                     f"{len(active)} and {len(dead)}"
                 )
-            if not all(map(shamir.is_share, message.seed_shares + message.key_shares)):
+            if not shamir.are_shares(b"".join(message.seed_shares + message.key_shares)):
                 raise InvalidUpdateError("UnmaskReply: a share holds a number outside the field")
             self._replies[sender] = message
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
-__all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "combine", "evaluate", "is_share", "split"]
+__all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "are_shares", "combine", "evaluate", "split"]
 
 PRIME: Final = (1 << 31) - 1
 """Number of elements of the field, a Mersenne prime: remainders need no division."""
@@ -85,9 +85,9 @@ def combine(points: Sequence[int], shares: NDArray[np.uint8]) -> bytearray:
     return secret
 
 
-def is_share(share: bytes | bytearray) -> bool:
-    """Whether these are bytes that :func:`split` could have written for one secret."""
-    return len(share) == SHARE_BYTES and bool((np.frombuffer(share, dtype=_WORD) < PRIME).all())
+def are_shares(shares: bytes | bytearray) -> bool:
+    """Whether these are bytes that :func:`split` could have written, for one secret or several in a row."""
+    return len(shares) % SHARE_BYTES == 0 and bool((np.frombuffer(shares, dtype=_WORD) < PRIME).all())
 
 
 def evaluate(coefficients: Elements, num_points: int) -> Elements:

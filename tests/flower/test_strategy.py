@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import (
 )
 
 import fl_privquant as pq
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.inline import InlineGrid
@@ -34,6 +34,7 @@ from tests.flower.apps import (
     fedavg,
     initial_arrays,
     server_app,
+    trained,
 )
 
 
@@ -177,6 +178,26 @@ def test_the_summary_says_what_is_promised(mechanism, flower_log):
     assert "privacy is simulated" in flower_log.text
 
 
+def test_a_run_that_is_known_to_be_simulated_says_so_at_its_start(mechanism, flower_log):
+    PrivQuantStrategy(fedavg(), mechanism, CLIP, simulated=True).summary()
+    assert "privacy is simulated" in flower_log.text
+
+
+def test_the_number_of_clients_in_each_aggregate_is_kept(mechanism):
+    def sometimes(arrays, partition, server_round):
+        if server_round == 2 or partition < server_round - 1:
+            raise ConnectionError("gone")
+        return trained(arrays, partition, server_round)
+
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=1)
+    run(strategy, client_app(train_with=sometimes), 5, num_rounds=3)
+    assert strategy.survivors == {1: 5, 2: 0, 3: 3}
+    assert strategy.num_updates == 3
+    again = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    again.restore_state(strategy.checkpoint_state())
+    assert again.survivors == strategy.survivors
+
+
 def test_secure_clients_are_not_called_simulated(mechanism, flower_log):
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
     run(strategy, client_app(mods=[PrivQuantMod(max_epsilon=10.0)]))
@@ -303,6 +324,38 @@ def test_the_callers_config_is_left_alone(mechanism):
     config = ConfigRecord({"mine": 1})
     run(PrivQuantStrategy(fedavg(), mechanism, CLIP), train_config=config)
     assert dict(config) == {"mine": 1}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(6.0),
+        np.array(2.5),
+        np.zeros((0, 3), np.float32),
+        np.asfortranarray(np.arange(6).reshape(2, 3)),
+        np.arange(3, dtype=">f4"),
+        # Their headers are longer than usual.
+        np.ones((1,) * 60, np.float16),
+        np.zeros(1, [(f"field-{i}", "f4") for i in range(50)]),
+    ],
+    ids=lambda values: f"{values.ndim}-d {values.dtype.kind}{values.dtype.itemsize}",
+)
+def test_arrays_are_read_as_numpy_would(values):
+    from fl_privquant.flower.arrays import read_array
+
+    for _ in range(2):
+        found = read_array(Array(values))
+        assert found.dtype == values.dtype
+        np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 9, 60, 127, 128, 130, -1])
+def test_arrays_that_are_cut_off_are_refused(cut):
+    from fl_privquant.flower.arrays import read_array
+
+    whole = Array(np.arange(6.0))
+    with pytest.raises(InvalidUpdateError, match="cannot be read"):
+        read_array(Array(whole.dtype, whole.shape, whole.stype, whole.data[:cut]))
 
 
 def test_arrays_that_were_decoded_are_ordinary_arrays():

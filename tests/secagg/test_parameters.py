@@ -63,7 +63,9 @@ def test_too_few_gone_never_cut_the_ring() -> None:
     assert _falls_apart(11, 4, 4) > 0.0
 
 
-def simulate(parameters: GraphParameters, corrupt: int, lost: int, rounds: int) -> tuple[float, float]:
+def simulate(
+    parameters: GraphParameters, corrupt: int, lost: int, rounds: int, lies: bool
+) -> tuple[float, float]:
     """Shares of simulated graphs in which security, and correctness, fail by their definitions."""
     generator = random.Random(5)
     n, t = parameters.num_clients, parameters.threshold
@@ -73,31 +75,40 @@ def simulate(parameters: GraphParameters, corrupt: int, lost: int, rounds: int) 
         bad = set(range(corrupt))
         dead = set(range(corrupt, corrupt + lost))
         honest = set(range(n)) - bad
-        # Told apart by a server that lies: corrupt holders give both shares, honest ones (itself too) one.
-        opened = any(2 * t <= len(graph[i]) + 1 + len(bad.intersection(graph[i])) for i in honest)
+        given_both = {i: len(bad.intersection(graph[i])) for i in honest}
+        # Corrupt holders give both shares, honest ones (itself too) one: which, a server that lies decides.
+        opened = any(
+            2 * t <= len(graph[i]) + 1 + both if lies else both >= t for i, both in given_both.items()
+        )
         insecure += opened or not connected(honest - dead, graph)
         incorrect += any(len({*graph[i], i} - dead) < t for i in range(n))
     return insecure / rounds, incorrect / rounds
 
 
+@pytest.mark.parametrize("lies", [False, True])
 @pytest.mark.parametrize(
     ("parameters", "corrupt", "lost"),
     [
+        (GraphParameters(40, 8, 5), 12, 4),
         (GraphParameters(40, 12, 9), 8, 4),
         (GraphParameters(40, 12, 8), 4, 10),
         (GraphParameters(60, 20, 15), 12, 6),
         (GraphParameters(50, 10, 9), 3, 2),
     ],
 )
-def test_bounds_hold_in_simulated_graphs(parameters: GraphParameters, corrupt: int, lost: int) -> None:
+def test_bounds_hold_in_simulated_graphs(
+    parameters: GraphParameters, corrupt: int, lost: int, lies: bool
+) -> None:
     """What is simulated stays below the bound, and within its union bound's factor where it is small.
 
     1500 graphs: a frequency 4.9 standard errors above its odds has odds below 10^-6.
     """
     n, rounds = parameters.num_clients, 1500
-    insecure, incorrect = simulate(parameters, corrupt, lost, rounds)
+    insecure, incorrect = simulate(parameters, corrupt, lost, rounds, lies)
     bounds = (
-        security_failure(parameters, corrupt_fraction=corrupt / n, dropout_fraction=lost / n),
+        security_failure(
+            parameters, corrupt_fraction=corrupt / n, dropout_fraction=lost / n, server_may_lie=lies
+        ),
         correctness_failure(parameters, dropout_fraction=lost / n),
     )
     for seen, bound in zip((insecure, incorrect), bounds, strict=True):
@@ -107,36 +118,60 @@ def test_bounds_hold_in_simulated_graphs(parameters: GraphParameters, corrupt: i
             assert seen >= 0.2 * bound - 4.9 * math.sqrt(bound / rounds)
 
 
-def test_the_simulation_would_notice_a_bound_that_is_too_low() -> None:
+@pytest.mark.parametrize(
+    ("lies", "parameters", "corrupt"),
+    [(True, GraphParameters(40, 12, 9), 8), (False, GraphParameters(40, 8, 5), 12)],
+)
+def test_the_simulation_would_notice_a_bound_that_is_too_low(
+    lies: bool, parameters: GraphParameters, corrupt: int
+) -> None:
     """Negative control: the odds for a threshold two higher do not bound what is seen."""
-    insecure, _ = simulate(GraphParameters(40, 12, 9), 8, 4, 1500)
-    wrong = security_failure(GraphParameters(40, 12, 11), corrupt_fraction=0.2, dropout_fraction=0.1)
+    n, k, t = parameters.num_clients, parameters.num_neighbors, parameters.threshold
+    insecure, _ = simulate(parameters, corrupt, 4, 1500, lies)
+    wrong = security_failure(
+        GraphParameters(n, k, t + 2),
+        corrupt_fraction=corrupt / n,
+        dropout_fraction=0.1,
+        server_may_lie=lies,
+    )
     assert insecure > wrong + 4.9 * math.sqrt(wrong / 1500)
+
+
+def test_a_server_that_lies_needs_more_neighbors_but_on_a_complete_graph() -> None:
+    """There it is covered without being asked for; on a sparse one the odds say that it is not."""
+    assert choose_parameters(20) == choose_parameters(20, server_may_lie=True)
+    trusted, lying = choose_parameters(1000), choose_parameters(1000, server_may_lie=True)
+    assert (trusted.num_neighbors, lying.num_neighbors) == (44, 94)
+    odds = {"corrupt_fraction": 0.1, "dropout_fraction": 0.1}
+    assert security_failure(lying, server_may_lie=True, **odds) <= 2.0**-40
+    assert security_failure(trusted, server_may_lie=True, **odds) >= 1.0
 
 
 @pytest.mark.parametrize(
     ("n", "corrupt", "dropout"),
     [(3, 0.1, 0.1), (10, 0.3, 0.3), (33, 0.1, 0.1), (34, 0.1, 0.1), (100, 0.1, 0.3), (300, 1 / 3, 0.05)],
 )
+@pytest.mark.parametrize("lies", [False, True])
 def test_chosen_parameters_meet_the_odds_and_fewer_neighbors_do_not(
-    n: int, corrupt: float, dropout: float
+    n: int, corrupt: float, dropout: float, lies: bool
 ) -> None:
-    chosen = choose_parameters(n, corrupt_fraction=corrupt, dropout_fraction=dropout)
-    assert security_failure(chosen, corrupt_fraction=corrupt, dropout_fraction=dropout) <= 2.0**-40
+    odds = {"corrupt_fraction": corrupt, "dropout_fraction": dropout, "server_may_lie": lies}
+    chosen = choose_parameters(n, **odds)
+    assert security_failure(chosen, **odds) <= 2.0**-40
     assert correctness_failure(chosen, dropout_fraction=dropout) <= 2.0**-20
     fewer = chosen.num_neighbors - (2 if chosen.num_neighbors % 2 == 0 else 1)
     if fewer < 32:
         return
     for threshold in range(fewer // 2 + 1, fewer + 2):
         other = GraphParameters(n, fewer, threshold)
-        insecure = security_failure(other, corrupt_fraction=corrupt, dropout_fraction=dropout)
+        insecure = security_failure(other, **odds)
         assert insecure > 2.0**-40 or correctness_failure(other, dropout_fraction=dropout) > 2.0**-20
 
 
 def test_neighbors_grow_slowly() -> None:
-    """What makes the cost of a client near-flat: ten times the clients, a quarter more neighbours."""
-    counts = {n: choose_parameters(n).num_neighbors for n in (10, 33, 100, 1000, 10_000)}
-    assert counts == {10: 9, 33: 32, 100: 32, 1000: 94, 10_000: 120}
+    """What makes the cost of a client near-flat: ten times the clients, a fifth more neighbours."""
+    counts = {n: choose_parameters(n).num_neighbors for n in (10, 33, 100, 1000, 10_000, 100_000)}
+    assert counts == {10: 9, 33: 32, 100: 32, 1000: 44, 10_000: 52, 100_000: 56}
 
 
 def test_complete_graphs_withstand_exactly_what_is_counted() -> None:
@@ -157,7 +192,8 @@ def test_fractions_count_whole_clients_despite_rounding() -> None:
 
 def test_refusals() -> None:
     for wrong in (
-        {"corrupt_fraction": 0.5, "dropout_fraction": 0.4},
+        {"corrupt_fraction": 0.5, "dropout_fraction": 0.5},
+        {"corrupt_fraction": 0.5, "dropout_fraction": 0.4, "server_may_lie": True},
         {"corrupt_fraction": -0.1},
         {"dropout_fraction": 1.0},
         {"max_security_failure": 0.0},

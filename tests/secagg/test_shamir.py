@@ -128,10 +128,12 @@ def test_shares_of_different_polynomials_open_nothing() -> None:
 
 
 def test_what_is_a_share() -> None:
-    assert shamir.is_share(shamir.split(bytes(32), 2, 2)[0].tobytes())
-    assert not shamir.is_share(bytes(35))
-    assert not shamir.is_share(bytes(32) + (shamir.PRIME).to_bytes(4, "little"))
-    assert shamir.is_share(bytes(32) + (shamir.PRIME - 1).to_bytes(4, "little"))
+    assert shamir.are_shares(shamir.split(bytes(32), 2, 2)[0].tobytes())
+    assert shamir.are_shares(shamir.split(bytes(64), 2, 2).tobytes())
+    assert not shamir.are_shares(bytes(35))
+    assert not shamir.are_shares(bytes(68) + (shamir.PRIME).to_bytes(4, "little"))
+    assert not shamir.are_shares(bytes(32) + (shamir.PRIME).to_bytes(4, "little"))
+    assert shamir.are_shares(bytes(32) + (shamir.PRIME - 1).to_bytes(4, "little"))
 
 
 def test_refusals() -> None:

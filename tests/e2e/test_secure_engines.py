@@ -1,0 +1,64 @@
+"""The exact sum under secure aggregation, on every engine, whoever is lost and whenever."""
+
+import pytest
+
+from fl_privquant.flower.engines import DeploymentEngine, Federation, InlineEngine, RayEngine
+from tests.e2e.secure_app import CLIENTS, schedule, without_masks
+
+# Third parties': Ray and Flower warn of their own futures, and leave sockets to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+APP = "tests.e2e.secure_app"
+
+# One at each stage: what the threshold of 2 of 3 withstands.
+WITHSTOOD = "advertise:0; share:1; train:2; unmask:1"
+# Two at each stage, and after each a round that must work again, with nobody lost.
+PAST = "advertise:0,1; -; share:1,2; -; train:0,2; -; unmask:0,1; -"
+# Every message starts a process there: the last failure, after inputs have arrived, stands for all.
+PAST_DEPLOYED = "unmask:0,1; -"
+
+
+def run(engine, text, secure=True):
+    prefix = "" if secure else "plain_"
+    federation = Federation(CLIENTS, {"schedule": text}, seed=5)
+    return engine.run(f"{APP}:{prefix}server_app", f"{APP}:{prefix}client_app", federation)
+
+
+def check(engine, text):
+    secure = run(engine, text)
+    expected = run(InlineEngine(), without_masks(text), secure=False)
+    models = dict(secure.state["models"])
+    assert models == dict(expected.state["models"])
+    survivors = dict(secure.state["survivors"])
+    assert survivors == dict(expected.state["survivors"])
+    for number, (stage, lost) in enumerate(schedule(text), start=1):
+        changed = models[str(number)] != models[str(number - 1)]
+        assert changed == (len(lost) < 2), (number, stage)
+        in_sum = CLIENTS - (len(lost) if stage != "unmask" else 0)
+        assert survivors[str(number)] == (in_sum if changed else 0)
+
+
+def test_schedules_are_told_apart():
+    """Negative control: losing another client gives another model, so equal ones mean something."""
+    one, other = (run(InlineEngine(), f"train:{client}") for client in (0, 1))
+    assert dict(one.state["models"]) != dict(other.state["models"])
+
+
+def test_inline():
+    check(InlineEngine(), f"{WITHSTOOD}; {PAST}")
+
+
+@pytest.mark.slow
+def test_on_ray(monkeypatch):
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    check(RayEngine(), f"{WITHSTOOD}; {PAST}")
+
+
+@pytest.mark.slow
+def test_deployed():
+    check(DeploymentEngine(timeout=900), f"{WITHSTOOD}; {PAST_DEPLOYED}")
