@@ -18,7 +18,7 @@ def describe() -> dict[str, str]:
     description = {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
-        "others at work (load average at the start)": load,
+        "load average meanwhile": load,
         "system": f"{platform.system()} {platform.machine()}",
         "Python": platform.python_version(),
     }
