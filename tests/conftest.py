@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,10 +18,16 @@ settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_design_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Designs of the suite are neither read from nor left in the user's cache."""
+def _own_design_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Designs of the suite are neither read from nor left in the user's cache.
+
+    All workers of a run share one: it is made for that, and a design is computed once.
+    """
+    own = tmp_path_factory.getbasetemp()
+    # A worker's folder is inside that of the run.
+    run = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FL_PRIVQUANT_CACHE", str(tmp_path_factory.mktemp("designs")))
+        patch.setenv("FL_PRIVQUANT_CACHE", str(run / "designs"))
         yield
 
 

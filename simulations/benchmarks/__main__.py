@@ -1,22 +1,72 @@
-"""``python -m simulations.benchmarks <name>``: measure, print a table, fail if a target is missed."""
+"""``python -m simulations.benchmarks <names>``: measure, print tables, fail if a target is missed.
+
+``all`` measures everything, and writes the tables, the figures and the page of this folder; ``--write``
+does so for some, and leaves what was measured of the others. ``--quick`` is for trying: small sizes, nothing
+written.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 
+from simulations.benchmarks import growth, page
+from simulations.benchmarks.measure import Row
+
 # A benchmark is a module of this package with run() -> rows; a row that has a target says if it holds.
-BENCHMARKS = ("design", "encode", "flower", "secagg", "sweep", "wire")
+BENCHMARKS = ("encode", "design", "wire", "flower", "secagg", "sweep")
+
+QUICK: dict[str, dict[str, object]] = {
+    "encode": {"COORDINATES": 10**5, "ROUNDS": 2},
+    "design": {"ROUNDS": 1},
+    "wire": {"COORDINATES": 10**5, "ROUNDS": 2},
+    "flower": {"CLIENTS": 5, "TURNS": 2, "MANY_CLIENTS": 10, "INLINE_ROUNDS": 2, "RAY_ROUNDS": 2},
+    "secagg": {"DIMENSIONS": (10**3,), "CLIENTS": (10,), "GROWTH_CLIENTS": (10, 20), "ROUNDS": 1},
+    "sweep": {"RUNS": 2, "RAY_RUNS": 1},
+    "growth": {
+        "DIMENSIONS": (10**3, 10**4),
+        "LEVELS": (2, 4, 16),
+        "DESIGN_LEVELS": (2, 3),
+        "CLIENTS": (5, 10),
+        "TURNS": 1,
+    },
+}
+"""Sizes for trying, by module."""
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 if every target of the chosen benchmarks is met."""
-    parser = argparse.ArgumentParser(prog="python -m simulations.benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="+", choices=[*BENCHMARKS, "all"], help="which ones")
-    names = parser.parse_args().names
-    names = BENCHMARKS if "all" in names else names
-    rows = [row for name in names for row in importlib.import_module(f"{__package__}.{name}").run()]
-    return 0 if all(getattr(row, "holds", True) for row in rows) else 1
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="+", choices=[*BENCHMARKS, "growth", "all"], help="which ones")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, to see that all runs; nothing kept"
+    )
+    parser.add_argument("--write", action="store_true", help="keep what is measured, as `all` does")
+    options = parser.parse_args(arguments)
+    names = [*BENCHMARKS, "growth"] if "all" in options.names else list(dict.fromkeys(options.names))
+    keep = (options.write or "all" in options.names) and not options.quick
+    rows: list[Row] = []
+    for name in names:
+        module = importlib.import_module(f"{__package__}.{name}")
+        if options.quick:
+            for constant, small in QUICK[name].items():
+                setattr(module, constant, small)
+        if name == "growth":
+            points = growth.run()
+            if keep:
+                page.write_points(points)
+            continue
+        measured = module.run()
+        rows += measured
+        if keep:
+            page.write_rows(name, measured)
+    if keep:
+        page.write_page()
+    return 0 if all(row.holds for row in rows) else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast an update is encoded, as ratios to other ways on the same machine, and in how much memory.
 
-Times are compared within one process, interleaved, the best of several each: what is reported is
+Times are compared within one process, interleaved, the median of several each: what is reported is
 the ratio, as absolute times say more about the machine than about the code.
 """
 
@@ -17,7 +17,7 @@ from fl_privquant.codebook import Codebook
 from fl_privquant.law import Law
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.table import CertifiedTable
-from simulations.benchmarks.measure import Call, Row, best_seconds, print_rows
+from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows
 
 __all__ = ["Row", "run"]
 
@@ -53,14 +53,14 @@ def _throughput(levels: int) -> list[Row]:
     uniforms = np.empty(COORDINATES)
     encode: Call = lambda: sampler.encode(update)  # noqa: E731
     fill: Call = lambda: generator.random(out=uniforms)  # noqa: E731
-    own, filled = best_seconds([encode, fill], ROUNDS)
+    own, filled = median_seconds([encode, fill], ROUNDS)
     rows = [Row(f"m = {levels}: speed against numpy's fill of as many float64", filled / own, 0.5)]
     others: dict[str, Call] = {"numpy": lambda: numpy_encode(table.law, update, generator)}
     torch_encode = _torch_encoder(table.law, update)
     if torch_encode is not None:
         others["torch"] = torch_encode
     for name, other in others.items():
-        own, theirs = best_seconds([encode, other], 2)
+        own, theirs = median_seconds([encode, other], 3)
         rows.append(Row(f"m = {levels}: speed against the same law in {name}", theirs / own, 8.0))
     return rows
 

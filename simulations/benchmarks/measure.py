@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Call", "Row", "best_seconds", "print_rows"]
+__all__ = ["Call", "Row", "median_seconds", "print_rows"]
 
 Call = Callable[[], object]
 
@@ -29,18 +30,27 @@ class Row:
         """Whether the target is met."""
         return self.measured >= self.target if self.at_least else self.measured <= self.target
 
+    @property
+    def bound(self) -> str:
+        """The target in words of its direction, such as ``>= 8``."""
+        return f"{'>=' if self.at_least else '<='} {self.target:.3g}"
 
-def best_seconds(calls: Sequence[Call], rounds: int) -> list[float]:
-    """The shortest time of each call, taking turns so that all meet the same machine."""
-    best = [float("inf")] * len(calls)
-    for turn in range(rounds + 1):
-        for i, call in enumerate(calls):
-            start = time.perf_counter()
+
+def median_seconds(calls: Sequence[Call], rounds: int) -> list[float]:
+    """The median processor time of each call, taking turns so that all meet the same machine.
+
+    Processor time, as what else the machine does must not count; everything compared uses one thread.
+    """
+    times: list[list[float]] = []
+    for _ in range(rounds + 1):
+        turn = []
+        for call in calls:
+            start = time.process_time()
             call()
-            # The first turn compiles and warms up.
-            if turn:
-                best[i] = min(best[i], time.perf_counter() - start)
-    return best
+            turn.append(time.process_time() - start)
+        times.append(turn)
+    # The first turn compiles and warms up.
+    return [float(each) for each in np.median(times[1:], axis=0)]
 
 
 def print_rows(title: str, rows: Sequence[Row]) -> None:
@@ -49,6 +59,7 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
     for column in ("what", "measured", "target", ""):
         view.add_column(column, justify="left" if column == "what" else "right")
     for row in rows:
-        bound = f"{'>=' if row.at_least else '<='} {row.target:.3g}"
-        view.add_row(row.name, f"{row.measured:.3g}", bound, "holds" if row.holds else "[red]missed[/red]")
+        view.add_row(
+            row.name, f"{row.measured:.3g}", row.bound, "holds" if row.holds else "[red]missed[/red]"
+        )
     Console(width=110).print(view)

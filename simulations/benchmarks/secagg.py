@@ -7,8 +7,8 @@ are those of keys, shares and vectors alone. Ours include storing and restoring 
 between stages, and every byte in both directions.
 
 At 100 clients Flower takes about a minute, most of it for shares, and is measured once: all takes some
-six minutes. Growth is in processor time, over as many clients in all for each size, in turns: the best
-of many short rounds beside a single long one would say more about what else the machine does.
+six minutes. Times are processor time. Growth is over as many clients in all for each size, in turns: the
+best of many short rounds beside a single long one would say more about what else the machine does.
 """
 
 from __future__ import annotations
@@ -77,10 +77,15 @@ def _against_flower() -> list[Row]:
             own = _best(lambda g=graph, d=dimension: own_round(g, d))
             theirs = _best(lambda g=graph, d=dimension: flower_round(g, d))
             where = f"n = {num_clients}, k = {graph.num_neighbors}, d = {dimension:.0e}"
-            seconds = f"{own.seconds:.3g} s / {theirs.seconds:.3g} s"
+            seconds = f"{own.processor_seconds:.3g} s / {theirs.processor_seconds:.3g} s"
             kilobytes = f"{own.bytes_per_client / 1e3:.4g} kB / {theirs.bytes_per_client / 1e3:.4g} kB"
             rows += [
-                Row(f"{where}: time / Flower's ({seconds})", own.seconds / theirs.seconds, 0.5, False),
+                Row(
+                    f"{where}: time / Flower's ({seconds})",
+                    own.processor_seconds / theirs.processor_seconds,
+                    0.5,
+                    False,
+                ),
                 Row(
                     f"{where}: bytes a client / Flower's ({kilobytes})",
                     own.bytes_per_client / theirs.bytes_per_client,
@@ -222,9 +227,9 @@ def flower_round(graph: GraphParameters, dimension: int) -> Cost:
         start, processor_start = time.perf_counter(), time.process_time()
         workflow(grid, context)
         seconds, processor_seconds = time.perf_counter() - start, time.process_time() - processor_start
-    start = time.perf_counter()
+    start = time.process_time()
     quantize([values], 1.0, MAX_CODE)
-    quantizing = n * (time.perf_counter() - start)
+    quantizing = n * (time.process_time() - start)
     mean = parameters_to_ndarrays(
         compat.arrayrecord_to_parameters(context.state.array_records[MAIN_PARAMS_RECORD], keep_input=True)
     )[0]
@@ -292,8 +297,8 @@ def _best(call: Any) -> Cost:
     """The fastest of several rounds; a long one is not repeated."""
     best: Cost = call()
     for _ in range(ROUNDS - 1):
-        if best.seconds > LONG_SECONDS:
+        if best.processor_seconds > LONG_SECONDS:
             break
         again: Cost = call()
-        best = min(best, again, key=lambda cost: cost.seconds)
+        best = min(best, again, key=lambda cost: cost.processor_seconds)
     return best

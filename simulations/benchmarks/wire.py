@@ -19,7 +19,7 @@ from fl_privquant.codec.pack import (
 )
 from fl_privquant.sampling.kernel import Sampler
 from simulations.benchmarks.encode import dithered_table
-from simulations.benchmarks.measure import Call, Row, best_seconds, print_rows
+from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows
 
 __all__ = ["run"]
 
@@ -52,7 +52,7 @@ def _two_bits() -> list[Row]:
     payload = pack_indices(indices, 4)
     bits = indices & 1
     packed_bits = np.packbits(bits)
-    encode, pack, unpack, packbits, unpackbits = best_seconds(
+    encode, pack, unpack, packbits, unpackbits = median_seconds(
         [
             lambda: sampler.encode(update),
             lambda: pack_indices(indices, 4),
@@ -94,7 +94,7 @@ def _codes(width: int) -> list[Row]:
 
 
 def _against_copy(layout: str, copy: Call, pack: Call, unpack: Call) -> list[Row]:
-    copied, packed, unpacked = best_seconds([copy, pack, unpack], ROUNDS)
+    copied, packed, unpacked = median_seconds([copy, pack, unpack], ROUNDS)
     return [
         Row(
             f"{layout}: {name} ({1e9 * seconds / COORDINATES:.2f} ns) against a copy",

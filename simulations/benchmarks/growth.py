@@ -1,0 +1,183 @@
+"""How costs grow with coordinates, clients and levels.
+
+A cost is processor time in units of one thing that every machine can do: numpy drawing 10^6 float64, measured
+in turns with it. What is read off is the slope, and the distance between two lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAvg, Strategy
+from rich.console import Console
+
+import fl_privquant as pq
+from fl_privquant.codec.pack import pack_indices, unpack_indices
+from fl_privquant.density import UniformDensity
+from fl_privquant.design.free import design_free, place_knots
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower.engines import Federation
+from fl_privquant.flower.engines.inline import InlineGrid
+from fl_privquant.flower.engines.internals import server_identity
+from fl_privquant.privacy import UpdateRelease, View
+from fl_privquant.privacy.accountant import Accountant, unit_loss
+from fl_privquant.sampling.kernel import Sampler
+from fl_privquant.secagg import GraphParameters, choose_parameters
+from simulations.benchmarks import flower, secagg
+from simulations.benchmarks.encode import dithered_table, numpy_encode
+from simulations.benchmarks.measure import Call, median_seconds
+
+__all__ = ["Point", "run"]
+
+DIMENSIONS = (10**3, 10**4, 10**5, 10**6, 10**7)
+LEVELS = (2, 4, 8, 16, 32, 64, 128, 256)
+PROGRAM_LEVELS = (2, 4, 8, 16, 32, 64)
+DESIGN_LEVELS = (2, 3, 4, 5, 6, 8)
+CLIENTS = (10, 30, 100, 300, 1000)
+FLOWER_CLIENTS = (10, 30)
+TURNS = 3
+LEVELS_DIMENSION = 10**6
+SECAGG_DIMENSION = 10**4
+UNIT_DRAWS = 10**6
+
+
+@dataclass(frozen=True)
+class Point:
+    """The cost of one thing at one size; ``against`` says what the size counts."""
+
+    against: str
+    series: str
+    size: int
+    cost: float
+
+
+def run() -> list[Point]:
+    """Costs against coordinates, clients and levels."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    points = [*_coordinates(), *_levels(), *_clients()]
+    Console().print(f"growth: {len(points)} points of {len({point.series for point in points})} lines")
+    return points
+
+
+def _cost(call: Call, repeats: int = 1) -> float:
+    """Processor time of a call in units; a short one is repeated to be measurable."""
+    generator, buffer = np.random.default_rng(0), np.empty(UNIT_DRAWS)
+
+    def repeated() -> None:
+        for _ in range(repeats):
+            call()
+
+    own, unit = median_seconds([repeated, lambda: generator.random(out=buffer)], TURNS)
+    return own / repeats / unit
+
+
+def _coordinates() -> list[Point]:
+    points = []
+    table = dithered_table(4)
+    sampler = Sampler(table)
+    generator = np.random.default_rng(0)
+    mechanism = pq.design("optm", epsilon=1.0, bits=2)
+    for dimension in DIMENSIONS:
+        update = generator.normal(0.0, 0.3, dimension).astype(np.float32)
+        indices = sampler.encode(update)
+        payload = pack_indices(indices, 4)
+        calls: dict[str, Call] = {
+            "encode, 2 bits": functools.partial(sampler.encode, update),
+            "the same law in numpy": functools.partial(numpy_encode, table.law, update, generator),
+            "pack": functools.partial(pack_indices, indices, 4),
+            "unpack": functools.partial(unpack_indices, payload, 4, dimension),
+            "decode": functools.partial(mechanism.decode, indices),
+        }
+        repeats = max(1, 10**6 // dimension)
+        points += [
+            Point("coordinates", name, dimension, _cost(call, repeats)) for name, call in calls.items()
+        ]
+        if dimension <= 10**6:
+            graph = GraphParameters(10, 8, 6)
+            call = functools.partial(secagg.own_round, graph, dimension)
+            points.append(
+                Point("coordinates", "secure aggregation, a client of 10", dimension, _cost(call) / 10)
+            )
+    return points
+
+
+def _levels() -> list[Point]:
+    points = []
+    update = np.random.default_rng(0).normal(0.0, 0.3, LEVELS_DIMENSION).astype(np.float32)
+    generator = np.random.default_rng(1)
+    for levels in LEVELS:
+        table = dithered_table(levels)
+        encode = functools.partial(Sampler(table).encode, update)
+        peer = functools.partial(numpy_encode, table.law, update, generator)
+        points.append(Point("levels", "encode 10⁶ coordinates", levels, _cost(encode)))
+        points.append(Point("levels", "the same law in numpy", levels, _cost(peer)))
+    for levels in [each for each in LEVELS if each in PROGRAM_LEVELS]:
+        values = np.linspace(-3.0, 3.0, levels)
+        method = "ipm" if levels > 24 else "simplex"
+        program = functools.partial(
+            design_free, values, 1.0, UniformDensity(), 2, place_knots(values, 2 * levels + 1), method
+        )
+        points.append(Point("levels", "one linear program, 2 m + 1 knots", levels, _cost(program)))
+    for levels in DESIGN_LEVELS:
+        design = functools.partial(pq.design, "optm", epsilon=1.0, levels=levels, cache=False)
+        points.append(Point("levels", "design, bins searched", levels, _cost(design)))
+    return points
+
+
+def _clients() -> list[Point]:
+    points = []
+    mechanism = pq.design("optm", epsilon=1.0, bits=2)
+    for n in CLIENTS:
+        few, chosen = GraphParameters(n, min(8, n - 1), min(6, n - 1)), choose_parameters(n)
+        calls: dict[str, tuple[Call, int]] = {
+            "secure aggregation, a client with 8 neighbours": (
+                functools.partial(secagg.own_round, few, SECAGG_DIMENSION),
+                n,
+            ),
+            "secure aggregation, a client with as many as are safe": (
+                functools.partial(secagg.own_round, chosen, SECAGG_DIMENSION),
+                n,
+            ),
+            "a round of plain FedAvg, a client": (_round_of(FedAvg(fraction_evaluate=0.0), [], n), n),
+            "a round with PrivQuant, a client": (
+                _round_of(
+                    PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, 0.05, sum_codes=True),
+                    [PrivQuantMod(max_epsilon=1.0)],
+                    n,
+                ),
+                n,
+            ),
+            "the privacy statement of a run in the sum": (functools.partial(_statement, mechanism, n), 1),
+        }
+        if n in FLOWER_CLIENTS:
+            theirs = functools.partial(secagg.flower_round, chosen, SECAGG_DIMENSION)
+            calls["Flower's SecAgg+, a client, the same graph"] = (theirs, n)
+        points += [Point("clients", name, n, _cost(call) / share) for name, (call, share) in calls.items()]
+    return points
+
+
+def _round_of(strategy: Strategy, mods: list[PrivQuantMod], num_clients: int) -> Callable[[], None]:
+    """A round of a small model (650 parameters) whose training takes no time, on the inline engine."""
+    shapes = flower.SMALL_SHAPES
+    grid = InlineGrid(flower._client(shapes, mods), Federation(num_clients))
+    arrays = flower._model(shapes)
+
+    def round_() -> None:
+        with server_identity(1):
+            messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
+            strategy.aggregate_train(1, grid.send_and_receive(messages))
+
+    return round_
+
+
+def _statement(mechanism: pq.Mechanism, num_clients: int) -> None:
+    """As it is first asked for: what the accountant would keep is computed each time."""
+    unit_loss(mechanism, num_clients)
+    accountant = Accountant()
+    accountant.add(UpdateRelease(mechanism, 650, View.aggregate(num_clients)), count=30)
+    accountant.statement(delta=1e-5)

@@ -1,0 +1,93 @@
+"""The benchmarks' collection: quick runs, tables that come back, and a page that is what the tables say."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from simulations.benchmarks import __main__ as command
+from simulations.benchmarks import machine, page
+from simulations.benchmarks.growth import Point
+from simulations.benchmarks.measure import Row, median_seconds
+
+ROWS = [Row("twice as fast", 2.5, 2.0), Row("small | enough", 70.0, 64.0, at_least=False)]
+POINTS = [Point("clients", "a line", n, 0.5 * n) for n in (10, 100)]
+
+
+@pytest.mark.parametrize("name", [*command.BENCHMARKS, "growth"])
+def test_quick_sizes_are_sizes_of_the_benchmark(name: str) -> None:
+    module = importlib.import_module(f"simulations.benchmarks.{name}")
+    for constant, small in command.QUICK[name].items():
+        assert type(getattr(module, constant)) is type(small)
+
+
+def test_every_benchmark_has_quick_sizes_and_a_title() -> None:
+    folder = Path(page.__file__).parent
+    runs = {path.stem for path in folder.glob("*.py") if re.search(r"^def run\(", path.read_text(), re.M)}
+    assert runs == set(command.QUICK) == {*command.BENCHMARKS, "growth"}
+    assert set(page.TITLES) == set(command.BENCHMARKS)
+
+
+def test_a_quick_run_prints_and_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wire = importlib.import_module("simulations.benchmarks.wire")
+    for constant in command.QUICK["wire"]:
+        monkeypatch.setattr(wire, constant, getattr(wire, constant))
+    monkeypatch.setattr(page, "write_rows", lambda *_: pytest.fail("written"))
+    monkeypatch.setattr(page, "write_page", lambda *_: pytest.fail("written"))
+    # Times of a short run may miss their targets; the exit status says so, and nothing else is expected.
+    assert command.main(["wire", "--quick", "--write"]) in (0, 1)
+    assert "bytes against float32" in capsys.readouterr().out
+
+
+def test_a_missed_target_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = importlib.import_module("simulations.benchmarks.wire")
+    monkeypatch.setattr(wire, "run", lambda: ROWS[:1])
+    assert command.main(["wire"]) == 0
+    monkeypatch.setattr(wire, "run", lambda: ROWS)
+    assert command.main(["wire"]) == 1
+
+
+def test_tables_and_page(tmp_path: Path) -> None:
+    page.write_rows("wire", [Row("old", 1.0, 1.0)], tmp_path)
+    page.write_rows("encode", ROWS[:1], tmp_path)
+    page.write_rows("wire", ROWS, tmp_path)
+    page.write_points(POINTS, tmp_path)
+    assert page.read_rows(tmp_path) == {"encode": ROWS[:1], "wire": ROWS}
+    assert page.read_points(tmp_path) == POINTS
+    page.write_page(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "**2 of 3 targets are met.**" in text
+    assert "| twice as fast | 2.5 | ≥ 2 | met |" in text
+    assert "**missed**" in text
+    assert (tmp_path / "figures" / "growth-clients.png").stat().st_size > 5_000
+    assert "figures/growth-clients.png" in text
+    assert "growth-levels" not in text
+
+
+def test_the_committed_page_is_what_the_tables_say() -> None:
+    folder = page.FOLDER
+    assert (folder / "README.md").read_text() == page.page_text(folder)
+    for name in re.findall(r"\((figures/[^)]+)\)", page.page_text(folder)):
+        assert (folder / name).exists()
+
+
+def test_the_machine_is_described_and_not_named() -> None:
+    import platform
+
+    described = machine.describe()
+    assert int(described["cores"]) >= 1
+    assert described["Python"] == platform.python_version()
+    assert platform.node() not in described.values()
+
+
+def test_medians_take_turns_and_leave_the_first_out() -> None:
+    order: list[str] = []
+    times = median_seconds([lambda: order.append("a"), lambda: order.append("b")], rounds=3)
+    assert order == ["a", "b"] * 4
+    assert len(times) == 2
+    assert min(times) >= 0.0
