@@ -47,6 +47,7 @@ _FULL_BOXES = (0.5, 1e-6)
 _QUICK_BOXES = (0.25, 2e-3)
 _LEAST_GAIN = 1e-6
 _GRID = (0.01, 0.03, 0.07, 0.13, 0.2, 0.28, 0.37, 0.47, 0.58, 0.7, 0.82, 0.93)
+_RESTS = (0.1, 0.01, 0.001)
 _NUM_STARTS = 3
 
 
@@ -191,6 +192,8 @@ def _starts(family: _Family, epsilon: float, power: int) -> list[Floats]:
     else:
         candidates = [_by_rank(family, rate) for rate in np.linspace(0.02, 0.98, 49)]
         candidates += [_by_distance(family, rate) for rate in np.geomspace(0.01, 20.0, 24)]
+    # Next to the least epsilon that the outer bins allow, hardly anything but these bins can be selected.
+    candidates += [_outermost(family, rest / family.values.size) for rest in _RESTS]
     ranked = []
     for q in candidates:
         law = family.law(q)
@@ -226,6 +229,15 @@ def _by_distance(family: _Family, rate: float) -> Floats:
     return _fill(
         family, lambda group, nearest: -rate * np.abs(family.values[group] - family.values[nearest]) / span
     )
+
+
+def _outermost(family: _Family, rest: float) -> Floats:
+    """Selection of every bin but the outermost with probability ``rest``."""
+    q = np.empty(family.size)
+    for group, outer in [(each, 0) for each in family.left] + [(each, -1) for each in family.right]:
+        q[group] = rest
+        q[group[outer]] = 1.0 - rest * (group.size - 1)
+    return q
 
 
 def _fill(family: _Family, log_weight: Callable[[NDArray[np.intp], int], Floats]) -> Floats:

@@ -1,7 +1,9 @@
-"""The authors' own program for asymmetric bins, from which their table 2 comes.
+"""The authors' own programs, from which their tables come; kept here to reproduce the printed figures.
 
-It differs from theorem "constraint1" in three ways that cost accuracy, so it is kept here, to
-reproduce the printed figures, and not in the package:
+For symmetric bins (table 1) it is theorem "constraint1" for four bins, with bounds o, u = o + 0.01 for
+q_2(1) only, o over multiples of 0.01. The package does better with narrower boxes, from the same theorem.
+
+For asymmetric bins (table 2) it differs from the theorem in three ways that cost accuracy:
 
 * every output probability is kept within e^epsilon of every other one, of whatever output;
 * where a product of two selection probabilities is bounded from above, one factor is taken as 1;
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.density import Density
 from fl_privquant.design.program import LinearProgram
-from fl_privquant.design.selection import interval_mass, intervals, selection_law
+from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection, selection_law
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law import Law
 
@@ -29,7 +31,21 @@ Floats = NDArray[np.float64]
 Terms = list[tuple[int, float]]
 
 _BOUNDS = np.arange(1, 20) * 0.05
+_SYMMETRIC_BOUNDS = np.arange(1, 100) * 0.01
 _BOX = 0.01
+_LEAST = 1e-5
+
+
+def design_symmetric_as_authors(values: Floats, epsilon: float) -> Law:
+    """The law that the authors' program finds for four symmetric bins, two of them inside [-1, 1]."""
+    best: tuple[float, Law] | None = None
+    for bound in _SYMMETRIC_BOUNDS.tolist():
+        found = _solve_symmetric(values, epsilon, bound)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    if best is None:
+        raise InfeasibleDesignError(f"the authors' program has no solution at epsilon {epsilon:g}")
+    return best[1]
 
 
 def design_as_authors(values: Floats, epsilon: float, density: Density) -> Law:
@@ -42,6 +58,50 @@ def design_as_authors(values: Floats, epsilon: float, density: Density) -> Law:
     if best is None:
         raise InfeasibleDesignError(f"the authors' program has no solution at epsilon {epsilon:g}")
     return best[1]
+
+
+def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[float, Law] | None:
+    """Theorem "constraint1" for four bins, with q_2(1) in [bound, bound + 0.01]."""
+    inner, outer = float(values[2]), float(values[3])
+    program = LinearProgram()
+    # Bins 1 to 4 from the left; q2 chooses between two bins on a side, q3 between three, the nearest last.
+    q2 = program.variables("q2", [2.0 * inner * (outer - inner), 0.0], _LEAST)
+    edge = 1.0 - inner
+    q3 = program.variables("q3", [edge * (outer + inner), edge * 2.0 * inner, 0.0], _LEAST)
+    program.bound(q2[0], bound, bound + _BOX)
+    for group in (q2, q3):
+        program.equal([(number, 1.0) for number in group], 1.0)
+
+    def share(right: int, x: float, left: int) -> float:
+        """(B_r - x) / (B_r - B_l), bins counted from 1."""
+        return float((values[right - 1] - x) / (values[right - 1] - values[left - 1]))
+
+    first_largest = [
+        [(q3[4 - r], share(r, -1.0, 1)) for r in (2, 3, 4)],
+        [((q2[4 - r]), (bound + _BOX) * share(r, -inner, 1)) for r in (3, 4)],
+        [(q3[0], share(4, inner, 1))],
+    ]
+    first_smallest = [
+        [(q3[4 - r], share(r, -inner, 1)) for r in (3, 4)],
+        [(q2[0], bound * share(4, inner, 1))],
+        [(q3[0], share(4, 1.0, 1))],
+    ]
+    second_largest: list[Terms] = [[(q2[1], 1.0)], [(q3[2], 1.0)]]
+    second_smallest: list[Terms] = [
+        [(q2[1], bound * share(4, inner, 2))],
+        [(q3[1], share(4, 1.0, 2))],
+        [(q3[2], share(4, 1.0, 3))],
+    ]
+    scale = math.exp(epsilon)
+    for largest, smallest in ((first_largest, first_smallest), (second_largest, second_smallest)):
+        for high, low in itertools.product(largest, smallest):
+            program.at_most([*high, *((number, -scale * part) for number, part in low)], 0.0)
+    try:
+        solution = program.solve()
+    except InfeasibleDesignError:
+        return None
+    selection = [np.ones(1), solution.x[list(q2)], solution.x[list(q3)], np.full(4, 0.25)]
+    return solution.objective, mirrored_selection(values, [each / each.sum() for each in selection])
 
 
 def _solve(

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
+import pandas as pd
 from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.codebook import Codebook
 from fl_privquant.density import Density, as_density
 from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.plots import draw_error, pyplot, save
+from fl_privquant.plots import colour_of, pyplot, save
 from fl_privquant.table import CertifiedTable
-from simulations.paper.authors import design_as_authors
+from simulations.paper.authors import design_as_authors, design_symmetric_as_authors
+from simulations.paper.study import Scale, Study, Tables, Tell
 
 GRID = np.linspace(-1.0, 1.0, 51)
 """The inputs over which the paper averages: its tables are means over this grid, not integrals."""
@@ -34,134 +35,152 @@ ERM = {
     1.5: {"gamma": 0.043, "bins": (-2.7, -0.4, 0.4, 2.7)},
 }
 PRINTED_1 = {
-    "optm independent": {0.5: 3.904, 1.0: 1.882, 1.5: 1.179},
-    "mvu": {0.5: 3.959, 1.0: 1.930, 1.5: 1.254},
-    "rqm": {1.0: 1.993, 1.5: 1.310},
-    "erm": {1.0: 2.216, 1.5: 1.304},
+    "OPTM": {0.5: 3.904, 1.0: 1.882, 1.5: 1.179},
+    "MVU": {0.5: 3.959, 1.0: 1.930, 1.5: 1.254},
+    "RQM": {1.0: 1.993, 1.5: 1.310},
+    "ERM": {1.0: 2.216, 1.5: 1.304},
 }
 PRINTED_2 = {
-    "optm independent": {0.1: 1.778, 0.2: 1.836, 0.3: 1.972},
-    "rqm": {0.1: 2.028, 0.2: 2.010, 0.3: 2.000},
+    "OPTM": {0.1: 1.778, 0.2: 1.836, 0.3: 1.972},
+    "MVU": {0.1: 2.053, 0.2: 2.052, 0.3: 2.002},
+    "RQM": {0.1: 2.028, 0.2: 2.010, 0.3: 2.000},
 }
 GAUSSIAN_BINS = {0.1: (-4.0, 0.2, 0.6, 4.0), 0.2: (-4.0, 0.2, 0.6, 4.0), 0.3: (-4.0, -0.2, 0.6, 4.0)}
+# A solver may overshoot epsilon by its tolerance, which the certificate of the table would refuse.
+_SOLVER_ROOM = 1e-7
+_CURVE_POINTS = 201
+_JUMP = 1e-9
 
 
 @dataclass(frozen=True)
 class Row:
-    """A mechanism at one setting: what the paper prints for it, and what it does exactly."""
+    """A mechanism at one setting: what the paper prints for it, if it does, and what it does exactly."""
 
-    setting: str
+    setting: float
     label: str
     mechanism: TableMechanism | None
     printed: float | None = None
     density: Density | None = None
-    note: str = ""
 
-    def cells(self) -> list[str]:
-        """The row as text."""
-        printed = "N/A" if self.printed is None and self.note != "ours" else f"{self.printed or 0:.3f}"
-        printed = "" if self.note == "ours" else printed
-        if self.mechanism is None:
-            return [self.setting, self.label, printed, *[""] * 3, "", self.note]
-        law = self.mechanism.law
-        on_grid = f"{law.error_at(GRID).mean():.4f}" if self.density is None else ""
-        return [
-            self.setting,
-            self.label,
-            printed,
-            on_grid,
-            f"{law.mae(self.density):.4f}",
-            f"{law.mse(self.density):.4f}",
-            f"{self.mechanism.epsilon:.6f}",
-            "" if self.note == "ours" else self.note,
-        ]
+    def record(self, setting: str) -> dict[str, object]:
+        """The row of a table whose first column has the given name."""
+        exact: dict[str, object] = dict.fromkeys(("grid_mae", "mae", "mse", "certified_epsilon"))
+        if self.mechanism is not None:
+            law = self.mechanism.law
+            exact = {
+                "grid_mae": float(law.error_at(GRID).mean()) if self.density is None else None,
+                "mae": law.mae(self.density),
+                "mse": law.mse(self.density),
+                "certified_epsilon": self.mechanism.epsilon,
+            }
+        return {setting: self.setting, "mechanism": self.label, "printed": self.printed, **exact}
 
 
-def table1() -> list[Row]:
+def table1() -> Iterator[Row]:
     """Rows of table 1: uniform inputs, four levels, the paper's parameters and ours."""
-    rows = []
     for epsilon, bins in OPTM_BINS.items():
-        setting = f"ε = {epsilon:g}"
         common = {"epsilon": epsilon, "objective": "mae", "bins": bins}
-        paper = pq.design("optm", family="independent", **common)
-        rows.append(Row(setting, "optm independent", paper, PRINTED_1["optm independent"][epsilon]))
+        yield Row(epsilon, "OPTM", optm_as_printed(bins, epsilon), PRINTED_1["OPTM"][epsilon])
+        yield Row(epsilon, "MVU", mvu_as_printed(epsilon), PRINTED_1["MVU"][epsilon])
         for name, given in (("rqm", RQM.get(epsilon)), ("erm", ERM.get(epsilon))):
             mechanism = pq.design(name, **given) if given else None
-            note = "" if given else "no parameters printed"
-            rows.append(Row(setting, name, mechanism, PRINTED_1[name].get(epsilon), note=note))
-        for family in ("paired", "free"):
-            label = f"optm {family}, paper's bins"
-            rows.append(Row(setting, label, pq.design("optm", family=family, **common), note="ours"))
-        rows.append(Row(setting, "rqm, tuned", _tuned("rqm", epsilon), note="ours"))
-        rows.append(Row(setting, "erm, tuned", _tuned("erm", epsilon), note="ours"))
+            yield Row(epsilon, name.upper(), mechanism, PRINTED_1[name.upper()].get(epsilon))
+        for family in ("independent", "paired", "free"):
+            yield Row(epsilon, f"ours: {family}, paper's bins", pq.design("optm", family=family, **common))
+        for name in ("rqm", "erm"):
+            yield Row(epsilon, f"ours: {name.upper()} tuned by MAE", _tuned(name, epsilon))
+        yield Row(epsilon, "one bit", pq.design("one_bit", epsilon=epsilon))
         for objective in ("mae", "mse"):
-            best = pq.design("optm", epsilon=epsilon, levels=4, objective=objective, lattice=False)
-            rows.append(Row(setting, f"optm free, best for {objective}", best, note="ours"))
-    return rows
+            yield Row(epsilon, f"ours: free, best for {objective.upper()}", best(epsilon, objective))
 
 
-def table2() -> list[Row]:
+def table2() -> Iterator[Row]:
     """Rows of table 2: inputs from N(0.5, σ), four levels, ε = 1."""
-    rows = []
     for sigma, bins in GAUSSIAN_BINS.items():
-        clipped = as_density(stats.norm(0.5, sigma))
-        truncated = as_density(stats.truncnorm(-1.5 / sigma, 0.5 / sigma, 0.5, sigma))
-        setting = f"σ = {sigma:g}"
-        book = Codebook.from_values(bins)
-        law = design_as_authors(book.values, 1.0 - 1e-7, clipped)
-        authors = TableMechanism("optm", CertifiedTable.from_law(law, book, 1.0), 1.0)
-        printed = PRINTED_2["optm independent"][sigma]
-        rows.append(Row(setting, "optm, the authors' program", authors, printed, clipped, "clipped"))
-        rows.append(
-            Row(setting, "rqm", pq.design("rqm", **RQM[1.0]), PRINTED_2["rqm"][sigma], clipped, "clipped")
-        )
-        common = {"epsilon": 1.0, "objective": "mae"}
-        for label, density, shape in (("clipped", clipped, "clipped"), ("truncated", truncated, "truncated")):
+        clipped, truncated = gaussians(sigma)
+        authors = certified(design_as_authors(np.array(bins), 1.0 - _SOLVER_ROOM, clipped), bins, 1.0)
+        yield Row(sigma, "OPTM, clipped", authors, PRINTED_2["OPTM"][sigma], clipped)
+        yield Row(sigma, "MVU, clipped", mvu_as_printed(1.0), PRINTED_2["MVU"][sigma], clipped)
+        yield Row(sigma, "RQM, clipped", pq.design("rqm", **RQM[1.0]), PRINTED_2["RQM"][sigma], clipped)
+        for shape, density in (("clipped", clipped), ("truncated", truncated)):
+            common = {"epsilon": 1.0, "objective": "mae", "density": density}
             for family in ("independent", "free"):
-                ours = pq.design("optm", family=family, bins=bins, density=density, **common)
-                text = f"optm {family}, paper's bins, {shape}"
-                rows.append(Row(setting, text, ours, None, density, "ours"))
-            best = pq.design("optm", levels=4, density=density, lattice=False, **common)
-            rows.append(Row(setting, f"optm free, best bins, {label}", best, None, density, "ours"))
-    return rows
+                ours = pq.design("optm", family=family, bins=bins, **common)
+                yield Row(sigma, f"ours: {family}, paper's bins, {shape}", ours, None, density)
+            found = pq.design("optm", levels=4, lattice=False, **common)
+            yield Row(sigma, f"ours: free, best for MAE, {shape}", found, None, density)
 
 
-def print_rows(rows: list[Row], title: str) -> None:
-    """Print rows as a table."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
-    headings = ("", "mechanism", "paper", "51-point", "exact MAE", "exact MSE", "certified ε", "")
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if i in (0, 1, 7) else "right", no_wrap=i != 7)
-    previous = ""
-    for row in rows:
-        if previous and row.setting != previous:
-            table.add_section()
-        previous = row.setting
-        table.add_row(*row.cells())
-    Console(width=110).print(table)
+def best(epsilon: float, objective: str) -> TableMechanism:
+    """Our best design on four values, for uniform inputs."""
+    return pq.design("optm", epsilon=epsilon, levels=4, objective=objective, lattice=False)
 
 
-def figure_scalar_error(path: Path) -> Path:
+def optm_as_printed(bins: tuple[float, ...], epsilon: float) -> TableMechanism:
+    """OPTM on symmetric bins by the authors' program."""
+    return certified(design_symmetric_as_authors(np.array(bins), epsilon - _SOLVER_ROOM), bins, epsilon)
+
+
+def mvu_as_printed(epsilon: float) -> TableMechanism:
+    """MVU with two input bits and four values, whose alphabets are those that the paper prints."""
+    return pq.design("mvu", epsilon=epsilon, levels=4, input_bits=2)
+
+
+def certified(law: Law, bins: tuple[float, ...], epsilon: float) -> TableMechanism:
+    """A law of the authors' as a mechanism, with its epsilon certified."""
+    return TableMechanism("optm", CertifiedTable.from_law(law, Codebook.from_values(bins), epsilon), epsilon)
+
+
+def gaussians(sigma: float) -> tuple[Density, Density]:
+    """N(0.5, σ) clipped to [-1, 1], whose tails are at the ends, and truncated, without its tails."""
+    clipped = as_density(stats.norm(0.5, sigma))
+    return clipped, as_density(stats.truncnorm(-1.5 / sigma, 0.5 / sigma, 0.5, sigma))
+
+
+def shown_in_figure(epsilon: float) -> dict[str, TableMechanism]:
+    """The mechanisms of the figure at one epsilon, by label."""
+    return {
+        "OPTM": optm_as_printed(OPTM_BINS[epsilon], epsilon),
+        "MVU": mvu_as_printed(epsilon),
+        **({"RQM": pq.design("rqm", **RQM[epsilon])} if epsilon in RQM else {}),
+        **({"ERM": pq.design("erm", **ERM[epsilon])} if epsilon in ERM else {}),
+        "one bit": pq.design("one_bit", epsilon=epsilon),
+        "OPTM free (ours)": best(epsilon, "mae"),
+    }
+
+
+def error_curves() -> pd.DataFrame:
+    """The expected absolute error at each input, on both sides of a jump."""
+    parts = []
+    for epsilon in OPTM_BINS:
+        for label, mechanism in shown_in_figure(epsilon).items():
+            ends = mechanism.law.ends
+            x = np.unique(np.concatenate([np.linspace(-1.0, 1.0, _CURVE_POINTS), ends, ends - _JUMP]))
+            errors = mechanism.law.error_at(x)
+            parts.append(pd.DataFrame({"epsilon": epsilon, "mechanism": label, "x": x, "error": errors}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def draw_error_curves(tables: Tables, path: Path) -> Path:
     """Draw the absolute error against the input at three ε: the paper's parameters and our best."""
+    frame = tables["figure-scalar-error"]
     plt = pyplot()
     figure, axes = plt.subplots(1, 3, figsize=(12.5, 3.8), layout="constrained")
-    for each, (epsilon, bins) in zip(axes, OPTM_BINS.items(), strict=True):
-        paper = pq.design("optm", family="independent", epsilon=epsilon, objective="mae", bins=bins)
-        shown = {
-            "optm independent": paper,
-            **({"rqm": pq.design("rqm", **RQM[epsilon])} if epsilon in RQM else {}),
-            **({"erm": pq.design("erm", **ERM[epsilon])} if epsilon in ERM else {}),
-            "one_bit": pq.design("one_bit", epsilon=epsilon),
-            "optm": pq.design("optm", epsilon=epsilon, levels=4, objective="mae", lattice=False),
-        }
-        draw_error(each, shown)
-        each.set_title(f"ε = {epsilon:g} per coordinate, one release, local view", fontsize=10)
-    handles, labels = axes[-1].get_legend_handles_labels()
-    for each in axes:
-        each.get_legend().remove()
-    names = {"optm independent": "OPTM as in the paper", "optm": "OPTM free (ours)", "one_bit": "one bit"}
+    coloured = {"OPTM": "optm independent", "OPTM free (ours)": "optm", "one bit": "one_bit"}
+    handles = {}
+    for axis, (epsilon, at_epsilon) in zip(axes, frame.groupby("epsilon"), strict=True):
+        lines = list(at_epsilon.groupby("mechanism", sort=False))
+        # Tuned peers often coincide: thinner lines on top let the ones below be seen.
+        for width, (label, line) in zip(np.linspace(4.0, 1.6, len(lines)), lines, strict=True):
+            colour = colour_of(coloured.get(label, label.lower()))
+            (handles[label],) = axis.plot(line["x"], line["error"], color=colour, linewidth=width)
+        axis.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x")
+        axis.set_xticks([-1, -0.5, 0, 0.5, 1])
+        axis.set_title(f"ε = {epsilon:g} per coordinate release, local view", fontsize=10)
+    axes[0].set_ylabel("expected absolute error")
+    names = {"OPTM": "OPTM as in the paper"}
     figure.legend(
-        handles, [names.get(label, label.upper()) for label in labels], loc="outside lower center", ncols=5
+        handles.values(), [names.get(label, label) for label in handles], loc="outside lower center", ncols=6
     )
     return save(figure, path)
 
@@ -172,3 +191,36 @@ def _tuned(name: str, epsilon: float) -> TableMechanism | None:
     except InfeasibleDesignError:
         return None
     return mechanism
+
+
+def _rows(name: str, setting: str, rows: Iterator[Row], count: int, tell: Tell) -> Tables:
+    records = []
+    for row in rows:
+        records.append(row.record(setting))
+        tell(len(records) / count, row.label)
+    return {name: pd.DataFrame(records)}
+
+
+def _compute_table1(scale: Scale, tell: Tell) -> Tables:
+    return _rows("table1", "epsilon", table1(), 36, tell)
+
+
+def _compute_table2(scale: Scale, tell: Tell) -> Tables:
+    return _rows("table2", "sigma", table2(), 27, tell)
+
+
+def _compute_figure(scale: Scale, tell: Tell) -> Tables:
+    return {"figure-scalar-error": error_curves()}
+
+
+TABLE1 = Study("table1", "Table 1: mean absolute error, uniform inputs, 4 levels", _compute_table1)
+TABLE2 = Study(
+    "table2", "Table 2: mean absolute error, inputs from N(0.5, σ), 4 levels, ε = 1", _compute_table2
+)
+FIGURE = Study(
+    "figure-scalar-error",
+    "Figure: mean absolute error against the input",
+    _compute_figure,
+    draw_error_curves,
+    "scalar-error.png",
+)

@@ -18,13 +18,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from scipy import stats
 
 import fl_privquant as pq
@@ -33,14 +30,12 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.vector import VectorMechanism
 from fl_privquant.plots import colour_of, pyplot, save
+from simulations.paper.scalar import mvu_as_printed
+from simulations.paper.study import Scale, Study, Tables, Tell
 
 Floats = NDArray[np.float64]
 
 EPSILONS = (1.0, 2.0, 3.0)
-TRIALS = 10_000
-VECTOR_TRIALS = 500
-"""Trials of mechanisms that encode one vector at a time, which takes longer."""
-
 OPTM_BINS = (-3.0, -0.5, 0.5, 3.0)
 RQM_APPENDIX_MARGIN = 2.0
 RQM_MARGINS = tuple(round(1.0 + 0.1 * step, 1) for step in range(10))
@@ -127,70 +122,59 @@ class Row:
         return self.deviation / math.sqrt(self.trials)
 
 
-def rows(setting: Setting, trials: int = TRIALS, vector_trials: int = VECTOR_TRIALS) -> list[Row]:
+def rows(
+    setting: Setting, trials: int, vector_trials: int, tell: Tell = lambda share, doing: None
+) -> list[Row]:
     """Every line of the figure at every epsilon."""
-    return [
-        _row(setting, position, label, mechanism, clip, trials, vector_trials)
-        for position, epsilon in enumerate(EPSILONS)
-        for label, mechanism, clip in _mechanisms(setting, epsilon)
+    found = []
+    for position, epsilon in enumerate(EPSILONS):
+        for label, mechanism, clip in _mechanisms(setting, epsilon):
+            tell(position / len(EPSILONS), f"ε = {epsilon:g}, {label}")
+            found.append(_row(setting, position, label, mechanism, clip, trials, vector_trials))
+    return found
+
+
+def as_frame(found: list[Row]) -> pd.DataFrame:
+    """The rows as a table."""
+    records = [
+        {
+            "epsilon": row.epsilon,
+            "mechanism": row.label,
+            "reference": row.reference,
+            "mean": row.mean,
+            "deviation": row.deviation,
+            "trials": row.trials,
+            "bits": row.bits,
+            "vector_epsilon": row.vector_epsilon,
+            "whole_vector": isinstance(row.mechanism, VectorMechanism),
+        }
+        for row in found
     ]
+    return pd.DataFrame(records)
 
 
-def print_rows(found: list[Row], setting: Setting) -> None:
-    """Print rows as a table."""
-    title = (
-        f"Euclidean error: {setting.title}. ε per coordinate release, local view; bits and the last column "
-        f"are those of the whole vector of {setting.dimension}"
-    )
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
-    for i, heading in enumerate(
-        ("ε", "mechanism", "reference", "mean", "std", "trials", "bits", "ε of the vector")
-    ):
-        table.add_column(heading, justify="left" if i == 1 else "right", no_wrap=True)
-    previous = found[0].epsilon
-    for row in found:
-        if row.epsilon != previous:
-            table.add_section()
-        previous = row.epsilon
-        table.add_row(
-            f"{row.epsilon:g}",
-            row.label,
-            "" if row.reference is None else f"{row.reference:g}",
-            f"{row.mean:.3f}",
-            f"{row.deviation:.3f}",
-            f"{row.trials}",
-            f"{row.bits:.0f}",
-            f"{row.vector_epsilon:.4f}",
-        )
-    Console(width=110).print(table)
-
-
-def figure(found: list[Row], setting: Setting, path: Path) -> Path:
+def draw(frame: pd.DataFrame, setting: Setting, path: Path) -> Path:
     """Draw mean and standard deviation of the error against epsilon, a line for each mechanism."""
     plt = pyplot()
     canvas, axes = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
-    labels = list(dict.fromkeys(row.label for row in found))
-    for position, label in enumerate(labels):
-        own = [row for row in found if row.label == label]
-        whole = isinstance(own[0].mechanism, VectorMechanism)
+    lines = list(frame.groupby("mechanism", sort=False))
+    for position, (label, own) in enumerate(lines):
         # Side by side, so that error bars of mechanisms at the same epsilon can be told apart.
-        shift = 0.024 * (position - (len(labels) - 1) / 2.0)
-        colour = colour_of(_COLOURED_AS.get(label, label))
+        shift = 0.024 * (position - (len(lines) - 1) / 2.0)
+        x = own["epsilon"] + shift
         axes.errorbar(
-            [row.epsilon + shift for row in own],
-            [row.mean for row in own],
-            yerr=[row.deviation for row in own],
+            x,
+            own["mean"],
+            yerr=own["deviation"],
             label=label,
-            linestyle="--" if whole else "-",
+            linestyle="--" if own["whole_vector"].iloc[0] else "-",
             linewidth=2.4 if "ours" in label else 1.4,
             marker="osD^v<>P"[position % 8],
             markersize=5,
             capsize=2.5,
-            color=colour,
+            color=colour_of(_COLOURED_AS.get(label, label)),
         )
-        if label in setting.reference:
-            reached = [epsilon + shift for epsilon in EPSILONS]
-            axes.plot(reached, setting.reference[label], "x", color="black", markersize=7, zorder=5)
+        axes.plot(x, own["reference"], "x", color="black", markersize=7, zorder=5)
     axes.plot([], [], "x", color="black", markersize=7, label="reference")
     axes.set_xticks(EPSILONS)
     axes.set_ylim(bottom=0.0)
@@ -212,6 +196,16 @@ def authors_rqm(epsilon: float) -> Mechanism:
     return min(tuned, key=lambda mechanism: mechanism.mae())
 
 
+def appendix_rqm(epsilon: float) -> TableMechanism:
+    """RQM on the bins that the appendix prints, its keep probability tuned to epsilon."""
+    return pq.design("rqm", epsilon=epsilon, margin=RQM_APPENDIX_MARGIN, objective="mae", levels=4)
+
+
+def mean_error(setting: Setting, position: int, mechanism: Mechanism, trials: int) -> float:
+    """Mean Euclidean error of vectors at ``EPSILONS[position]``, over seeded trials."""
+    return _row(setting, position, "", mechanism, 1.0, trials, trials).mean
+
+
 def best_repeats(name: str, epsilon: float, dimension: int) -> VectorMechanism:
     """The vector mechanism with the number of draws that makes its exact error least."""
     tried: list[VectorMechanism] = [
@@ -229,10 +223,8 @@ def _mechanisms(setting: Setting, epsilon: float) -> Iterator[tuple[str, Mechani
         1.0,
     )
     yield "RQM", authors_rqm(epsilon), 1.0
-    appendix: dict[str, Any] = {"margin": RQM_APPENDIX_MARGIN, "objective": "mae", "levels": 4}
-    yield "RQM, bins of the appendix", pq.design("rqm", epsilon=epsilon, **appendix), 1.0
-    if "mvu" in pq.mechanisms():
-        yield "MVU", pq.design("mvu", epsilon=epsilon, levels=4, input_bits=2), 1.0
+    yield "RQM, bins of the appendix", appendix_rqm(epsilon), 1.0
+    yield "MVU", mvu_as_printed(epsilon), 1.0
     free = pq.design(
         "optm", epsilon=epsilon, levels=4, objective="mse", density=setting.density, lattice=False
     )
@@ -277,3 +269,25 @@ def _row(
         setting.dimension * mechanism.bits_per_coordinate,
         mechanism.releases(setting.dimension) * mechanism.epsilon,
     )
+
+
+def _study(setting: Setting, title: str) -> Study:
+    name = f"figure-vector-{setting.name}"
+
+    def compute(scale: Scale, tell: Tell) -> Tables:
+        vector_trials = min(scale.trials, scale.vector_trials)
+        return {name: as_frame(rows(setting, scale.trials, vector_trials, tell))}
+
+    return Study(
+        name,
+        title,
+        compute,
+        lambda tables, path: draw(tables[name], setting, path),
+        f"vector-{setting.name}.png",
+        note="epsilon: one coordinate, one release, local view; vector epsilon: certified, all coordinates, "
+        "one release, local view, pure",
+    )
+
+
+LINF_STUDY = _study(LINF, "Figure: Euclidean error of vectors with 10 coordinates in [-1, 1]")
+L2_STUDY = _study(L2, "Figure: Euclidean error of vectors with 100 coordinates in the unit ball")

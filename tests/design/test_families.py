@@ -15,6 +15,7 @@ from fl_privquant.design.monotone import design_monotone
 from fl_privquant.design.paired import design_paired
 from fl_privquant.design.selection import intervals
 from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law import Law
 from fl_privquant.mechanisms.rqm import rqm_law
 
 UNIFORM = UniformDensity()
@@ -134,6 +135,22 @@ def test_bins_that_do_not_reach_are_infeasible_and_say_what_would_do(design: str
         solve(values)
     values[0] = -least * (1.3 if design == "independent" else 1.0001)
     solve(values)
+
+
+@pytest.mark.parametrize("edge", [2.17, 2.2, 2.3])
+def test_independent_next_to_the_least_outer_bin(edge: float) -> None:
+    """There hardly anything but the outer bins can be selected; the appendix has such bins (±2.2 at 1)."""
+    values = np.array([-edge, -0.4, 0.4, edge])
+    law, _ = design_independent(values, 1.0, UNIFORM, 1)
+    assert law.epsilon <= 1.0 + 1e-9
+    # What is certain to be private is the two-point mechanism on the outer bins.
+    assert law.mae() < Law.from_knots(values[[0, 3]], [-1.0, 1.0], _two_points(edge)).mae()
+    assert 0.0 < law.rows[:, 1:3].max() < 0.1
+
+
+def _two_points(edge: float) -> list[list[float]]:
+    low, high = 0.5 - 0.5 / edge, 0.5 + 0.5 / edge
+    return [[high, low], [low, high]]
 
 
 def test_asymmetric_independent_improves_on_the_authors_program() -> None:

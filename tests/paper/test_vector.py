@@ -10,6 +10,7 @@ from scipy import integrate
 
 from fl_privquant.mechanisms.vector import VectorMechanism
 from simulations.paper import vector
+from simulations.paper.study import Store
 
 TRIALS = 4_000
 
@@ -63,9 +64,21 @@ def test_the_bins_of_the_appendix_do_not_give_the_figure(found: list[vector.Row]
 
 
 def test_the_figure_is_drawn(setting: vector.Setting, found: list[vector.Row], tmp_path: Path) -> None:
-    path = vector.figure(found, setting, tmp_path / "error.png")
+    path = vector.draw(vector.as_frame(found), setting, tmp_path / "error.png")
     assert path.stat().st_size > 10_000
-    vector.print_rows(found, setting)
+
+
+def test_the_committed_tables_have_the_same_laws(setting: vector.Setting, found: list[vector.Row]) -> None:
+    """Same vectors and words, more of them: means agree to 6 standard errors of the fewer trials."""
+    study = {"linf": vector.LINF_STUDY, "l2": vector.L2_STUDY}[setting.name]
+    tables = Store().read(study)
+    assert tables is not None
+    frame = tables[study.name]
+    assert frame["mechanism"].tolist() == [row.label for row in found]
+    for row, (_, kept) in zip(found, frame.iterrows(), strict=True):
+        assert kept["vector_epsilon"] == pytest.approx(row.vector_epsilon, rel=1e-6)
+        assert kept["mean"] == pytest.approx(row.mean, abs=6 * row.standard_error)
+        assert kept["trials"] >= 500
 
 
 def test_vectors_are_uniform_in_their_body() -> None:
