@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.privacy.dominating import dominating_loss
+from fl_privquant.privacy.histogram import histogram_loss
 from fl_privquant.privacy.lattice import LatticeLaw, convolve, power
 from fl_privquant.privacy.loss import PrivacyLoss, from_cells
 from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
@@ -60,8 +61,8 @@ _IGNORED = 1e-21
 _LOWEST = 1e-19
 # Rows this close to a segment between two others, relatively, are replaced by it (and the gap is charged).
 _COLLINEAR = 1e-7
-# Atoms that are worth the time: some seconds.
-_MOST_WORK = 5e8
+# Atoms that are worth the time: about a second.
+_MOST_WORK = 6e7
 # Relative error of a few thousand additions, of scipy's binomial probabilities, and of ties.
 _SLACK = 1e-9
 
@@ -85,7 +86,15 @@ def blanket_loss(table: CertifiedTable, num_honest: int) -> PrivacyLoss:
     share = int(low.sum()) / TOTAL_WEIGHT
     blanket = LatticeLaw.of(codes, low / int(low.sum()))
     rows, gap = _corner_rows(table)
-    # On a fine lattice sums are wide. Fewer others are worse, so counting some of them is a bound too.
+    if _work(len(rows), codes, low, (num_honest - 1) * share) > _MOST_WORK:
+        # On a fine lattice sums are wide: there the histogram of the codes is a bound that does not mind.
+        draws = BlanketDraws(blanket, num_honest - 1, share)
+        found = histogram_loss(
+            table.weights / TOTAL_WEIGHT, num_honest - 1, share, local, lambda count: _floors(draws, count)
+        )
+        if found is not None:
+            return found
+    # Fewer others are worse, so counting some of them is a bound too.
     others, too_many = 0, num_honest
     while too_many - others > 1:
         middle = (others + too_many) // 2
@@ -209,8 +218,8 @@ def _rivals(rows: Floats, codes: Ints, rough: list[_Sum], pairs: Ints, hull: _Hu
     return np.concatenate(found)
 
 
-def _blanket_sums(draws: BlanketDraws, buckets: int) -> tuple[list[_Sum], float]:
-    """Sums of blanket draws, at the floor of each bucket of their number; and what is charged as local."""
+def _floors(draws: BlanketDraws, buckets: int) -> list[tuple[int, float]]:
+    """The floor of each bucket of the number of blanket draws, and the probability of the bucket."""
     number, share = draws.number, draws.share
     # Takes a tenth of a second to import, and is needed here only.
     from scipy.stats import binom
@@ -222,15 +231,22 @@ def _blanket_sums(draws: BlanketDraws, buckets: int) -> tuple[list[_Sum], float]
     floors = list(range(lowest, max(highest, lowest) + 1, stride))
     # At least as many as each floor: of these, some are in the next bucket.
     tails = [float(binom.sf(floor - 1, number, share)) for floor in floors]
-    step = power(draws.blanket, stride)
-    law = power(draws.blanket, lowest)
+    weights = [max(tail - following, 0.0) for tail, following in zip(tails, [*tails[1:], 0.0], strict=True)]
+    return list(zip(floors, weights, strict=True))
+
+
+def _blanket_sums(draws: BlanketDraws, buckets: int) -> tuple[list[_Sum], float]:
+    """Sums of blanket draws, at the floor of each bucket of their number; and what is charged as local."""
+    floors = _floors(draws, buckets)
+    covered = math.fsum(weight for _, weight in floors)
     sums: list[_Sum] = []
-    uncovered = max(1.0 - tails[0] * (1.0 - 1e-12), 0.0)
-    for tail, following in zip(tails, [*tails[1:], 0.0], strict=True):
-        weight = max(tail - following, 0.0)
+    uncovered = max(1.0 - covered * (1.0 - 1e-12), 0.0)
+    law = power(draws.blanket, floors[0][0])
+    step = power(draws.blanket, floors[1][0] - floors[0][0]) if len(floors) > 1 else law
+    for at, (_, weight) in enumerate(floors):
+        law = convolve(law, step) if at else law
         sums.append(_Sum(law, weight))
         uncovered += weight * law.lost
-        law = convolve(law, step)
     return sums, uncovered
 
 

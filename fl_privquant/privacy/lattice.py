@@ -47,7 +47,7 @@ class LatticeLaw:
         return cls(first, values)
 
 
-def convolve(a: LatticeLaw, b: LatticeLaw) -> LatticeLaw:
+def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT) -> LatticeLaw:
     """The law of the sum of two independent numbers.
 
     A direct convolution adds only positive terms: its relative error is below the number of terms in units.
@@ -56,7 +56,7 @@ def convolve(a: LatticeLaw, b: LatticeLaw) -> LatticeLaw:
     """
     relative = a.relative + b.relative + a.relative * b.relative
     lost = a.lost + b.lost
-    if a.values.size * b.values.size <= _DIRECT:
+    if a.values.size * b.values.size <= direct:
         values = np.convolve(a.values, b.values)
         relative += (min(a.values.size, b.values.size) + 2) * _UNIT
     else:
@@ -69,7 +69,7 @@ def convolve(a: LatticeLaw, b: LatticeLaw) -> LatticeLaw:
     return _trimmed(LatticeLaw(a.first + b.first, values, relative, lost))
 
 
-def power(law: LatticeLaw, count: int) -> LatticeLaw:
+def power(law: LatticeLaw, count: int, direct: int = _DIRECT) -> LatticeLaw:
     """The law of the sum of ``count`` independent numbers of one law, by repeated doubling.
 
     >>> power(LatticeLaw(0, np.array([0.5, 0.5])), 3).values.round(6)
@@ -79,10 +79,10 @@ def power(law: LatticeLaw, count: int) -> LatticeLaw:
     square = law
     while count:
         if count & 1:
-            result = convolve(result, square)
+            result = convolve(result, square, direct)
         count >>= 1
         if count:
-            square = convolve(square, square)
+            square = convolve(square, square, direct)
     return result
 
 
