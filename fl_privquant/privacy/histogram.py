@@ -95,9 +95,11 @@ def histogram_loss(
     top = local.max_loss
     typical = max(round(number * share), 1)
     draw, width, _, _ = _dominating_draw(rows, blanket, 1.0, stop_loss, _FINE)
-    at = width * np.arange(draw.values.size)
+    values = width * np.arange(draw.values.size)
     # About the standard deviation of the loss: Z* has mean 0 where a is 1.
-    spread = math.sqrt(max(float(draw.values @ at**2) - float(draw.values @ at) ** 2, 1e-12) / typical)
+    spread = math.sqrt(
+        max(float(draw.values @ values**2) - float(draw.values @ values) ** 2, 1e-12) / typical
+    )
     near = np.linspace(0.0, min(_REACH * spread, top), _NEAR + 1)
     far = np.geomspace(near[-1], top, _FAR) if near[-1] < top else np.array([])
     corners = np.unique(np.concatenate([near, far]))[:-1]
