@@ -341,7 +341,7 @@ def main() -> None:
 def _console() -> Console:
     console = Console()
     # Into a file or a pipe nothing has to fit a screen.
-    return console if console.is_terminal else Console(width=110)
+    return console if console.is_terminal else Console(width=120)
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LatticeLaw", "WeightedLaw", "binomial_sums", "coarse_count", "convolve", "power"]
+__all__ = [
+    "LatticeLaw",
+    "WeightedLaw",
+    "binomial_floors",
+    "binomial_sums",
+    "coarse_count",
+    "convolve",
+    "power",
+]
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +30,7 @@ _UNIT = 2.0**-53
 # Tails with less than this probability are cut off after each convolution.
 _CUT = 1e-24
 # Probability below the smallest number of draws that is counted on.
-_LOWEST = 1e-19
+_LOWEST, _UNCOUNTED = 1e-19, 1e-18
 # Relative accuracy of scipy's binomial probabilities, with room.
 _BINOMIAL = 1e-10
 # Products of lengths up to which a direct convolution, with its small relative error, is fast enough.
@@ -51,7 +59,7 @@ class LatticeLaw:
         return cls(first, values)
 
 
-def convolve(a: LatticeLaw, b: LatticeLaw) -> LatticeLaw:
+def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT) -> LatticeLaw:
     """The law of the sum of two independent numbers.
 
     A direct convolution adds only positive terms: its relative error is below the number of terms in units.
@@ -60,7 +68,7 @@ def convolve(a: LatticeLaw, b: LatticeLaw) -> LatticeLaw:
     """
     relative = a.relative + b.relative + a.relative * b.relative
     lost = a.lost + b.lost
-    if a.values.size * b.values.size <= _DIRECT:
+    if a.values.size * b.values.size <= direct:
         values = np.convolve(a.values, b.values)
         relative += (min(a.values.size, b.values.size) + 2) * _UNIT
     else:
@@ -73,7 +81,7 @@ def convolve(a: LatticeLaw, b: LatticeLaw) -> LatticeLaw:
     return _trimmed(LatticeLaw(a.first + b.first, values, relative, lost))
 
 
-def power(law: LatticeLaw, count: int) -> LatticeLaw:
+def power(law: LatticeLaw, count: int, direct: int = _DIRECT) -> LatticeLaw:
     """The law of the sum of ``count`` independent numbers of one law, by repeated doubling.
 
     >>> power(LatticeLaw(0, np.array([0.5, 0.5])), 3).values.round(6)
@@ -83,10 +91,10 @@ def power(law: LatticeLaw, count: int) -> LatticeLaw:
     square = law
     while count:
         if count & 1:
-            result = convolve(result, square)
+            result = convolve(result, square, direct)
         count >>= 1
         if count:
-            square = convolve(square, square)
+            square = convolve(square, square, direct)
     return result
 
 
@@ -107,14 +115,10 @@ class WeightedLaw:
     weight: float
 
 
-def binomial_sums(
-    law: LatticeLaw, number: int, share: float, buckets: int
-) -> tuple[list[WeightedLaw], float]:
-    """Sums of K draws from ``law``, K ~ Binomial(number, share); and what none of them covers.
+def binomial_floors(number: int, share: float, buckets: int) -> list[tuple[int, float]]:
+    """The floors of about ``buckets`` buckets of K ~ Binomial(number, share), each with its probability.
 
-    For whoever uses that more draws hide more: K is replaced by the floor of one of about ``buckets``
-    buckets, each with its probability. What lies below the lowest of them, and what was lost in computing
-    the sums, is a probability for which nothing may be counted on.
+    Probabilities are rounded up. Below the lowest floor lies less than 1e-18.
     """
     # Takes a tenth of a second to import, and is needed here only.
     from scipy.stats import binom
@@ -123,21 +127,33 @@ def binomial_sums(
     highest = int(binom.isf(1e-9, number, share))
     width = highest - lowest + 1
     stride = 1 if width <= 2 * buckets else math.ceil(width / buckets)
-    floors = list(range(lowest, max(highest, lowest) + 1, stride))
-    # From the nearer tail, so that small probabilities keep their digits; each rounded up.
-    ends = np.array([*floors[1:], number + 1])
-    starts = np.array(floors)
+    starts = np.arange(lowest, max(highest, lowest) + 1, stride)
+    ends = np.append(starts[1:], number + 1)
+    # From the nearer tail, so that small probabilities keep their digits.
     below = binom.cdf(ends - 1, number, share) - binom.cdf(starts - 1, number, share)
     above = binom.sf(starts - 1, number, share) - binom.sf(ends - 1, number, share)
     weights = np.where(ends < number * share, below, above) * (1.0 + _BINOMIAL)
-    step = power(law, stride)
-    total = power(law, lowest)
+    return list(zip(starts.tolist(), weights.tolist(), strict=True))
+
+
+def binomial_sums(
+    law: LatticeLaw, number: int, share: float, buckets: int
+) -> tuple[list[WeightedLaw], float]:
+    """Sums of K draws from ``law``, K ~ Binomial(number, share); and what none of them covers.
+
+    For whoever uses that more draws hide more: K is replaced by the floor of its bucket. What lies below the
+    lowest of them, and what was lost in computing the sums, is a probability for which nothing may be
+    counted on.
+    """
+    floors = binomial_floors(number, share, buckets)
+    total = power(law, floors[0][0])
+    step = power(law, floors[1][0] - floors[0][0]) if len(floors) > 1 else total
     sums: list[WeightedLaw] = []
-    uncovered = float(binom.cdf(lowest - 1, number, share)) * (1.0 + _BINOMIAL)
-    for weight in weights.tolist():
+    uncovered = _UNCOUNTED if floors[0][0] > 0 else 0.0
+    for at, (_, weight) in enumerate(floors):
+        total = convolve(total, step) if at else total
         sums.append(WeightedLaw(total, weight))
         uncovered += weight * total.lost
-        total = convolve(total, step)
     return sums, uncovered
 
 

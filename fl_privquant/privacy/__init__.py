@@ -5,7 +5,7 @@
 >>> accountant = Accountant()
 >>> accountant.add(UpdateRelease(pq.design("one_bit", epsilon=1.0), 650, View.aggregate(20)), count=30)
 >>> print(accountant.statement(delta=1e-5).figures)
-ε = 959, δ = 1e-05
+ε = 715.3, δ = 1e-05
 """
 
 from fl_privquant.privacy.accountant import (

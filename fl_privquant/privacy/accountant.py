@@ -32,9 +32,10 @@ from fl_privquant.privacy.ledger import Budget
 from fl_privquant.privacy.loss import PrivacyLoss
 from fl_privquant.privacy.noise import noise_loss
 from fl_privquant.privacy.norm import NO_NORMS, norm_losses
-from fl_privquant.privacy.pbm import pbm_loss, theorem_losses
+from fl_privquant.privacy.pbm import pbm_loss
 from fl_privquant.privacy.response import gaussian_loss, laplace_loss, response_loss
 from fl_privquant.privacy.statement import LOCAL, PrivacyStatement, Unit
+from fl_privquant.privacy.theorems import theorem_losses
 
 __all__ = ["Accountant", "coordinate_statement", "round_statement", "statement_levels", "unit_loss"]
 
@@ -206,6 +207,8 @@ def _smallest(
     ways: list[tuple[float, _Way, list[Part], list[str]]] = []
     sums = [False] if all(release.view.is_local for release, _ in releases) else [False, True]
     for in_sum, by in product(sums, _By):
+        if by is _By.THEOREM and not (refine and in_sum):
+            continue
         way = _Way(in_sum, by)
         counted = [_parts(release, count, way, delta) for release, count in releases]
         if by is not _By.COORDINATES and not any(applies for _, _, applies in counted):

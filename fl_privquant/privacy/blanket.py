@@ -39,8 +39,9 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.lattice import LatticeLaw, WeightedLaw, binomial_sums
+from fl_privquant.lattice import LatticeLaw, WeightedLaw, binomial_floors, binomial_sums
 from fl_privquant.privacy.dominating import dominating_loss
+from fl_privquant.privacy.histogram import histogram_loss
 from fl_privquant.privacy.loss import PrivacyLoss, from_cells
 from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
 
@@ -58,8 +59,8 @@ _ALL_PAIRS, _BLOCK = 100, 128
 _IGNORED = 1e-21
 # Rows this close to a segment between two others, relatively, are replaced by it (and the gap is charged).
 _COLLINEAR = 1e-7
-# Atoms that are worth the time: some seconds.
-_MOST_WORK = 5e8
+# Atoms that are worth the time: about a second.
+_MOST_WORK = 6e7
 # Relative error of a few thousand additions, of scipy's binomial probabilities, and of ties.
 _SLACK = 1e-9
 
@@ -74,7 +75,19 @@ def blanket_loss(table: CertifiedTable, num_honest: int) -> PrivacyLoss:
     share = int(low.sum()) / TOTAL_WEIGHT
     blanket = LatticeLaw.of(codes, low / int(low.sum()))
     rows, gap = _corner_rows(table)
-    # On a fine lattice sums are wide. Fewer others are worse, so counting some of them is a bound too.
+    if _work(len(rows), codes, low, (num_honest - 1) * share) > _MOST_WORK:
+        # On a fine lattice sums are wide: there the histogram of the codes is a bound that does not mind.
+        draws = BlanketDraws(blanket, num_honest - 1, share)
+        found = histogram_loss(
+            table.weights / TOTAL_WEIGHT,
+            num_honest - 1,
+            share,
+            local,
+            lambda count: binomial_floors(draws.number, draws.share, count),
+        )
+        if found is not None:
+            return found
+    # Fewer others are worse, so counting some of them is a bound too.
     others, too_many = 0, num_honest
     while too_many - others > 1:
         middle = (others + too_many) // 2

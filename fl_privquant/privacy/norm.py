@@ -20,8 +20,10 @@ D^2, at S / d. It is bounded on a fine grid, with g at the far end of each cell.
   for vectors).
 
 **Tables.** Continuous laws: in the secure sum of several clients, the Gaussian guarantee of
-:mod:`fl_privquant.secure_sum`; local view, :func:`fl_privquant.renyi.renyi_of_update`. Those with a metric:
-see :mod:`fl_privquant.mechanisms.metric`.
+:mod:`fl_privquant.secure_sum`; local view, :func:`fl_privquant.renyi.renyi_of_update`. With metric "l1":
+two updates of L1 norm R cost at most 2 R times the loss per distance, in all coordinates together (see
+:mod:`fl_privquant.mechanisms.metric`). Metric "l2-grid" holds between knots only, and is not counted by;
+as a continuous law it has the bound above.
 
 A bound for another mechanism is added by :func:`register_norm_bound`.
 """
@@ -166,9 +168,16 @@ def _integer_noise(
 def _metric(
     mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
 ) -> tuple[Moments, str] | None:
-    if norms.l1 is None or not isinstance(mechanism, MetricTableMechanism) or mechanism.metric != "l1":
+    # Not for "l2-grid": its bound is for inputs that are knots. Others are dithered to knots first, and the
+    # dithered updates can be further apart than the norm allows, so the norm says nothing about them.
+    if not isinstance(mechanism, MetricTableMechanism) or mechanism.metric != "l1":
         return None
-    distance = 2.0 * norms.l1 * NORM_ROUNDING + dimension * INPUT_ROUNDING
+    # An L2 norm bounds the L1 norm as well.
+    bounds = [] if norms.l1 is None else [norms.l1]
+    bounds += [] if norms.l2 is None else [norms.l2 * math.sqrt(dimension)]
+    if not bounds:
+        return None
+    distance = 2.0 * min(bounds) * NORM_ROUNDING + dimension * INPUT_ROUNDING
     return response_loss(mechanism.metric_epsilon * distance * _FLOAT_ROOM), "l1 metric"
 
 

@@ -6,8 +6,7 @@ whose probability grows with x). In the sum over n clients, each bit of the n - 
 probability 2 rare / 2^32, whatever the input: the blanket of :mod:`fl_privquant.privacy.blanket`, bit by
 bit.
 
-The mechanism's own theorem (:meth:`PbmMechanism.aggregate_renyi`) is another bound for the same view; a
-hook for it is :class:`fl_privquant.privacy.norm.NormBound`, which turns a Rényi divergence into a loss.
+The mechanism's own theorem is in :mod:`fl_privquant.privacy.theorems`.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ import numpy as np
 from scipy.stats import binom
 
 from fl_privquant.lattice import LatticeLaw
-from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.privacy.blanket import BlanketDraws, covered_loss
-from fl_privquant.privacy.compose import Moments
 from fl_privquant.privacy.loss import ROUNDING, PrivacyLoss
 from fl_privquant.table import TOTAL_WEIGHT
 
-__all__ = ["pbm_loss", "theorem_losses"]
+__all__ = ["pbm_loss"]
 
 # Accuracy of scipy's binomial probabilities.
 _BINOMIAL = 1e-11
@@ -47,8 +44,3 @@ def pbm_loss(mechanism: PbmMechanism, num_honest: int = 1) -> PrivacyLoss:
     coin = LatticeLaw(0, np.array([0.5, 0.5]))
     draws = BlanketDraws(coin, (num_honest - 1) * mechanism.trials, 2.0 * rare)
     return covered_loss(rows, codes, draws, local, _BINOMIAL)
-
-
-def theorem_losses(mechanism: Mechanism, num_honest: int) -> list[tuple[Moments, str]]:
-    """The losses of one unit in a sum by theorems of the mechanism's own, with their names."""
-    return []

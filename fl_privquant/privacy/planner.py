@@ -22,6 +22,7 @@ from fl_privquant.errors import (
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.mechanisms.registry import design, entry, mechanisms
+from fl_privquant.mechanisms.vector import PrivateVectorSpec, VectorMechanism
 from fl_privquant.privacy.accountant import Accountant
 from fl_privquant.privacy.events import UpdateRelease
 from fl_privquant.privacy.norm import Norms
@@ -31,14 +32,17 @@ __all__ = ["Advice", "Plan", "PlannedDesign", "Wish", "default_mechanisms", "pla
 
 _RATIO = 1.02
 _LEAST_EPSILON, _MOST_EPSILON = 0.01, 16.0
-_LOWEST, _HIGHEST = round(math.log(_LEAST_EPSILON, _RATIO)), round(math.log(_MOST_EPSILON, _RATIO))
+_LOWEST = round(math.log(_LEAST_EPSILON, _RATIO))
 _MOST_CLIENTS = 10_000_000
 _FAR = 1.6
 # Instant to design and never far from the others: it tells where to look, and what would meet a target.
 _SCOUT = "one_bit"
 # What a plan looks at unless told otherwise; others take longer to design.
 _DEFAULTS = ("optm_aggregate", "optm", "one_bit", "pbm", "discrete_gaussian", "skellam", "discrete_laplace")
-_LOCAL_ONLY = ("gaussian", "laplace")
+_LOCAL_ONLY = ("gaussian", "laplace", "cldp_linf", "cldp_l2", "vqsgd_private")
+# What a vector mechanism spends is for a whole round: it may be that of all coordinates.
+_MOST_OF_A_ROUND = 1024.0
+_MOST_REPEATS = 1024
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class PlannedDesign:
 
     @property
     def epsilon_per_coordinate(self) -> float:
-        """Certified loss of one coordinate and release, local view."""
+        """Certified loss of one unit, local view: a coordinate, or a round of a vector mechanism."""
         return self.mechanism.epsilon
 
 
@@ -193,23 +197,28 @@ def plan(
     """
     scout = _Search(wish, _SCOUT)
     start = scout.largest(round(math.log(1.0, _RATIO)))
+    names = names or default_mechanisms(wish.in_sum)
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
     curves: dict[str, tuple[PlannedDesign, ...]] = {}
-    for name in names or default_mechanisms(wish.in_sum):
+    for name in names:
         progress(name)
         search = scout if name == _SCOUT else _search(wish, name)
-        # Where the scout finds nothing, nothing else that is counted by coordinates does.
-        hopeless = start is None and not isinstance(search, _TargetSearch)
-        index = None if hopeless else search.largest(start or 0)
+        if start is None and not (search.of_vectors or isinstance(search, _TargetSearch)):
+            # What the scout cannot do no other one can that spends on each coordinate.
+            missing[name] = scout.reason
+            continue
+        # A round of all coordinates is what a vector mechanism spends at once.
+        of_round = round(math.log(max(wish.epsilon / wish.rounds, _LEAST_EPSILON), _RATIO))
+        index = search.largest(of_round if search.of_vectors or start is None else start)
         if index is None:
-            missing[name] = search.reason or scout.reason
+            missing[name] = search.reason
             continue
         designs.append(search.at(index))
         if curve:
             # Steps of about 1.5 in the epsilon of a coordinate.
             for step in (-40, -20, 20, 40):
-                search.spend(min(max(index + step, _LOWEST), _HIGHEST))
+                search.spend(min(max(index + step, _LOWEST), search.highest))
         curves[name] = search.seen()
     designs.sort(key=lambda each: each.mean_squared_error)
     return Plan(wish, tuple(designs), missing, None if designs else _advice(wish), curves)
@@ -222,6 +231,9 @@ class _Search:
         self.wish = wish
         self.name = name
         self.reason = ""
+        self.of_vectors = issubclass(entry(name).spec, PrivateVectorSpec)
+        most = _MOST_OF_A_ROUND if self.of_vectors else _MOST_EPSILON
+        self.highest = round(math.log(most, _RATIO))
         self._made: dict[int, PlannedDesign | None] = {}
 
     def at(self, index: int) -> PlannedDesign:
@@ -246,8 +258,8 @@ class _Search:
     def largest(self, start: int) -> int | None:
         """The largest grid point that meets the target, from a guess; None if none does."""
         # Known to meet the target, and known to miss it: at first just outside the grid.
-        low, high = _LOWEST - 1, _HIGHEST + 1
-        index, guided = min(max(start, _LOWEST), _HIGHEST), True
+        low, high = _LOWEST - 1, self.highest + 1
+        index, guided = min(max(start, _LOWEST), self.highest), True
         while high - low > 1:
             spent = self.spend(index)
             low, high = (index, high) if spent <= self.wish.epsilon else (low, index)
@@ -278,14 +290,18 @@ class _Search:
         if 1.0 / _FAR < statement.epsilon / wish.epsilon < _FAR:
             statement = wish.statement(mechanism)
         self.reason = f"costs {statement.brief} even with {mechanism.statement.brief}"
-        clip = "coordinate"
-        if statement.method.startswith(("l1", "l2")):
+        clip, radius = "coordinate", 1.0
+        if isinstance(mechanism, VectorMechanism) and mechanism.norm == "l2":
+            # Its error is in units of the ball's radius: that of the norm, or of the ball around the cube.
+            clip = "L2"
+            radius = math.sqrt(wish.dimension) if wish.norms.l2 is None else wish.norms.l2
+        elif statement.method.startswith(("l1", "l2")):
             clip = f"{statement.method[:2].upper()} and coordinate"
         return PlannedDesign(
             self.name,
             mechanism,
             statement,
-            mechanism.mse() / wish.survivors,
+            mechanism.mse() * radius**2 / wish.survivors,
             math.ceil(width * wish.dimension / 8),
             clip,
         )
@@ -296,6 +312,9 @@ class _Search:
         wanted: dict[str, Any] = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.survivors}
         if self.name == _SCOUT:
             del wanted["levels"]
+        if self.of_vectors:
+            # One draw tells at most a bit or a coordinate: a large epsilon is better spent on several.
+            wanted["repeats"] = min(max(round(epsilon), 1), _MOST_REPEATS)
         return {key: value for key, value in wanted.items() if key in known}
 
 

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
 
 import fl_privquant as pq
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.flower import (
     NoUsableReplyError,
     PrivQuantMod,
@@ -22,7 +22,9 @@ from fl_privquant.flower import (
     SecureAggregationStrategy,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.privacy import Accountant, Budget, UpdateRelease, View
 from fl_privquant.secagg import ClientRound, Stage
+from fl_privquant.secagg.parameters import choose_parameters
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -57,6 +59,7 @@ def run(
     inner: Strategy | None = None,
     wrap_server: bool = True,
     contexts: list[Context] | None = None,
+    strategies: list[PrivQuantStrategy] | None = None,
     **options: Any,
 ) -> np.ndarray:
     client, server = ClientApp(), ServerApp()
@@ -84,6 +87,8 @@ def run(
             sum_codes=True,
             max_failed_rounds=options.pop("max_failed_rounds", 0),
         )
+        if strategies is not None:
+            strategies.append(strategy)
         if secure and wrap_server:
             strategy = SecureAggregationStrategy(strategy, **options)
         initial = {"weight": np.zeros((20, 17), np.float32), "bias": np.zeros((), np.float32)}
@@ -172,3 +177,67 @@ def test_nothing_secret_is_left_when_the_round_is_over() -> None:
     for context in contexts:
         state = ClientRound.from_bytes(context.state["privquant-secagg"]["secagg-data"])
         assert state.stage == Stage.ENDED
+
+
+@pytest.mark.parametrize("stage", ["advertise", "train"])
+def test_sums_are_counted_with_the_honest_clients_that_stayed(stage: str) -> None:
+    strategies: list[PrivQuantStrategy] = []
+    fractions = {"corrupt_fraction": 0.25, "dropout_fraction": 0.125}
+    run(True, Leaves(stage, {2}, only_round=2), strategies=strategies, **fractions)
+    (strategy,) = strategies
+    # Eight clients, two of them corrupt; in round 2 one has left.
+    release = UpdateRelease(mechanism(), 341, View(6))
+    expected = Accountant([release, release, UpdateRelease(mechanism(), 341, View(5))])
+    assert strategy.ledger.statement(1e-5, in_sum=True) == expected.statement(1e-5)
+    levels = strategy.statements()
+    assert [(each.unit.value, each.view) for each in levels] == [
+        ("coordinate release", "local"),
+        ("client round", "local"),
+        ("client round", "aggregate of 6"),
+        ("client total", "local"),
+        ("client total", "aggregate of 5 to 6"),
+    ]
+    assert levels[4].epsilon < levels[3].epsilon
+
+
+def test_rounds_that_came_to_no_sum_are_counted_with_the_fewest_that_could_have(
+    flower_log: Any,
+) -> None:
+    strategies: list[PrivQuantStrategy] = []
+    run(True, Leaves("unmask", set(range(6)), only_round=2), strategies=strategies, max_failed_rounds=1)
+    assert "nothing was released" in flower_log.text
+    stated = strategies[0].ledger.statement(1e-5, in_sum=True)
+    assert stated.scope == "341 coordinates, 3 rounds"
+    # Below the threshold of shares no sum can be opened.
+    least = choose_parameters(CLIENTS).threshold
+    assert stated.view == f"aggregate of {least} to {CLIENTS}"
+
+
+def test_nothing_is_counted_where_no_keys_were_agreed_on() -> None:
+    strategies: list[PrivQuantStrategy] = []
+    run(True, Leaves("advertise", set(range(7)), only_round=2), strategies=strategies, max_failed_rounds=1)
+    assert [each.round for each in strategies[0].ledger.releases] == [1, 3]
+
+
+def test_with_a_budget_no_sum_of_fewer_than_planned_is_opened(flower_log: Any) -> None:
+    strategy: list[PrivQuantStrategy] = []
+    release = UpdateRelease(mechanism(), 341, View(CLIENTS))
+    spent = Accountant([release] * 2).statement(1e-5)
+    with pytest.MonkeyPatch.context() as patch:
+        kept = PrivQuantStrategy.__init__
+
+        def init(self: PrivQuantStrategy, *args: Any, **keywords: Any) -> None:
+            kept(self, *args, **keywords, budget=Budget(spent.epsilon, 1e-5))
+
+        patch.setattr(PrivQuantStrategy, "__init__", init)
+        with pytest.raises(BudgetExhaustedError, match="round 3") as raised:
+            run(
+                True,
+                Leaves("train", {1}, only_round=2),
+                strategies=strategy,
+                corrupt_fraction=0.0,
+                dropout_fraction=0.0,
+                max_failed_rounds=1,
+            )
+    assert "fewer than the 8 that the budget is planned for" in flower_log.text
+    assert raised.value.statement.epsilon <= spent.epsilon * (1.0 + 1e-12)

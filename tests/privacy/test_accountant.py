@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 
@@ -26,7 +27,7 @@ from fl_privquant.privacy import (
 )
 from fl_privquant.privacy.ledger import Ledger, Release, fingerprint
 from fl_privquant.privacy.noise import noise_sum
-from fl_privquant.privacy.norm import NormBound, _hull_at, norm_loss, register_norm_bound
+from fl_privquant.privacy.norm import NormBound, _hull_at, norm_loss, norm_losses, register_norm_bound
 
 DELTA = 1e-5
 
@@ -49,7 +50,7 @@ def test_a_statement_is_one_line_that_says_it_all() -> None:
         "ε = ",
         "δ = 1e-05",
         "one client's update replaced by any other",
-        "[blanket+pld]",
+        "[poisson binomial+rdp]",
         "secure aggregation",
         "corrupt and dropped ones are not counted",
     ):
@@ -261,3 +262,62 @@ def test_views() -> None:
         UpdateRelease(pq.design("one_bit", epsilon=1.0), 0)
     with pytest.raises(InvalidSpecError, match="count"):
         Accountant().add(UpdateRelease(pq.design("one_bit", epsilon=1.0), 1), 0)
+
+
+def test_updates_of_bounded_l1_norm_cost_at_most_the_metric_figure() -> None:
+    """All pairs of updates on a grid of the L1 ball, three coordinates, all outputs: by enumeration."""
+    mechanism = pq.design("optm", epsilon=2.0, levels=3, metric="l1")
+    radius, grid = 0.75, np.linspace(-0.75, 0.75, 7)
+    points = [x for x in itertools.product(grid, repeat=3) if sum(map(abs, x)) <= radius + 1e-12]
+    logs = np.log(mechanism.pmf(grid))
+    place = {float(value): at for at, value in enumerate(grid)}
+    # (points, outputs of all three coordinates)
+    joint = np.array(
+        [
+            (logs[place[x]][:, None, None] + logs[place[y]][:, None] + logs[place[z]]).ravel()
+            for x, y, z in points
+        ]
+    )
+    worst = max(float(np.abs(joint - each).max()) for each in joint)
+    stated = round_statement(UpdateRelease(mechanism, 3, norms=Norms(l1=radius)), 0.0)
+    assert stated.method == "l1 metric+exact"
+    assert worst <= stated.epsilon <= 2.0 * radius * mechanism.metric_epsilon * 1.001
+    # The figure is nearly reached, and far below three times that of a coordinate.
+    assert worst > 0.8 * stated.epsilon
+    assert stated.epsilon < 0.5 * 3.0 * mechanism.epsilon
+    # In a thousand dimensions as well; and an L2 norm bounds an L1 norm.
+    many = round_statement(UpdateRelease(mechanism, 1000, norms=Norms(l1=radius)), 0.0)
+    assert many.epsilon == pytest.approx(stated.epsilon, rel=1e-4)
+    by_l2 = round_statement(UpdateRelease(mechanism, 4, norms=Norms(l2=radius / 2.0)), 0.0)
+    assert by_l2.epsilon == pytest.approx(stated.epsilon, rel=1e-4)
+
+
+def test_a_metric_on_a_grid_is_not_counted_by() -> None:
+    """Inputs between knots break its bound, so an accountant that used it would state too little."""
+    mechanism = pq.design("optm", epsilon=2.0, levels=4, metric="l2-grid", num_knots=5)
+    near, other = mechanism.pmf([0.2, 0.21])
+    claimed = mechanism.metric_epsilon * 0.01**2
+    assert float(np.abs(np.log(near / other)).max()) > 2.0 * claimed
+    for norms in (Norms(l1=0.005), Norms(l2=0.005)):
+        assert all("metric" not in name for _, name in norm_losses(mechanism, norms, 1, 1))
+        stated = round_statement(UpdateRelease(mechanism, 1, norms=norms), 0.0)
+        assert stated.epsilon >= float(np.abs(np.log(near / other)).max())
+
+
+def test_the_best_of_several_norm_bounds_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fl_privquant.privacy import accountant, norm
+
+    monkeypatch.setattr(norm, "_BOUNDERS", list(norm._BOUNDERS))
+    monkeypatch.setattr(accountant, "_losses", accountant.OrderedDict())
+
+    @register_norm_bound
+    def aggregate(
+        mechanism: object, norms: Norms, dimension: int, honest: int
+    ) -> tuple[NormBound, str] | None:
+        return (NormBound(lambda order: 0.01 * order / honest), "mine") if honest > 1 else None
+
+    mechanism = pq.design("one_bit", epsilon=1.0)
+    release = UpdateRelease(mechanism, 100, View.aggregate(50), norms=Norms(l2=1.0))
+    assert round_statement(release, DELTA).method == "mine+rdp"
+    local = UpdateRelease(mechanism, 100, norms=Norms(l2=1.0))
+    assert round_statement(local, DELTA).method == "l2 renyi+rdp"

@@ -13,12 +13,15 @@ from scipy.stats import binom
 
 import fl_privquant as pq
 from fl_privquant.lattice import LatticeLaw, coarse_count, convolve, power
+from fl_privquant.privacy import Accountant, Norms, UpdateRelease, View
 from fl_privquant.privacy.accountant import unit_loss
 from fl_privquant.privacy.blanket import blanket_loss
 from fl_privquant.privacy.compose import Part, composed_epsilon
 from fl_privquant.privacy.dominating import dominating_loss
 from fl_privquant.privacy.noise import noise_loss, noise_sum, sum_gap
+from fl_privquant.privacy.norm import norm_loss
 from fl_privquant.privacy.response import gaussian_loss
+from fl_privquant.privacy.theorems import theorem_losses
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, Skellam
 from fl_privquant.table import CertifiedTable
 from tests.privacy.exact import epsilon_of, hockey_stick, product, random_table
@@ -137,11 +140,7 @@ def test_convolutions_do_not_lose_what_they_cannot_see() -> None:
     a = LatticeLaw(0, rng.dirichlet(np.full(300, 0.3)))
     direct = convolve(a, a)
     assert direct.values.sum() + direct.lost >= 1.0 - 1e-12
-    import fl_privquant.lattice as lattice
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lattice, "_DIRECT", 0)
-        fast = convolve(a, a)
+    fast = convolve(a, a, direct=0)
     exact = np.zeros(700)
     exact[direct.first : direct.first + direct.values.size] = direct.values
     seen = exact[fast.first : fast.first + fast.values.size]
@@ -203,3 +202,52 @@ def test_statements_are_fast(bits: int, clients: int) -> None:
     start = time.process_time()
     composed_epsilon([Part(blanket_loss(table, clients), 10**9)], 1e-5)
     assert time.process_time() - start < 2.0
+
+
+@pytest.mark.parametrize(("trials", "clients"), [(1, 3), (1, 6), (2, 3), (3, 2)])
+def test_the_own_theorem_of_pbm_is_never_below_the_worst_inputs(trials: int, clients: int) -> None:
+    mechanism = pq.design("pbm", epsilon=2.0, levels=trials + 1)
+    ((moments, name),) = theorem_losses(mechanism, clients)
+    assert name == "poisson binomial"
+    laws = mechanism.pmf([-1.0, -0.4, 0.3, 1.0])
+    for others in itertools.combinations_with_replacement(range(len(laws)), clients - 1):
+        noise = np.ones(1)
+        for i in others:
+            noise = np.convolve(noise, laws[i])
+        sums = [np.convolve(law, noise) for law in laws]
+        for p, q in itertools.permutations(sums, 2):
+            # Rates between those that were computed too: chords of a convex function are above it.
+            for rate in (0.1, 0.3, 1.0, 3.0, 11.0, 40.0):
+                exact = math.log(float((p ** (rate + 1.0) * q**-rate).sum()))
+                assert exact <= moments.log_moment(rate) + 1e-9
+
+
+def test_the_smaller_of_two_bounds_is_stated_with_its_name() -> None:
+    for levels, name in ((2, "poisson binomial+rdp"), (16, "blanket+pld")):
+        mechanism = pq.design("pbm", epsilon=1.0, levels=levels)
+        accountant = Accountant([UpdateRelease(mechanism, 650, View(20))])
+        stated = accountant.statement(1e-5)
+        assert stated.method == name
+        ((moments, _),) = theorem_losses(mechanism, 20)
+        bounds = [
+            composed_epsilon([Part(loss, 650)], 1e-5).epsilon
+            for loss in (moments, unit_loss(mechanism, 20)[0])
+        ]
+        assert stated.epsilon == min(bounds)
+    # Randomized response is that with two levels; more clients never cost more.
+    one_bit = pq.design("one_bit", epsilon=1.0)
+    spent = [
+        Accountant([UpdateRelease(one_bit, 650, View(n))]).statement(1e-5).epsilon for n in (20, 900, 2000)
+    ]
+    assert spent == sorted(spent, reverse=True)
+    assert theorem_losses(pq.design("rqm", epsilon=1.0, bits=2), 20) == []
+
+
+@pytest.mark.parametrize("name", ["skellam", "discrete_gaussian"])
+def test_no_theorem_for_norms_is_below_the_law_of_one_coordinate(name: str) -> None:
+    """Coordinates in [-1, 1] have a norm of at most sqrt(d): then the theorem applies, and is not smaller."""
+    mechanism = pq.design(name, epsilon=1.0, levels=4)
+    bound = norm_loss(mechanism, Norms(l2=math.sqrt(50)), 50, 20)
+    assert bound is not None
+    exact = composed_epsilon([Part(noise_loss(mechanism, 20), 50)], 1e-5).epsilon
+    assert exact <= composed_epsilon([Part(bound[0], 1)], 1e-5).epsilon

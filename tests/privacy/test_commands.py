@@ -30,7 +30,7 @@ def test_statement_prints_all_levels() -> None:
         "client total (650 coordinates, 30 rounds)",
         "the sum only, aggregate of 18",
         "local",
-        "blanket+pld",
+        "poisson binomial+rdp",
         "one client's update replaced by any other",
         "secure randomness",
     ):

@@ -8,7 +8,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.privacy import Unit, Wish, plan
+from fl_privquant.privacy import Norms, Unit, Wish, plan
 
 CHEAP = ("one_bit", "discrete_gaussian", "pbm")
 
@@ -53,6 +53,33 @@ def test_local_mechanisms_need_no_sum() -> None:
     assert {each.name for each in found.designs} == {"gaussian", "one_bit"}
     summed = plan(dataclasses.replace(wish, in_sum=True), ("gaussian",))
     assert "gaussian" in summed.missing
+
+
+def test_vector_mechanisms_are_planned_by_the_round() -> None:
+    wish = Wish(num_clients=100, dimension=400, rounds=5, epsilon=20.0, in_sum=False)
+    names = ("cldp_linf", "cldp_l2", "vqsgd_private", "one_bit")
+    found = {each.name: each for each in plan(wish, names).designs}
+    assert set(found) == set(names)
+    for name in names[:3]:
+        each = found[name]
+        assert each.mechanism.unit == "client round"
+        assert wish.statement(each.mechanism).epsilon == each.statement.epsilon <= 20.0
+        # Twenty for five rounds, and a little more than four for each: a delta is allowed.
+        assert 3.9 < each.mechanism.epsilon < 8.0
+        assert each.mechanism.repeats > 1
+        assert each.bytes_per_round < found["one_bit"].bytes_per_round
+    # Errors are in units of the coordinate clip, whatever ball the mechanism has.
+    assert found["cldp_linf"].mean_squared_error == found["cldp_linf"].mechanism.mse() / 100
+    assert found["cldp_l2"].clip == "L2"
+    assert found["cldp_l2"].mean_squared_error == pytest.approx(found["cldp_l2"].mechanism.mse() * 4.0)
+    smaller = plan(dataclasses.replace(wish, norms=Norms(l2=2.0)), ("cldp_l2",)).designs[0]
+    assert smaller.mean_squared_error == pytest.approx(smaller.mechanism.mse() * 0.04)
+    # Where no coordinate can be released often enough, a whole round still can.
+    tight = Wish(num_clients=100, dimension=10_000, rounds=1, epsilon=1.0, delta=1e-9, in_sum=False)
+    planned = plan(tight, ("one_bit", "cldp_linf"))
+    assert [each.name for each in planned.designs] == ["cldp_linf"]
+    assert "one_bit" in planned.missing
+    assert planned.advice is None
 
 
 def test_says_what_would_meet_an_impossible_target() -> None:

@@ -1,0 +1,150 @@
+"""The server's ledger and those of its clients agree, whatever is lost on the way."""
+
+import random
+
+import pytest
+
+import fl_privquant as pq
+from fl_privquant.errors import BudgetExhaustedError
+from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower.client_ledger import ClientLedger
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.privacy import Accountant, Budget, UpdateRelease
+from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
+
+CLIENTS, ROUNDS, DELTA = 6, 5, 1e-5
+
+
+class Faulty:
+    """A grid that loses messages on the way to clients, and replies on the way back."""
+
+    def __init__(self, grid, contexts, lost_requests, lost_replies):
+        self._grid, self._random = grid, random.Random(3)
+        self._lost = (lost_requests, lost_replies)
+        contexts.update(grid.contexts)
+
+    def __getattr__(self, name):
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        kept = [each for each in messages if self._random.random() >= self._lost[0]]
+        replies = self._grid.send_and_receive(kept, timeout=timeout)
+        return [each for each in replies if self._random.random() >= self._lost[1]]
+
+
+def strategy_of(mechanism, **options):
+    return PrivQuantStrategy(
+        fedavg(), lambda number: mechanism if number % 2 else OTHER, CLIP, max_failed_rounds=9, **options
+    )
+
+
+OTHER = pq.design("one_bit", epsilon=1.0)
+
+
+def assert_server_counts_all(ledger, contexts):
+    """For every client and kind of release: at least as many on the server's side; and so is the cost."""
+    released = 0
+    for node, context in contexts.items():
+        own = ClientLedger(context)
+        for kind, count in own.ledger.counts:
+            assert ledger.count(node, kind) >= count
+        assert ledger.statement(DELTA).epsilon >= own.statement(DELTA).epsilon * (1.0 - 1e-12)
+        released += len(own.ledger)
+    return released
+
+
+@pytest.mark.parametrize("lost", [(0.0, 0.0), (0.4, 0.0), (0.0, 0.4), (0.3, 0.3)])
+def test_they_agree_after_faults(mechanism, lost):
+    contexts = {}
+    strategy = strategy_of(mechanism)
+    server = server_app(lambda: strategy, ROUNDS, wrap_grid=lambda grid: Faulty(grid, contexts, *lost))
+    InlineEngine().run(server, client_app([PrivQuantMod(10.0)]), Federation(CLIENTS))
+    released = assert_server_counts_all(strategy.ledger, contexts)
+    expected = Accountant([UpdateRelease(mechanism, 25)] * 3 + [UpdateRelease(OTHER, 25)] * 2)
+    assert strategy.ledger.statement(DELTA) == expected.statement(DELTA)
+    if lost[0] == 0.0:
+        # Replies that are lost have been released all the same: both sides count them.
+        assert released == CLIENTS * ROUNDS
+        for context in contexts.values():
+            assert ClientLedger(context).statement(DELTA).epsilon == expected.statement(DELTA).epsilon
+    else:
+        assert released < CLIENTS * ROUNDS
+
+
+class Killed(BaseException):
+    """Not an error that anything handles."""
+
+
+@pytest.mark.parametrize("only_some", [False, True])
+def test_they_agree_after_a_restart(mechanism, tmp_path, only_some):
+    """Clients keep their state over the restart of the server, as SuperNodes do."""
+    contexts, path = {}, tmp_path / "run.checkpoint"
+
+    def run(dies):
+        def train(arrays, partition, server_round):
+            if dies and server_round == 3 and partition >= (3 if only_some else 0):
+                raise Killed
+            return trained(arrays, partition, server_round)
+
+        def keep(grid):
+            for node, context in grid.contexts.items():
+                if node in contexts:
+                    context.state = contexts[node].state
+                contexts[node] = context
+            return grid
+
+        strategy = strategy_of(mechanism)
+        server = server_app(lambda: CheckpointStrategy(strategy, path), ROUNDS, wrap_grid=keep)
+        InlineEngine().run(server, client_app([PrivQuantMod(10.0)], train), Federation(CLIENTS, seed=3))
+        return strategy
+
+    with pytest.raises(Killed):
+        run(dies=True)
+    strategy = run(dies=False)
+    released = assert_server_counts_all(strategy.ledger, contexts)
+    # Some of those who lived had answered in round 3 before the server died.
+    assert CLIENTS * ROUNDS <= released <= CLIENTS * ROUNDS + (3 if only_some else 0)
+    # Round 3 was asked for twice.
+    expected = Accountant([UpdateRelease(mechanism, 25)] * 4 + [UpdateRelease(OTHER, 25)] * 2)
+    assert strategy.ledger.statement(DELTA) == expected.statement(DELTA)
+
+
+def test_a_server_that_lost_its_ledger_gets_nothing_more(mechanism, flower_log):
+    """A new server, without the checkpoint, that goes on with the run of the old one."""
+    contexts = {}
+
+    def keep(grid):
+        for node, context in grid.contexts.items():
+            if node in contexts:
+                context.state = contexts[node].state
+            contexts[node] = context
+        return grid
+
+    def run(num_rounds):
+        strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=9)
+        server = server_app(lambda: strategy, num_rounds, wrap_grid=keep)
+        InlineEngine().run(server, client_app([PrivQuantMod(10.0)]), Federation(CLIENTS, seed=3))
+
+    run(2)
+    run(1)
+    assert flower_log.text.count("LedgerMismatchError") >= CLIENTS
+    assert "has counted 0 releases of this kind, this client has made 2" in flower_log.text
+    assert all(len(ClientLedger(context).ledger) == 2 for context in contexts.values())
+
+
+def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
+    release = UpdateRelease(mechanism, 25)
+    budget = Budget(Accountant([release] * 3).statement(DELTA).epsilon, DELTA)
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, budget=budget)
+    with pytest.raises(BudgetExhaustedError, match=r"round 4: .*Spent: client total \(25 coord") as raised:
+        InlineEngine().run(server_app(lambda: strategy, 9), client_app(), Federation(4))
+    assert raised.value.statement == Accountant([release] * 3).statement(DELTA)
+    assert len(strategy.ledger) == 3
+
+
+def test_clients_that_all_have_spent_their_budgets_stop_the_run(mechanism):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=99)
+    client = client_app([PrivQuantMod(10.0, budget=2.5 * 25 * mechanism.epsilon)])
+    with pytest.raises(BudgetExhaustedError, match="round 3: every client refuses") as raised:
+        InlineEngine().run(server_app(lambda: strategy, 9), client, Federation(4))
+    assert raised.value.statement.unit == "client total"
