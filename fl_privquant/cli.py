@@ -472,3 +472,7 @@ def _plot_law(mechanism: Mechanism, path: Path) -> None:
         raise InvalidSpecError(f"--plot: {mechanism.name} has no table of output probabilities to draw")
     plot_law(mechanism, path)
     _console().print(f"drawn to {path}")
+
+
+if __name__ == "__main__":
+    main()
