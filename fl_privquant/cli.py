@@ -13,9 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 import fl_privquant as pq
-from fl_privquant.comparison import CURVE_EPSILONS, CURVE_LEVELS, Compared, Curves, compare
+from fl_privquant.comparison import (
+    CURVE_EPSILONS,
+    CURVE_LEVELS,
+    Compared,
+    Curves,
+    compare,
+    split_among_coordinates,
+    stuck_by,
+)
 from fl_privquant.errors import CertificationError, InvalidSpecError, PrivQuantError
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
+from fl_privquant.mechanisms.vector import VectorMechanism
 from fl_privquant.privacy import (
     Norms,
     Plan,
@@ -199,6 +208,9 @@ def compare_command(
     mechanism: Annotated[
         list[str] | None, typer.Option(help="Compare only these (repeat the option); default: all.")
     ] = None,
+    dimension: Annotated[
+        int, typer.Option(min=1, help="Coordinates of an update, for mechanisms that encode whole ones.")
+    ] = 10,
     fresh: Annotated[bool, typer.Option(help="Design anew instead of reading the design cache.")] = False,
     plot: Plot = None,
     curve: Annotated[
@@ -215,23 +227,24 @@ def compare_command(
     console = _console()
     rows: list[Compared] = []
     with console.status("designing") as status:
-        for row in compare(epsilon, count, objective, tuple(mechanism or ()) or None, cache=not fresh):
+        names = tuple(mechanism or ()) or None
+        for row in compare(epsilon, count, objective, names, cache=not fresh, dimension=dimension):
             rows.append(row)
             status.update(f"designed {row.label}")
     title = f"{_asked(epsilon)}; {count} levels; designed for {objective}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
-    # Most mechanisms are unbiased: a column of zeros would only be in the way.
-    any_bias = any(row.mechanism is not None and row.mechanism.max_bias for row in rows)
-    bias = ("max bias",) if any_bias else ()
-    for heading in ("mechanism", _certified_heading(), "δ", "MAE", "MSE", *bias, "bits", "max code", "s"):
-        table.add_column(heading, justify="left" if heading == "mechanism" else "right", no_wrap=True)
-    ranked = sorted(rows, key=lambda row: row.mechanism.mse() if row.mechanism else float("inf"))
-    for row in ranked:
-        table.add_row(*_cells(row, any_bias))
-    console.print(table)
-    for row in ranked:
-        if row.mechanism is None:
-            console.print(f"{row.label}: {row.reason}", soft_wrap=True)
+    _print_coordinates(console, title, [row for row in rows if not row.encodes_whole_updates])
+    if whole := [row for row in rows if row.encodes_whole_updates]:
+        title = (
+            f"{PrivacyStatement(epsilon, 0.0, Unit.ROUND).brief}, a whole update of {dimension} coordinates"
+        )
+        _print_whole_updates(console, title, [*whole, split_among_coordinates(epsilon, dimension)])
+    if (errors := stuck_by(rows)) is not None:
+        console.print(
+            f"mvu is in a local minimum: MSE {errors[0]:.4f}, where the free family (optm) reaches "
+            f"{errors[1]:.4f} with {count} levels.",
+            soft_wrap=True,
+            highlight=False,
+        )
     console.print(
         "MAE and MSE are exact, for inputs uniform on [-1, 1]; multiply by clip and clip². Designs made "
         "before come from the cache (--fresh designs anew).",
@@ -244,7 +257,54 @@ def compare_command(
         plot_errors(drawn, plot, f"{_asked(epsilon)}, {count} levels")
         console.print(f"drawn to {plot}")
     if curve is not None:
-        _plot_curves(console, objective, tuple(mechanism or ()) or None, not fresh, curve)
+        _plot_curves(console, objective, names, not fresh, curve)
+
+
+def _print_coordinates(console: Console, title: str, rows: list[Compared]) -> None:
+    # Most mechanisms are unbiased: a column of zeros would only be in the way.
+    any_bias = any(row.mechanism is not None and row.mechanism.max_bias for row in rows)
+    bias = ("max bias",) if any_bias else ()
+    ranked = _ranked(rows)
+    headings = ("mechanism", _certified_heading(), "δ", "MAE", "MSE", *bias, "bits", "max code", "s")
+    _print_table(console, title, headings, [_cells(row, any_bias) for row in ranked])
+    for row in ranked:
+        if row.mechanism is None:
+            console.print(f"{row.label}: N/A: {row.reason}", soft_wrap=True)
+
+
+def _print_whole_updates(console: Console, title: str, rows: list[Compared]) -> None:
+    certified = PrivacyStatement.heading(Unit.ROUND, "local", "certified ε").replace(", ", ",\n")
+    headings = ("mechanism", certified, "inputs in", "MSE a coordinate", "bits a coordinate", "s")
+    cells = []
+    for row in _ranked(rows):
+        found = row.mechanism
+        if found is None:
+            continue
+        whole = isinstance(found, VectorMechanism)
+        unit = "" if whole else " a coordinate"
+        ball = f"the {found.norm} ball" if isinstance(found, VectorMechanism) else "the linf ball"
+        figures = [f"{found.epsilon:.6g}{unit}", ball, f"{found.mse():.4f}"]
+        cells.append([row.label, *figures, f"{found.bits_per_coordinate:.3g}", f"{row.design_seconds:.2f}"])
+    _print_table(console, title, headings, cells)
+    console.print(
+        "Inputs uniform in the unit ball of the norm: MSE of different balls do not compare. ε split: each "
+        "coordinate gets its share, by basic composition.",
+        soft_wrap=True,
+    )
+
+
+def _ranked(rows: list[Compared]) -> list[Compared]:
+    return sorted(rows, key=lambda row: row.mechanism.mse() if row.mechanism else float("inf"))
+
+
+def _print_table(console: Console, title: str, headings: tuple[str, ...], cells: list[list[str]]) -> None:
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
+    for heading in headings:
+        left = heading in ("mechanism", "inputs in")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for each in cells:
+        table.add_row(*each)
+    console.print(table)
 
 
 def _statement_cells(level: PrivacyStatement) -> list[str]:

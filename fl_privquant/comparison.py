@@ -15,8 +15,19 @@ from fl_privquant.design.free import design_free, least_outer_value, place_knots
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import design, entry, mechanisms
+from fl_privquant.mechanisms.vector import VectorMechanism
 
-__all__ = ["CURVE_EPSILONS", "CURVE_LEVELS", "Compared", "Curves", "compare", "lower_limit", "variants"]
+__all__ = [
+    "CURVE_EPSILONS",
+    "CURVE_LEVELS",
+    "Compared",
+    "Curves",
+    "compare",
+    "lower_limit",
+    "split_among_coordinates",
+    "stuck_by",
+    "variants",
+]
 
 CURVE_EPSILONS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Where curves are drawn."""
@@ -25,6 +36,8 @@ CURVE_LEVELS = (4, 8, 16)
 """Numbers of levels that have a column of curves each."""
 
 _FAMILIES = ("free", "paired", "independent")
+# What a design may lie above another by without being called worse.
+_SAME = 1.002
 _MANY_LEVELS = 97
 _LIMIT_KNOTS = 33
 
@@ -43,6 +56,11 @@ class Compared:
         """The largest integer that one client adds to a sum; None where codes are not a lattice."""
         codebook = getattr(self.mechanism, "codebook", None)
         return None if codebook is None else int(codebook.max_code)
+
+    @property
+    def encodes_whole_updates(self) -> bool:
+        """Whether epsilon is spent once on a whole update, not on each of its coordinates."""
+        return isinstance(self.mechanism, VectorMechanism)
 
 
 def variants(names: tuple[str, ...] | None = None) -> list[tuple[str, str, dict[str, Any]]]:
@@ -65,12 +83,19 @@ def compare(
     objective: str = "mse",
     names: tuple[str, ...] | None = None,
     cache: bool = True,
+    dimension: int = 1,
 ) -> Iterator[Compared]:
     """A row for each mechanism, as soon as it is designed.
 
-    Mechanisms with a fixed number of levels keep it; those without privacy ignore epsilon.
+    Mechanisms with a fixed number of levels keep it; those without privacy ignore epsilon. Those that encode
+    whole updates are for ``dimension`` coordinates, and spend epsilon on all of them together.
     """
-    wanted: dict[str, Any] = {"epsilon": epsilon, "levels": levels, "objective": objective}
+    wanted: dict[str, Any] = {
+        "epsilon": epsilon,
+        "levels": levels,
+        "objective": objective,
+        "dimension": dimension,
+    }
     for label, name, parameters in variants(names):
         known = {field.name for field in dataclasses.fields(entry(name).spec)}
         chosen = {key: value for key, value in wanted.items() if key in known} | parameters
@@ -83,6 +108,24 @@ def compare(
             yield Compared(label, None, time.perf_counter() - start, str(error))
             continue
         yield Compared(label, mechanism, time.perf_counter() - start)
+
+
+def split_among_coordinates(epsilon: float, dimension: int) -> Compared:
+    """One bit a coordinate with epsilon / dimension each: what whole updates can be compared with."""
+    start = time.perf_counter()
+    mechanism = design("one_bit", epsilon=epsilon / dimension)
+    return Compared("one_bit, ε split", mechanism, time.perf_counter() - start)
+
+
+def stuck_by(rows: list[Compared]) -> tuple[float, float] | None:
+    """MVU's mean squared error, and that of the free family with as many values, where MVU's is larger.
+
+    MVU descends to a local minimum. None: one of the two is not there, or MVU's is as good.
+    """
+    errors = {row.label: row.mechanism.mse() for row in rows if row.mechanism is not None}
+    if not {"mvu", "optm"} <= set(errors) or errors["mvu"] <= errors["optm"] * _SAME:
+        return None
+    return errors["mvu"], errors["optm"]
 
 
 @dataclass
@@ -147,4 +190,4 @@ def lower_limit(epsilon: float, power: int) -> float:
 
 def _per_coordinate(row: Compared) -> bool:
     mechanism = row.mechanism
-    return mechanism is not None and np.isfinite(mechanism.epsilon) and mechanism.releases(2) == 2
+    return mechanism is not None and np.isfinite(mechanism.epsilon) and not row.encodes_whole_updates

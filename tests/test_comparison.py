@@ -8,7 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 import fl_privquant.cli as cli
-from fl_privquant.comparison import Compared, Curves, compare, lower_limit
+from fl_privquant.comparison import (
+    Compared,
+    Curves,
+    compare,
+    lower_limit,
+    split_among_coordinates,
+    stuck_by,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,37 @@ def test_curves_leave_out_what_does_not_compare() -> None:
     assert errors[0] > errors[1]
     assert curves.missing() == {("rqm", "no margin"): [(8, 1.0)]}
     assert set(curves.limits) == {1.0, 2.0}
+
+
+def test_whole_updates_have_a_table_of_their_own() -> None:
+    names = ["--mechanism", "one_bit", "--mechanism", "cldp_linf", "--mechanism", "cldp_l2"]
+    shown = CliRunner().invoke(cli.app, ["compare", "--epsilon", "2", "--dimension", "5", *names])
+    assert shown.exit_code == 0, shown.output
+    coordinates, whole = shown.output.split("per client round, a whole update of 5 coordinates")
+    assert "per coordinate, one release, local view" in coordinates
+    assert "cldp" not in coordinates
+    assert "cldp_linf" in whole
+    assert "the l2 ball" in whole
+    # One bit a coordinate with a fifth of epsilon each: the same promise for the whole update.
+    (rows,) = [list(compare(2.0, 4, names=("cldp_linf",), dimension=5))]
+    assert rows[0].mechanism is not None
+    split = split_among_coordinates(2.0, 5).mechanism
+    assert split is not None
+    assert split.epsilon * 5 <= 2.0
+    assert f"{rows[0].mechanism.mse():.4f}" in whole
+    assert f"{split.mse():.4f}" in whole
+
+
+def test_where_mvu_is_stuck_the_free_family_is_named() -> None:
+    rows = list(compare(1.5, 4, names=("mvu", "optm", "one_bit")))
+    found = stuck_by(rows)
+    assert found is not None
+    assert found[0] == pytest.approx(1.94, abs=0.01)
+    assert found[1] <= 1.632
+    assert stuck_by([row for row in rows if row.label != "optm"]) is None
+    names = ["--mechanism", "mvu", "--mechanism", "optm"]
+    shown = CliRunner().invoke(cli.app, ["compare", "--epsilon", "1.5", *names])
+    assert "mvu is in a local minimum: MSE 1.94" in shown.output
 
 
 def test_the_picture_and_the_bias_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,13 +42,26 @@ Floats = NDArray[np.float64]
 Terms = dict[int, float]
 
 _LEAST_PROBABILITY = 1e-6
-# Relative width of the first and of the last box.
-_FULL_BOXES = (0.5, 1e-6)
-_QUICK_BOXES = (0.25, 2e-3)
-_LEAST_GAIN = 1e-6
 _GRID = (0.01, 0.03, 0.07, 0.13, 0.2, 0.28, 0.37, 0.47, 0.58, 0.7, 0.82, 0.93)
 _RESTS = (0.1, 0.01, 0.001)
-_NUM_STARTS = 3
+# Above this many levels the last digits take most of the time, and starts lead to the same place.
+_FEW_LEVELS = 5
+
+
+@dataclass(frozen=True)
+class _Effort:
+    """How far to go: relative width of the first and the last box, least relative gain of a step, starts."""
+
+    widest: float
+    narrowest: float
+    least_gain: float
+    num_starts: int = 1
+
+
+_FULL = _Effort(0.5, 1e-6, 1e-6, num_starts=3)
+_QUICK = _Effort(0.25, 2e-3, 1e-6)
+_FULL_MANY = _Effort(0.25, 2e-3, 1e-4)
+_QUICK_MANY = _Effort(0.25, 5e-2, 2e-3)
 
 
 @dataclass
@@ -167,12 +180,17 @@ def design_independent(
     """
     require_reach(values, epsilon)
     family = _Family(values, density)
-    starts = [start] if start is not None and start.size == family.size else _starts(family, epsilon, power)
+    few = values.size <= _FEW_LEVELS
+    full, quick = (_FULL, _QUICK) if few else (_FULL_MANY, _QUICK_MANY)
+    effort = full if start is None else quick
+    if start is not None and start.size == family.size:
+        starts = [start]
+    else:
+        starts = _starts(family, epsilon, power)[: full.num_starts]
     best: Floats | None = None
     best_cost = math.inf
-    boxes = _FULL_BOXES if start is None else _QUICK_BOXES
     for candidate in starts:
-        found = _descend(family, candidate, epsilon, power, boxes, method)
+        found = _descend(family, candidate, epsilon, power, effort, method)
         cost = math.inf if found is None else family.cost(found, power)
         if found is not None and cost < best_cost:
             best, best_cost = found, cost
@@ -201,7 +219,7 @@ def _starts(family: _Family, epsilon: float, power: int) -> list[Floats]:
         error = law.mae(family.density) if power == 1 else law.mse(family.density)
         ranked.append((excess, error, q))
     ranked.sort(key=lambda entry: entry[:2])
-    return [q for _, _, q in ranked[:_NUM_STARTS]]
+    return [q for _, _, q in ranked]
 
 
 def _simplex_grid(family: _Family) -> list[Floats]:
@@ -253,15 +271,15 @@ def _fill(family: _Family, log_weight: Callable[[NDArray[np.intp], int], Floats]
 
 
 def _descend(
-    family: _Family, q: Floats, epsilon: float, power: int, boxes: tuple[float, float], method: Method
+    family: _Family, q: Floats, epsilon: float, power: int, effort: _Effort, method: Method
 ) -> Floats | None:
     """The best selection in shrinking boxes around the last one; None if none is epsilon-DP."""
     # Float rounding of an exact solution; the certificate of the integer table has no such slack.
     allowed = epsilon * (1.0 + 1e-12)
     loss = family.law(q).epsilon
     cost = family.cost(q, power)
-    width, narrowest = boxes
-    while width > narrowest:
+    width = effort.widest
+    while width > effort.narrowest:
         lower, upper = _box(family, q, width)
         private = loss <= allowed
         found = _solve_box(family, q, lower, upper, epsilon, power, not private, method)
@@ -269,9 +287,9 @@ def _descend(
         if found is not None:
             found_loss, found_cost = family.law(found).epsilon, family.cost(found, power)
             if found_loss <= allowed:
-                moved = not private or found_cost < cost * (1.0 - _LEAST_GAIN)
+                moved = not private or found_cost < cost * (1.0 - effort.least_gain)
             else:
-                moved = not private and found_loss < loss - _LEAST_GAIN
+                moved = not private and found_loss < loss - effort.least_gain
             if moved:
                 q, loss, cost = found, found_loss, found_cost
         if not moved:

@@ -101,6 +101,10 @@ class BinSearch:
                 values = self._search_shape()
                 edges = np.array([-values[0], values[-1]])
                 shapes = self._rounded(values, max_code)
+                if self._bent:
+                    # Programs of these families are slow: only the lattices that fit best are tried.
+                    shapes.sort(key=lambda shape: float(np.abs(_values(shape, edges) - values).max()))
+                    shapes = shapes[:_FINALISTS]
                 worth = {shape: self._worth(_values(shape, edges)) for shape in shapes}
                 finalists = _FINALISTS if self.has_gradient else 1
                 shapes = sorted(shapes, key=lambda shape: worth[shape])[:finalists]
@@ -261,7 +265,7 @@ class BinSearch:
 
         if start.size == 1:
             worth(np.array([bounds[0][0]]))  # the bounded search below never looks at an end
-            tolerance: Any = {"xatol": 1e-3 * bounds[0][0]}
+            tolerance: Any = {"xatol": (1e-2 if self._bent else 1e-3) * bounds[0][0]}
             optimize.minimize_scalar(
                 lambda edge: worth(np.array([edge])),
                 bounds=bounds[0],
@@ -283,7 +287,9 @@ class BinSearch:
                 start,
                 method="Nelder-Mead",
                 bounds=bounds,
-                options={"maxfev": 30 * start.size, "xatol": 1e-3, "fatol": 1e-5},
+                options={"maxfev": 30 * start.size, "xatol": 1e-3, "fatol": 1e-5}
+                if not self._bent
+                else {"maxfev": 15 * start.size, "xatol": 1e-2, "fatol": 1e-3},
             )
         value, point = min(seen, key=lambda entry: entry[0])
         return point, value

@@ -378,9 +378,6 @@ class AdditiveMechanism(Mechanism):
             "parameters": dict(self.parameters),
         }
 
-    def _arrays(self) -> list[NDArray[Any]]:
-        return []
-
     @classmethod
     def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
         if body:

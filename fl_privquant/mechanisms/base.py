@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import struct
+import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,13 +24,21 @@ from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import PrivacyStatement, Unit
 from fl_privquant.table import CertifiedTable
 
-__all__ = ["Mechanism", "TableMechanism"]
+__all__ = ["LatticeMechanism", "Mechanism", "TableMechanism"]
 
 _MAGIC = b"PQMECH"
 _VERSION = 1
 _PREFIX = struct.Struct("<6sHI")
 _DIGEST_BYTES = 32
 _MAX_ROWS = 1 << 16
+# How fields of mechanisms are written in headers, and read from those that somebody sent.
+_WRITE: dict[Any, Callable[[Any], Any]] = {
+    float: lambda value: float(value).hex(),
+    int: int,
+    str: str,
+    Mapping: dict,
+}
+_READ: dict[Any, Callable[[Any], Any]] = {float: float.fromhex, int: int, str: str, Mapping: dict}
 
 
 class Mechanism(ABC):
@@ -131,18 +139,22 @@ class Mechanism(ABC):
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         """Exact mean squared error for inputs in [-1, 1]; uniform unless a density is given."""
 
-    @abstractmethod
     def _header(self) -> dict[str, Any]:
-        """What describes the mechanism besides its arrays, as JSON."""
+        """What describes the mechanism besides its arrays, as JSON: its fields, floats without loss."""
+        kinds = _field_kinds(type(self))
+        return {_key(name): _WRITE[kind](getattr(self, name)) for name, kind in kinds.items()}
 
-    @abstractmethod
     def _arrays(self) -> list[NDArray[Any]]:
-        """The arrays that follow the header."""
+        """The arrays that follow the header: none, where fields say it all."""
+        return []
 
     @classmethod
-    @abstractmethod
     def _from_parts(cls, header: dict[str, Any], body: bytes) -> Mechanism:
-        """The mechanism described by a header and the bytes of its arrays, certified."""
+        """The mechanism described by a header and the bytes of its arrays, certified when it is made."""
+        if body:
+            raise CertificationError(f"mechanism: {len(body)} bytes after the header of {cls.kind!r}")
+        kinds = _field_kinds(cls)
+        return cls(**{name: _READ[kind](header[_key(name)]) for name, kind in kinds.items()})
 
     def to_bytes(self) -> bytes:
         """The mechanism in a compact form that :meth:`from_bytes` certifies again."""
@@ -180,8 +192,52 @@ class Mechanism(ABC):
             raise CertificationError(f"mechanism: malformed ({type(error).__name__}: {error})") from error
 
 
+class LatticeMechanism(Mechanism):
+    """A mechanism with a codebook: what is sent is an index, and the sum of codes decodes by the lattice."""
+
+    @property
+    @abstractmethod
+    def codebook(self) -> Codebook:
+        """Integer codes and their values."""
+
+    @property
+    def num_levels(self) -> int:
+        """Number m of output values."""
+        return self.codebook.num_levels
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """(m,) output values for inputs in [-1, 1]."""
+        return self.codebook.values
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """(m,) integers >= 0 on the lattice: ``values = offset + step * codes``."""
+        return self.codebook.codes
+
+    @property
+    def max_code(self) -> int:
+        return self.codebook.max_code
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return float((self.num_levels - 1).bit_length())
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+        return self.codebook.decode(indices, clip)
+
+    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(self.codes[indices])
+
+    def sum_bits(self, num_clients: int) -> int:
+        return self.codebook.sum_bits(num_clients)
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+        return self.codebook.decode_sum(total, num_clients, clip)
+
+
 @dataclass(frozen=True, eq=False)
-class TableMechanism(Mechanism, kind="table"):
+class TableMechanism(LatticeMechanism, kind="table"):
     """A mechanism that draws from a certified table of integer weights.
 
     Guarantee: ``epsilon``-differential privacy of each coordinate and release against whoever sees
@@ -227,29 +283,6 @@ class TableMechanism(Mechanism, kind="table"):
         """The exact law of what is sampled."""
         return self.table.law
 
-    @property
-    def num_levels(self) -> int:
-        """Number m of output values."""
-        return self.codebook.num_levels
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """(m,) output values for inputs in [-1, 1]."""
-        return self.codebook.values
-
-    @property
-    def codes(self) -> NDArray[np.int64]:
-        """(m,) integers >= 0 on the lattice: ``values = offset + step * codes``."""
-        return self.codebook.codes
-
-    @property
-    def max_code(self) -> int:
-        return self.codebook.max_code
-
-    @property
-    def bits_per_coordinate(self) -> float:
-        return float(math.ceil(math.log2(self.num_levels)))
-
     def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
         """(n, m) exact output probabilities for inputs in [-1, 1]."""
         return self.law.pmf(x)
@@ -264,18 +297,6 @@ class TableMechanism(Mechanism, kind="table"):
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
     ) -> NDArray[Any]:
         return self._sampler.encode(x, clip=clip, stream=rng, threads=threads)
-
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
-        return self.codebook.decode(indices, clip)
-
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
-        return np.asarray(self.codes[indices])
-
-    def sum_bits(self, num_clients: int) -> int:
-        return self.codebook.sum_bits(num_clients)
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
-        return self.codebook.decode_sum(total, num_clients, clip)
 
     @cached_property
     def _sampler(self) -> Sampler:
@@ -336,3 +357,15 @@ class TableMechanism(Mechanism, kind="table"):
             start_rows.astype(np.int64),
             end_rows.astype(np.int64),
         )
+
+
+@cache
+def _field_kinds(cls: type[Any]) -> dict[str, Any]:
+    """The type of each field of a mechanism: str, int, float or Mapping."""
+    hints = typing.get_type_hints(cls)
+    return {each.name: typing.get_origin(hints[each.name]) or hints[each.name] for each in fields(cls)}
+
+
+def _key(name: str) -> str:
+    """A field's key in headers: what is claimed there is checked anyway."""
+    return name.removeprefix("claimed_")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,9 +44,6 @@ class FloatMechanism(Mechanism):
             f"{self.name}: its outputs are floats and have no codes to add up; decode each client's, or use "
             "a mechanism that is summable, such as discrete_laplace, discrete_gaussian or stochastic"
         )
-
-    def _arrays(self) -> list[NDArray[Any]]:
-        return []
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,24 +121,6 @@ class ContinuousMechanism(FloatMechanism):
         if values.dtype.kind != "f":
             raise InvalidUpdateError(f"{self.name}: {values.dtype} values, expected floating point")
         return np.asarray(clip * values.astype(np.float64))
-
-    def _header(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "scale": float(self.scale).hex(),
-            "epsilon": float(self.claimed_epsilon).hex(),
-            "delta": float(self.claimed_delta).hex(),
-            "parameters": dict(self.parameters),
-        }
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
-        if body:
-            raise CertificationError(
-                f"mechanism: {len(body)} bytes after the header of a continuous mechanism"
-            )
-        scale, epsilon, delta = (float.fromhex(header[key]) for key in ("scale", "epsilon", "delta"))
-        return cls(str(header["name"]), scale, epsilon, delta, dict(header["parameters"]))
 
 
 def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ In either case ``epsilon``, the loss between any two inputs of one coordinate, h
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -26,12 +27,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.codebook import Codebook
+from fl_privquant.design.metric import diameter
 from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.statement import PrivacyStatement, Unit
 from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
 
-__all__ = ["MetricTableMechanism", "certified_metric_epsilon"]
+__all__ = ["MetricTableMechanism", "certified_law", "certified_metric_epsilon"]
 
 # Floats only shortlist what is then compared exactly: their relative error here is below 1e-6.
 _SHORTLIST = 1e-5
@@ -93,6 +97,16 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
             str(header["metric"]),
             float.fromhex(header["metric_epsilon"]),
         )
+
+
+def certified_law(
+    name: str, law: Law, codebook: Codebook, epsilon: float, parameters: Mapping[str, Any], metric: str
+) -> TableMechanism:
+    """The mechanism that draws from a law, certified; ``metric="none"``: for epsilon alone."""
+    table = CertifiedTable.from_law(law, codebook, epsilon)
+    if metric == "none":
+        return TableMechanism(name, table, epsilon, parameters)
+    return MetricTableMechanism(name, table, epsilon, parameters, metric, epsilon / diameter(metric))
 
 
 _UNITS = {"l1": "|x - x'| / clip", "l2-grid": "|x - x'|^2 / clip^2, x and x' knots"}

@@ -39,14 +39,13 @@ from fl_privquant.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.density import SampleDensity
 from fl_privquant.design.alphabet import design_alphabet
 from fl_privquant.design.free import design_free
-from fl_privquant.design.metric import METRICS, diameter, least_metric_value
+from fl_privquant.design.metric import METRICS, least_metric_value
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.metric import MetricTableMechanism
+from fl_privquant.mechanisms.metric import certified_law
 from fl_privquant.mechanisms.registry import Spec, checked_choice, checked_epsilon, checked_levels, register
-from fl_privquant.table import CertifiedTable
 
 __all__ = ["GridDensity", "MvuSpec", "design_mvu", "mvu_law", "mvu_values"]
 
@@ -123,14 +122,9 @@ class GridDensity(SampleDensity):
 def design_mvu(spec: MvuSpec) -> TableMechanism:
     """The certified mechanism at the local minimum that the published method finds."""
     codebook = mvu_values(spec)
-    parameters = spec.parameters()
 
     def certify(law: Law) -> TableMechanism:
-        table = CertifiedTable.from_law(law, codebook, spec.epsilon)
-        if spec.metric == "none":
-            return TableMechanism("mvu", table, spec.epsilon, parameters)
-        claim = spec.epsilon / diameter(spec.metric)
-        return MetricTableMechanism("mvu", table, spec.epsilon, parameters, spec.metric, claim)
+        return certified_law("mvu", law, codebook, spec.epsilon, spec.parameters(), spec.metric)
 
     return design_with_slack(lambda epsilon: mvu_law(spec, codebook.values, epsilon), certify, spec.epsilon)
 

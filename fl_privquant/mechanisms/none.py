@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.density import Density
-from fl_privquant.errors import CertificationError, InvalidUpdateError
+from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
 from fl_privquant.mechanisms.registry import Spec, register
@@ -76,15 +76,6 @@ class NoMechanism(FloatMechanism, kind="none"):
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         return 0.0
-
-    def _header(self) -> dict[str, Any]:
-        return {"name": self.name, "parameters": dict(self.parameters)}
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
-        if body:
-            raise CertificationError(f"mechanism: {len(body)} bytes after the header of 'none'")
-        return cls(str(header["name"]), dict(header["parameters"]))
 
 
 @register("none", NoSpec, cached=False)

@@ -23,7 +23,7 @@ from fl_privquant.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.density import Density, UniformDensity
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.design.independent import design_independent
-from fl_privquant.design.metric import METRICS, diameter, least_metric_value
+from fl_privquant.design.metric import METRICS, least_metric_value
 from fl_privquant.design.monotone import design_monotone
 from fl_privquant.design.paired import design_paired
 from fl_privquant.design.program import Method
@@ -32,7 +32,7 @@ from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.metric import MetricTableMechanism
+from fl_privquant.mechanisms.metric import certified_law
 from fl_privquant.mechanisms.registry import (
     Spec,
     checked_bins,
@@ -41,7 +41,6 @@ from fl_privquant.mechanisms.registry import (
     checked_levels,
     register,
 )
-from fl_privquant.table import CertifiedTable
 
 __all__ = ["POWERS", "OptmSpec", "design_optm"]
 
@@ -145,14 +144,9 @@ class OptmSpec(Spec):
 def design_optm(spec: OptmSpec) -> TableMechanism:
     """The certified mechanism with the least error that meets the spec."""
     codebook = _search(spec) if spec.bins is None else Codebook.from_values(spec.bins)
-    parameters = spec.parameters()
 
     def certify(law: Law) -> TableMechanism:
-        table = CertifiedTable.from_law(law, codebook, spec.epsilon)
-        if spec.metric == "none":
-            return TableMechanism("optm", table, spec.epsilon, parameters)
-        claim = spec.epsilon / diameter(spec.metric)
-        return MetricTableMechanism("optm", table, spec.epsilon, parameters, spec.metric, claim)
+        return certified_law("optm", law, codebook, spec.epsilon, spec.parameters(), spec.metric)
 
     return design_with_slack(lambda epsilon: _law(spec, codebook.values, epsilon), certify, spec.epsilon)
 

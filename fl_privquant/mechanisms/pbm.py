@@ -36,7 +36,7 @@ from fl_privquant.codebook import Codebook
 from fl_privquant.density import Density, as_density
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law import Law
-from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, register
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
@@ -118,7 +118,7 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
 
 
 @dataclass(frozen=True, eq=False)
-class PbmMechanism(Mechanism, kind="pbm"):
+class PbmMechanism(LatticeMechanism, kind="pbm"):
     """``trials`` certified bits of randomized response a coordinate, of which the number of ones is sent.
 
     Parameters
@@ -170,30 +170,7 @@ class PbmMechanism(Mechanism, kind="pbm"):
     def codebook(self) -> Codebook:
         """Codes 0..trials and the estimates they stand for."""
         outer = 0.5 / self.theta
-        return Codebook(np.arange(self.num_levels), 2.0 * outer / self.trials, -outer)
-
-    @property
-    def num_levels(self) -> int:
-        """Number of codes."""
-        return self.trials + 1
-
-    @property
-    def values(self) -> Floats:
-        """(m,) estimates for inputs in [-1, 1]."""
-        return self.codebook.values
-
-    @property
-    def codes(self) -> NDArray[np.int64]:
-        """(m,) the codes, which are the indices themselves."""
-        return self.codebook.codes
-
-    @property
-    def max_code(self) -> int:
-        return self.codebook.max_code
-
-    @property
-    def bits_per_coordinate(self) -> float:
-        return float(math.ceil(math.log2(self.num_levels)))
+        return Codebook(np.arange(self.trials + 1), 2.0 * outer / self.trials, -outer)
 
     def pmf(self, x: ArrayLike) -> Floats:
         """(n, m) exact output probabilities for inputs in [-1, 1]."""
@@ -240,18 +217,6 @@ class PbmMechanism(Mechanism, kind="pbm"):
             total += self._sampler.encode(x, clip=clip, stream=stream, threads=threads)
         return np.asarray(total)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        return self.codebook.decode(indices, clip)
-
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
-        return np.asarray(self.codes[indices])
-
-    def sum_bits(self, num_clients: int) -> int:
-        return self.codebook.sum_bits(num_clients)
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
-        return self.codebook.decode_sum(total, num_clients, clip)
-
     @cached_property
     def bit(self) -> CertifiedTable:
         """The table that each trial is drawn from."""
@@ -263,27 +228,6 @@ class PbmMechanism(Mechanism, kind="pbm"):
     @cached_property
     def _sampler(self) -> Sampler:
         return Sampler(self.bit)
-
-    def _header(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "epsilon": float(self.claimed_epsilon).hex(),
-            "trials": self.trials,
-            "rare": self.rare,
-            "parameters": dict(self.parameters),
-        }
-
-    def _arrays(self) -> list[NDArray[Any]]:
-        return []
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> PbmMechanism:
-        if body:
-            raise CertificationError(f"mechanism: {len(body)} bytes of arrays, expected none")
-        trials, rare = int(header["trials"]), int(header["rare"])
-        return cls(
-            str(header["name"]), trials, rare, float.fromhex(header["epsilon"]), dict(header["parameters"])
-        )
 
 
 def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -> float:

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,7 +43,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.codebook import Codebook
 from fl_privquant.density import Density, as_density
 from fl_privquant.errors import CertificationError, InvalidSpecError
-from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole, register
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.rejection import Continuation
@@ -91,7 +91,7 @@ class SnappingSpec(Spec):
 
 
 @dataclass(frozen=True, eq=False)
-class SnappingMechanism(Mechanism, kind="snapping"):
+class SnappingMechanism(LatticeMechanism, kind="snapping"):
     """Laplace noise, snapped and clamped; see the module for guarantee and reference.
 
     Parameters
@@ -157,30 +157,7 @@ class SnappingMechanism(Mechanism, kind="snapping"):
     @cached_property
     def codebook(self) -> Codebook:
         """Integer codes and their values."""
-        return Codebook(np.arange(self.num_levels), self.step, -self.bound)
-
-    @property
-    def num_levels(self) -> int:
-        """Number of output values, always odd."""
-        return 2 * self.reach + 1
-
-    @property
-    def values(self) -> Floats:
-        """(num_levels,) output values for inputs in [-1, 1]."""
-        return self.codebook.values
-
-    @property
-    def codes(self) -> NDArray[np.int64]:
-        """(num_levels,) the integers 0, 1, ...: indices are codes."""
-        return self.codebook.codes
-
-    @property
-    def max_code(self) -> int:
-        return self.codebook.max_code
-
-    @property
-    def bits_per_coordinate(self) -> float:
-        return float((self.num_levels - 1).bit_length())
+        return Codebook(np.arange(2 * self.reach + 1), self.step, -self.bound)
 
     def pmf(self, x: ArrayLike) -> Floats:
         """(n, num_levels) output probabilities for inputs in [-1, 1]: Laplace mass of each cell."""
@@ -222,18 +199,6 @@ class SnappingMechanism(Mechanism, kind="snapping"):
             threads=threads,
             words_per_input=2,
         )
-
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        return self.codebook.decode(indices, clip)
-
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
-        return np.asarray(self.codes[indices])
-
-    def sum_bits(self, num_clients: int) -> int:
-        return self.codebook.sum_bits(num_clients)
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
-        return self.codebook.decode_sum(total, num_clients, clip)
 
     def _encode_chunk(self, chunk: Chunk) -> int:
         not_finite = int(np.count_nonzero(~np.isfinite(chunk.x)))
@@ -308,32 +273,6 @@ class SnappingMechanism(Mechanism, kind="snapping"):
         nodes, weights = as_density(density).quadrature(breaks)
         errors = np.abs(self.values - nodes[:, None]) ** power
         return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
-
-    def _header(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "step_exponent": self.step_exponent,
-            "rate": float(self.rate).hex(),
-            "reach": self.reach,
-            "epsilon": float(self.claimed_epsilon).hex(),
-            "parameters": dict(self.parameters),
-        }
-
-    def _arrays(self) -> list[NDArray[Any]]:
-        return []
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
-        if body:
-            raise CertificationError(f"mechanism: {len(body)} bytes after the header of 'snapping'")
-        return cls(
-            str(header["name"]),
-            int(header["step_exponent"]),
-            float.fromhex(header["rate"]),
-            int(header["reach"]),
-            float.fromhex(header["epsilon"]),
-            dict(header["parameters"]),
-        )
 
 
 @register("snapping", SnappingSpec, cached=False)

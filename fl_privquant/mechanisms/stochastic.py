@@ -16,16 +16,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.codebook import Codebook
 from fl_privquant.density import Density
-from fl_privquant.errors import CertificationError
 from fl_privquant.mechanisms.additive import rounding_variance
-from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_levels, register
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
@@ -44,7 +43,7 @@ class StochasticSpec(Spec):
 
 
 @dataclass(frozen=True, eq=False)
-class StochasticMechanism(Mechanism, kind="stochastic"):
+class StochasticMechanism(LatticeMechanism, kind="stochastic"):
     """Randomized rounding to ``levels`` values from -1 to 1; not private.
 
     Parameters
@@ -76,29 +75,6 @@ class StochasticMechanism(Mechanism, kind="stochastic"):
         """Integer codes and their values."""
         return Codebook(np.arange(self.levels), 2.0 / (self.levels - 1), -1.0)
 
-    @property
-    def num_levels(self) -> int:
-        """Number of output values."""
-        return self.levels
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """(levels,) output values for inputs in [-1, 1]."""
-        return self.codebook.values
-
-    @property
-    def codes(self) -> NDArray[np.int64]:
-        """(levels,) the integers 0, 1, ...: indices are codes."""
-        return self.codebook.codes
-
-    @property
-    def max_code(self) -> int:
-        return self.levels - 1
-
-    @property
-    def bits_per_coordinate(self) -> float:
-        return float((self.levels - 1).bit_length())
-
     def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
         """(n, levels) output probabilities for inputs in [-1, 1]: a share for each of the two neighbours."""
         inputs = np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0)
@@ -116,30 +92,6 @@ class StochasticMechanism(Mechanism, kind="stochastic"):
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
     ) -> NDArray[Any]:
         return encode_on_lattice(x, self.levels - 1, clip=clip, stream=rng, threads=threads)
-
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
-        return self.codebook.decode(indices, clip)
-
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
-        return np.asarray(self.codes[indices])
-
-    def sum_bits(self, num_clients: int) -> int:
-        return self.codebook.sum_bits(num_clients)
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
-        return self.codebook.decode_sum(total, num_clients, clip)
-
-    def _header(self) -> dict[str, Any]:
-        return {"name": self.name, "levels": self.levels, "parameters": dict(self.parameters)}
-
-    def _arrays(self) -> list[NDArray[Any]]:
-        return []
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
-        if body:
-            raise CertificationError(f"mechanism: {len(body)} bytes after the header of 'stochastic'")
-        return cls(str(header["name"]), int(header["levels"]), dict(header["parameters"]))
 
 
 @register("stochastic", StochasticSpec, cached=False)

@@ -315,31 +315,6 @@ class VectorMechanism(Mechanism):
         """The largest integer of a message."""
         return (1 << self.message_bits) - 1
 
-    def _header(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "dimension": self.dimension,
-            "repeats": self.repeats,
-            "epsilon": float(self.claimed_epsilon).hex(),
-            "parameters": dict(self.parameters),
-        }
-
-    def _arrays(self) -> list[NDArray[Any]]:
-        return []
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
-        if body:
-            raise CertificationError(f"mechanism: {len(body)} bytes after the header of a vector mechanism")
-        # Chances are not stored but follow from these, so that no sender can state others.
-        return cls(
-            str(header["name"]),
-            int(header["dimension"]),
-            int(header["repeats"]),
-            float.fromhex(header["epsilon"]),
-            dict(header["parameters"]),
-        )
-
 
 class AxisMechanism(VectorMechanism):
     """A vector mechanism whose draws are ± one axis: index 2 i is axis i, and 2 i + 1 its opposite.

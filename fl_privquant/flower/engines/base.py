@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
+from flwr.serverapp import Grid, ServerApp
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["Engine", "Federation", "RunResult", "load_app", "node_config", "seeded_sampling"]
+__all__ = ["Engine", "Federation", "MessageGrid", "RunResult", "load_app", "node_config", "seeded_sampling"]
 
 Config = Mapping[str, bool | int | float | str]
 
@@ -94,6 +94,21 @@ class Engine(Protocol):
     ) -> RunResult:
         """Run the server app with the clients of the federation, to its end."""
         ...
+
+
+class MessageGrid(Grid):
+    """A grid whose messages are ordinary ones; the rest is for engines to say."""
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 
 def load_app(app: Any, kind: type[_App]) -> _App:

@@ -12,11 +12,18 @@ from dataclasses import dataclass
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import ServerApp
 from flwr.supercore.run import Run
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower.engines.base import Federation, RunResult, load_app, node_config, seeded_sampling
+from fl_privquant.flower.engines.base import (
+    Federation,
+    MessageGrid,
+    RunResult,
+    load_app,
+    node_config,
+    seeded_sampling,
+)
 from fl_privquant.flower.engines.internals import (
     copied_records,
     create_run,
@@ -32,7 +39,7 @@ _RUN_ID = 1
 _FIRST_NODE_ID = 1
 
 
-class InlineGrid(Grid):
+class InlineGrid(MessageGrid):
     """A grid whose nodes live in this process; each message is answered when it is pushed.
 
     As on a wire, what is sent is copied, an exception of the client becomes an error reply, and a node
@@ -75,17 +82,6 @@ class InlineGrid(Grid):
     def run(self) -> Run:
         """The run that messages belong to."""
         return self._run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """A message to a node."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         """Node ids, in the order of partitions."""

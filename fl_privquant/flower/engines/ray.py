@@ -15,7 +15,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower.engines.base import Federation, RunResult, load_app, node_config, seeded_sampling
+from fl_privquant.flower.engines.base import (
+    Federation,
+    MessageGrid,
+    RunResult,
+    load_app,
+    node_config,
+    seeded_sampling,
+)
 
 __all__ = ["RayEngine"]
 
@@ -116,7 +123,7 @@ class _ConfiguredClientApp(ClientApp):
         return reply
 
 
-class _OrderedGrid(Grid):
+class _OrderedGrid(MessageGrid):
     """A grid with nodes in the order of partitions, and replies in the order of nodes.
 
     Flower's simulation gives nodes random ids and replies as they come. Sums of floats depend on
@@ -142,17 +149,6 @@ class _OrderedGrid(Grid):
     def run(self) -> Run:
         """Delegate."""
         return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """A message to a node."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         """Node ids, in the order of partitions."""
