@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: run test lint suite clean
+.PHONY: run test lint suite coverage docs tutorial benchmarks clean
 
 run: $(INSTALLED)
 	$(BIN)/python -m simulations.run experiment=default mechanism=optm secagg=on
@@ -14,12 +14,28 @@ test: $(INSTALLED) lint suite
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check fl_privquant simulations tests
+	$(BIN)/ruff format --check fl_privquant simulations tests docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
 suite: $(INSTALLED)
 	$(BIN)/pytest -n 2
+
+# Lines and branches of the package that the tests reach; outputs/coverage shows them one by one.
+coverage: $(INSTALLED)
+	$(BIN)/pytest -n 2 --cov --cov-report=term --cov-report=html:outputs/coverage --cov-fail-under=95
+
+# outputs/docs/index.html. The notices that are turned off are about future versions of mkdocs.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet -f docs/mkdocs.yml
+
+# Runs the tutorial again, and writes the notebook with what it shows.
+tutorial: $(INSTALLED)
+	$(BIN)/jupytext --to ipynb --execute --run-path . simulations/tutorial.py
+
+# Takes about an hour, and wants the machine for itself.
+benchmarks: $(INSTALLED)
+	$(BIN)/python -m simulations.benchmarks all
 
 clean:
 	rm -rf $(VENV) outputs

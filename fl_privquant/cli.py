@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_UNIT = "per coordinate, one release, local view"
 _RENYI_ORDERS = (2.0, 4.0, 16.0)
 
 Epsilon = Annotated[float, typer.Option(help="Privacy loss of one coordinate, one release, local view.")]
@@ -218,12 +218,12 @@ def compare_command(
         for row in compare(epsilon, count, objective, tuple(mechanism or ()) or None, cache=not fresh):
             rows.append(row)
             status.update(f"designed {row.label}")
-    title = f"ε = {epsilon:g} {_UNIT}; {count} levels; designed for {objective}"
+    title = f"{_asked(epsilon)}; {count} levels; designed for {objective}"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
     # Most mechanisms are unbiased: a column of zeros would only be in the way.
     any_bias = any(row.mechanism is not None and row.mechanism.max_bias for row in rows)
     bias = ("max bias",) if any_bias else ()
-    for heading in ("mechanism", "certified ε", "δ", "MAE", "MSE", *bias, "bits", "max code", "s"):
+    for heading in ("mechanism", _certified_heading(), "δ", "MAE", "MSE", *bias, "bits", "max code", "s"):
         table.add_column(heading, justify="left" if heading == "mechanism" else "right", no_wrap=True)
     ranked = sorted(rows, key=lambda row: row.mechanism.mse() if row.mechanism else float("inf"))
     for row in ranked:
@@ -241,7 +241,7 @@ def compare_command(
         from fl_privquant.plots import plot_errors
 
         drawn = {row.label: row.mechanism for row in rows if isinstance(row.mechanism, TableMechanism)}
-        plot_errors(drawn, plot, f"ε = {epsilon:g} {_UNIT}, {count} levels")
+        plot_errors(drawn, plot, f"{_asked(epsilon)}, {count} levels")
         console.print(f"drawn to {plot}")
     if curve is not None:
         _plot_curves(console, objective, tuple(mechanism or ()) or None, not fresh, curve)
@@ -250,8 +250,22 @@ def compare_command(
 def _statement_cells(level: PrivacyStatement) -> list[str]:
     scope = f" ({level.scope})" if level.scope else ""
     seen = level.view if level.view == "local" else f"the sum only, {level.view}"
-    figures = level.figures.replace("ε = ", "").split(", δ = ")
-    return [f"{level.unit}{scope}", seen, *figures, level.method]
+    return [f"{level.unit}{scope}", seen, level.epsilon_cell, level.delta_cell, level.method]
+
+
+def _asked(epsilon: float) -> str:
+    return PrivacyStatement(epsilon, 0.0, Unit.COORDINATE).brief
+
+
+def _certified_heading() -> str:
+    return PrivacyStatement.heading(Unit.COORDINATE, "local", "certified ε").replace(", ", ",\n")
+
+
+def _certified_cell(mechanism: Mechanism) -> str:
+    """The certified epsilon, with its unit where that is not the one of the heading."""
+    stated = mechanism.statement
+    alike = stated.unit is Unit.COORDINATE or math.isinf(stated.epsilon)
+    return stated.epsilon_cell if alike else f"{stated.epsilon_cell} ({stated.unit})"
 
 
 def _print_plan(console: Console, found: Plan) -> None:
@@ -259,16 +273,17 @@ def _print_plan(console: Console, found: Plan) -> None:
     target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, str(wish.view), method="target")
     title = f"{target.unit}, view: {target.view}; target {target.figures}"
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    headings = ("mechanism", "ε a coordinate", "clip", "ε reached", "counted by", "MSE of mean", "bytes")
+    reached = PrivacyStatement.heading(wish.unit, str(wish.view), "ε reached").replace(", ", ",\n")
+    headings = ("mechanism", _certified_heading(), "clip", reached, "counted by", "MSE of mean", "bytes")
     for heading in headings:
         left = heading in ("mechanism", "clip", "counted by")
         table.add_column(heading, justify="left" if left else "right", no_wrap=heading == "mechanism")
     for each in found.designs:
         table.add_row(
             each.name,
-            f"{each.epsilon_per_coordinate:.4g}",
+            _certified_cell(each.mechanism),
             each.clip,
-            each.statement.figures.split(", ")[0].removeprefix("ε = "),
+            each.statement.epsilon_cell,
             each.statement.method,
             f"{each.mean_squared_error:.4g}",
             str(each.bytes_per_round),
@@ -276,7 +291,7 @@ def _print_plan(console: Console, found: Plan) -> None:
     if found.designs:
         console.print(table)
         console.print(
-            "ε a coordinate: one release, local view. MSE of mean: of one coordinate of the mean update, in "
+            "MSE of mean: of one coordinate of the mean update, in "
             "clip², inputs uniform. Bytes: what one client sends in a round, without headers.",
             soft_wrap=True,
         )
@@ -306,7 +321,7 @@ def _plot_plan(found: Plan, path: Path) -> None:
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel=f"ε at δ = {wish.delta:g}: {wish.unit}, view: {wish.view}",
+        xlabel=f"{PrivacyStatement.heading(wish.unit, str(wish.view))}, at δ = {wish.delta:g}",
         ylabel="MSE of the mean update, clip²",
         title=f"{wish.num_clients} clients, {wish.dimension} coordinates, {wish.rounds} rounds",
     )
@@ -359,12 +374,12 @@ def _plot_curves(
     with console.status("designing") as status:
         for count in CURVE_LEVELS:
             for epsilon in CURVE_EPSILONS:
-                status.update(f"designing for ε = {epsilon:g}, {count} levels")
+                status.update(f"designing for {_asked(epsilon)}, {count} levels")
                 curves.add(epsilon, count, list(compare(epsilon, count, objective, names, cache=cache)))
-    plot_curves(curves, path, f"ε {_UNIT}; designed for {objective}; inputs uniform on [-1, 1]")
+    plot_curves(curves, path, f"designed for {objective}; inputs uniform on [-1, 1]")
     console.print(f"drawn to {path}")
     for (label, reason), places in curves.missing().items():
-        where = ", ".join(f"ε {epsilon:g} with {count} levels" for count, epsilon in places)
+        where = ", ".join(f"{_asked(epsilon)} with {count} levels" for count, epsilon in places)
         console.print(f"{label}: N/A for {where}: {reason}", soft_wrap=True)
 
 
@@ -374,8 +389,8 @@ def _cells(row: Compared, any_bias: bool) -> list[str]:
         return [row.label, "N/A", *[""] * (6 if any_bias else 5), f"{row.design_seconds:.2f}"]
     return [
         row.label,
-        f"{mechanism.epsilon:.6g}",
-        f"{mechanism.delta:.0e}" if mechanism.delta else "0",
+        _certified_cell(mechanism),
+        mechanism.statement.delta_cell,
         f"{mechanism.mae():.4f}",
         f"{mechanism.mse():.4f}",
         *([f"{mechanism.max_bias:.3f}" if mechanism.max_bias else "0"] if any_bias else []),
@@ -387,9 +402,7 @@ def _cells(row: Compared, any_bias: bool) -> list[str]:
 
 def _describe(mechanism: Mechanism) -> None:
     table = Table(title=mechanism.name, show_header=False)
-    table.add_row("certified ε", f"{mechanism.epsilon:.9g} (per {mechanism.unit}, local view)")
-    if mechanism.delta:
-        table.add_row("δ", f"{mechanism.delta:.3g}")
+    table.add_row("certified", mechanism.statement.brief)
     table.add_row("exact MAE, MSE", f"{mechanism.mae():.6g}, {mechanism.mse():.6g} (uniform on [-1, 1])")
     table.add_row("bits a coordinate", f"{mechanism.bits_per_coordinate:g}")
     if isinstance(mechanism, TableMechanism):
@@ -415,3 +428,7 @@ def _plot_law(mechanism: Mechanism, path: Path) -> None:
         raise InvalidSpecError(f"--plot: {mechanism.name} has no table of output probabilities to draw")
     plot_law(mechanism, path)
     _console().print(f"drawn to {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "BudgetExhaustedError",
     "CertificationError",
@@ -9,6 +11,7 @@ __all__ = [
     "InfeasibleDesignError",
     "InvalidSpecError",
     "InvalidUpdateError",
+    "LedgerMismatchError",
     "PrivQuantError",
     "SecureAggregationError",
 ]
@@ -39,7 +42,19 @@ class InvalidUpdateError(PrivQuantError, ValueError):
 
 
 class BudgetExhaustedError(PrivQuantError):
-    """A release would spend more privacy than the budget allows."""
+    """A release would spend more privacy than the budget allows.
+
+    ``statement`` is the :class:`~fl_privquant.statement.PrivacyStatement` of what was spent, where it is
+    known.
+    """
+
+    def __init__(self, message: str, statement: Any = None) -> None:
+        super().__init__(message)
+        self.statement = statement
+
+
+class LedgerMismatchError(PrivQuantError):
+    """A server has counted fewer releases of a client than that made: its figures would be too small."""
 
 
 class SecureAggregationError(PrivQuantError):

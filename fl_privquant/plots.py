@@ -13,6 +13,7 @@ import numpy as np
 
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.statement import PrivacyStatement, Unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +87,7 @@ def draw_law(axes: Axes, mechanism: TableMechanism) -> None:
         axes.plot(x, probability, color=shades[i], linewidth=1.8, label=label)
     axes.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x", ylabel="probability of the output")
     axes.set_title(
-        f"{mechanism.name}: certified ε {mechanism.epsilon:.4g}\nper coordinate and release, local view",
+        f"{mechanism.name}, certified\n{mechanism.statement.brief}",
         fontsize=10,
     )
     if law.num_levels <= 16:
@@ -144,6 +145,7 @@ def plot_curves(curves: Curves, path: Path, title: str = "") -> Path:
         layout="constrained",
     )
     handles: dict[str, Any] = {}
+    axis_name = PrivacyStatement.heading(Unit.COORDINATE).replace(", ", ",\n", 1)
     epsilons = sorted(curves.limits)
     for at, levels in enumerate(columns):
         for place, power in enumerate((2, 1)):
@@ -155,7 +157,9 @@ def plot_curves(curves: Curves, path: Path, title: str = "") -> Path:
                 )
             limit = [curves.limits[epsilon][place] for epsilon in epsilons]
             (handles["limit, unbiased"],) = axis.plot(epsilons, limit, "--", color="#000000", linewidth=1.2)
-            axis.set(yscale="log", xlabel="ε" if place else "", title="" if place else f"{levels} levels")
+            axis.set(
+                yscale="log", xlabel=axis_name if place else "", title="" if place else f"{levels} levels"
+            )
             axis.set_ylabel(("mean squared error", "mean absolute error")[place] if at == 0 else "")
             axis.grid(alpha=0.25)
     figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)

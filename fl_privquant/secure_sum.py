@@ -93,8 +93,11 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-NORM_ROUNDING = 1.0 + 1e-6
-"""How much the norm of a clipped and rotated update may exceed its bound by the rounding of floats."""
+NORM_ROUNDING = 1.0 + 1e-5
+"""How much the norm of a clipped and rotated update may exceed its bound by the rounding of floats.
+
+Clips and rotations work in float32: a Hadamard transform of 2^30 coordinates, twice, may add 60 units.
+"""
 
 # Probability for which nothing is promised, for a whole update and round: far below any delta in use.
 _CHARGED = 1e-11
@@ -103,6 +106,7 @@ _COVERED = 1e-17
 _WIDEST = 2.0
 _BUCKETS = 64
 _STRIKES = 1600
+_TOLERANCE = 1e-5
 # In standard deviations of the score: beyond lies less than any probability that is charged.
 _REACH = 9.5
 # Largest strike and separation for which step 5 of the proof holds.
@@ -112,7 +116,7 @@ _SHARE = 0.25
 # Relative accuracy of slopes, of scipy's normal law, and of some thousand additions.
 _SLOPE_UNITS, _NORMAL_UNITS, _SUM_UNITS = 1e-12, 1e-14, 1e-11
 # Points of all convolutions together: some seconds. With fewer buckets than the least there is no use.
-_MOST_POINTS, _LEAST_BUCKETS = 2e7, 8
+_MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,12 +150,10 @@ class SumCertificate:
         spare = _SHARE * rate
         if self._scores[-1] > spare or math.isinf(self.information):
             return math.inf
-        low, high = 0.0, 4.0 * math.sqrt(self.information)
-        if high > _LARGEST_SEPARATION:
-            high = _LARGEST_SEPARATION
+        low, high = 0.0, min(4.0 * math.sqrt(self.information), _LARGEST_SEPARATION)
         if not self._holds(high, spare):
             return math.inf
-        while high - low > 1e-6 * high:
+        while high - low > _TOLERANCE * high:
             middle = 0.5 * (low + high)
             low, high = (low, middle) if self._holds(middle, spare) else (middle, high)
         return high
@@ -215,7 +217,9 @@ def is_continuous(table: CertifiedTable) -> bool:
     return joined and bool(np.all(table.weights[:, table.weights.max(axis=0) > 0] > 0))
 
 
-def certify_sum(table: CertifiedTable, num_honest: int, buckets: int = _BUCKETS) -> SumCertificate | None:
+def certify_sum(
+    table: CertifiedTable, num_honest: int, buckets: int = _BUCKETS, num_strikes: int = _STRIKES
+) -> SumCertificate | None:
     """The certificate of a table in the sum of ``num_honest`` honest clients.
 
     None where there is none: the law jumps, nobody else is in the sum, or the law has so many pieces, or so
@@ -225,6 +229,8 @@ def certify_sum(table: CertifiedTable, num_honest: int, buckets: int = _BUCKETS)
     ----------
     buckets
         Numbers of blanket draws that are told apart: more are tighter, and take longer.
+    num_strikes
+        Points at which the sum and a normal pair are compared; the same holds of them.
     """
     if num_honest < 2 or not is_continuous(table):
         return None
@@ -238,20 +244,20 @@ def certify_sum(table: CertifiedTable, num_honest: int, buckets: int = _BUCKETS)
         _Pair(sign * slope, row, codes)
         for slope in slopes
         for row in np.unique(rows, axis=0)
-        for sign in (1.0, -1.0)
+        for sign in ((1.0,) if _is_symmetric(table) else (1.0, -1.0))
     )
-    buckets = min(buckets, int(_MOST_POINTS / (len(pairs) * _width(codes, low, num_honest * share))))
-    if buckets < _LEAST_BUCKETS:
+    affordable = int(_MOST_POINTS / (len(pairs) * _width(codes, low, num_honest * share)))
+    if affordable < _LEAST_BUCKETS:
         return None
     blanket = LatticeLaw.of(codes, low / int(low.sum()))
-    found, uncovered = binomial_sums(blanket, num_honest - 1, share, buckets)
+    found, uncovered = binomial_sums(blanket, num_honest - 1, share, min(buckets, affordable))
     if uncovered > _COVERED:
         return None
     sums = tuple(found)
     scores = [pair.scores(sums) for pair in pairs]
     information = max(math.fsum(each.information for each in pair) for pair in scores)
     information *= 1.0 + _SUM_UNITS
-    strikes = np.linspace(0.0, min(_REACH * math.sqrt(information), _LARGEST_STRIKE), _STRIKES + 1)
+    strikes = np.linspace(0.0, min(_REACH * math.sqrt(information), _LARGEST_STRIKE), num_strikes + 1)
     worst = np.max([np.sum([each.excess(strikes) for each in pair], axis=0) for pair in scores], axis=0)
     return SumCertificate(
         num_honest, information, uncovered, strikes, worst * (1.0 + _SUM_UNITS), pairs, sums
@@ -349,6 +355,15 @@ class _Score:
         with np.errstate(over="ignore"):
             excess = np.maximum(1.0 + ratio, 0.0) ** order - 1.0 - order * ratio
         return self.weight * self.room * float((self.base * np.maximum(excess, 0.0)).sum())
+
+
+def _is_symmetric(table: CertifiedTable) -> bool:
+    """Whether rows and codes mirror: then a slope's opposite is that of the mirrored piece."""
+    codes = table.codebook.codes
+    mirrored = table.weights[table.end_rows[::-1]][:, ::-1]
+    return np.array_equal(codes, codes[-1] - codes[::-1]) and np.array_equal(
+        table.weights[table.start_rows], mirrored
+    )
 
 
 def _width(codes: NDArray[np.int64], low: NDArray[np.int64], draws: float) -> float:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from fl_privquant.codebook import Codebook
 from fl_privquant.errors import CertificationError
 from fl_privquant.law import Law
+from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["COVERAGE_TOLERANCE", "TOTAL_WEIGHT", "BiasedTable", "CertifiedTable", "log_ratio_upper"]
 
@@ -151,10 +152,8 @@ class CertifiedTable:
         """The table itself, if its certified privacy loss is at most ``epsilon``."""
         if not self.epsilon <= epsilon:
             top, bottom = self.worst_ratio
-            raise CertificationError(
-                f"certified epsilon {self.epsilon:.9g} (log {top}/{bottom}, one coordinate, one "
-                f"release, local view) is above the claimed {epsilon:.9g}"
-            )
+            found = PrivacyStatement(self.epsilon, 0.0, Unit.COORDINATE)
+            raise CertificationError(f"{found.above(epsilon)}; it is log({top}/{bottom})")
         return self
 
     @classmethod
@@ -223,8 +222,8 @@ def _integer_rows(rows: Floats, means: Floats, codebook: Codebook, epsilon: floa
     moved = float(np.abs(weights / TOTAL_WEIGHT - rows).max())
     if moved > _MOST_MOVED:
         raise CertificationError(
-            f"a probability would have to move by {moved:.2g} to fit into epsilon {epsilon:g}; design "
-            "the law for that epsilon"
+            f"a probability would have to move by {moved:.2g} to fit into "
+            f"{PrivacyStatement(epsilon, 0.0, Unit.COORDINATE).brief}; design the law for that"
         )
     return weights
 

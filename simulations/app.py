@@ -20,11 +20,16 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 from fl_privquant.codec.layout import Layout
 from fl_privquant.flower import (
     CheckpointStrategy,
+    DoublingMechanism,
     PrivQuantMod,
     PrivQuantStrategy,
+    QuantileClip,
+    ScheduledMechanism,
     SecureAggregationMod,
     SecureAggregationStrategy,
 )
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy import Budget
 from simulations import progress, trackers
 from simulations.central import CentralGaussianStrategy, noise_of_sum
 from simulations.config import CENTRAL, FederationConfig, RunConfig
@@ -64,7 +69,8 @@ def _seed(context: Context) -> int | None:
     return config.seed if config.privacy.randomness == "seeded" else None
 
 
-# The node config tightens the limits (privacy.max_epsilon, privacy.budget): see simulations.run.
+# The node config tightens the limits (privacy.max_epsilon, and privacy.budget in the local view): see
+# simulations.run.
 _PRIVATE = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=_seed)
 
 
@@ -94,13 +100,18 @@ def main(grid: Grid, context: Context) -> None:
     directory = RunDirectory.of(config)
     task = task_of(config)
     initial = task.initial_arrays()
-    dimension = Layout.of(initial).dimension
-    mechanism = mechanism_of(config, dimension)
+    encoder = _mechanism_policy(config, Layout.of(initial).dimension)
+    mechanism = encoder(1) if callable(encoder) else encoder
+    if config.secagg.enabled:
+        # What is recorded is what encodes: under secure aggregation, floats become fixed point.
+        mechanism = mechanism.for_sums()
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
     def on_row(rows: list[dict[str, Any]]) -> None:
+        if isinstance(encoder, DoublingMechanism):
+            encoder.observe(rows[-1]["round"], rows[-1]["loss"])
         directory.write_rows(rows)
-        shown.update(rows[-1])
+        shown.update(rows[-1], private.ledger.statement(private.delta, config.secagg.enabled, refine=False))
         tracker.log(rows[-1])
 
     constants = {
@@ -129,12 +140,14 @@ def main(grid: Grid, context: Context) -> None:
         inner = CentralGaussianStrategy(recording, scale, _seed(context))
     private = PrivQuantStrategy(
         inner,
-        mechanism=mechanism,
-        clip=config.codec.clip,
+        mechanism=encoder,
+        clip=_clip_policy(config),
         l2_clip=config.codec.l2_clip,
         rotate=config.codec.rotate,
         rotation_seed=config.seed,
         sum_codes=config.federation.strategy not in _NEED_SINGLE_UPDATES,
+        budget=None if config.privacy.budget is None else Budget(config.privacy.budget, config.privacy.delta),
+        delta=config.privacy.delta,
     )
     recording.attach(private)
     outermost: Strategy = private
@@ -153,15 +166,54 @@ def main(grid: Grid, context: Context) -> None:
             ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()}),
             num_rounds=config.federation.rounds,
         )
+    # A run of which nothing is left to do has its last row in full already.
+    if len(recording.rows) > 1 and private.ledger:
+        recording.rows[-1] |= recording.spent(refine=True)
+    dimension = private.codec.dimension if recording.rows[-1]["round"] else 0
     directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
-    statement = private.privacy_statement()
+    lines = private.privacy_statement()
     if config.privacy.run_epsilon is not None or config.mechanism["name"] == CENTRAL:
-        statement.append(str(run_statement(config, mechanism, dimension)))
+        lines.append(str(run_statement(config, mechanism, dimension)))
     model = {name: each.numpy() for name, each in result.arrays.items()}
-    directory.write_json("provenance.json", provenance(config, mechanism, dimension, statement, model))
+    directory.write_json(
+        "provenance.json", provenance(config, mechanism, dimension, private.statements(), lines, model)
+    )
     task.plot_partition(directory.path / "partition.png")
     directory.write_rows(recording.rows)
     context.state["arrays"] = result.arrays
+
+
+def _mechanism_policy(
+    config: RunConfig, dimension: int
+) -> Mechanism | ScheduledMechanism | DoublingMechanism:
+    """What encodes updates: one mechanism, or one that changes with the round."""
+    policy = config.bits_policy
+    if policy.name == "schedule":
+        levels = dict(zip(policy.rounds, policy.bits, strict=True))
+        return ScheduledMechanism({start: config.design(2**bits) for start, bits in levels.items()})
+    mechanism = mechanism_of(config, dimension)
+    if policy.name == "doubling":
+        asked = int(mechanism.parameters["levels"])
+        return DoublingMechanism(
+            config.design,
+            asked,
+            max(asked, 2**policy.most_bits),
+            window=policy.window,
+            smoothing=policy.smoothing,
+        )
+    return mechanism
+
+
+def _clip_policy(config: RunConfig) -> float | QuantileClip:
+    policy = config.clip_policy
+    if policy.name == "constant":
+        return config.codec.clip
+    return QuantileClip(
+        config.codec.clip,
+        coordinate_quantile=policy.coordinate_quantile,
+        client_quantile=policy.client_quantile,
+        rate=policy.rate,
+    )
 
 
 def _aggregating(config: FederationConfig) -> Strategy:

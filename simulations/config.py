@@ -22,6 +22,8 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
 
 __all__ = [
+    "BitsPolicyConfig",
+    "ClipPolicyConfig",
     "CodecConfig",
     "EngineConfig",
     "FederationConfig",
@@ -53,6 +55,58 @@ class CodecConfig:
         _positive("codec.clip", self.clip)
         if self.l2_clip is not None:
             _positive("codec.l2_clip", self.l2_clip)
+
+
+@dataclass(frozen=True)
+class ClipPolicyConfig:
+    """The clip of each round: codec.clip (``constant``), or that at first and then a private ``quantile``.
+
+    See :class:`fl_privquant.flower.QuantileClip`.
+    """
+
+    name: str = "constant"
+    coordinate_quantile: float = 0.99
+    client_quantile: float = 0.5
+    rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        _one_of("clip_policy.name", self.name, ("constant", "quantile"))
+        for name in ("coordinate_quantile", "client_quantile"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise InvalidSpecError(f"clip_policy.{name}: {getattr(self, name)} is outside (0, 1)")
+        _positive("clip_policy.rate", self.rate)
+
+
+@dataclass(frozen=True)
+class BitsPolicyConfig:
+    """The number of levels of each round: the mechanism's own (``constant``), or one that changes.
+
+    ``schedule``: 2^bits[i] levels from round rounds[i] on. ``doubling``: those of the mechanism to begin
+    with, twice as many when the loss stalls, up to 2^most_bits; see
+    :class:`fl_privquant.flower.DoublingMechanism`.
+    """
+
+    name: str = "constant"
+    rounds: tuple[int, ...] = (1, 11, 21)
+    bits: tuple[int, ...] = (2, 3, 4)
+    most_bits: int = 4
+    window: int = 3
+    smoothing: float = 0.9
+
+    def __post_init__(self) -> None:
+        _one_of("bits_policy.name", self.name, ("constant", "schedule", "doubling"))
+        if len(self.rounds) != len(self.bits) or self.rounds[:1] != (1,):
+            raise InvalidSpecError(
+                f"bits_policy.rounds: {list(self.rounds)} with bits {list(self.bits)}, expected as many "
+                f"rounds as bits, from round 1 on"
+            )
+        if list(self.rounds) != sorted(set(self.rounds)):
+            raise InvalidSpecError(f"bits_policy.rounds: {list(self.rounds)} do not increase")
+        _at_least("bits_policy.bits", min(self.bits), 1)
+        _at_least("bits_policy.most_bits", self.most_bits, 1)
+        _at_least("bits_policy.window", self.window, 1)
+        if not 0.0 <= self.smoothing < 1.0:
+            raise InvalidSpecError(f"bits_policy.smoothing: {self.smoothing} is outside [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -145,8 +199,9 @@ class EngineConfig:
 class PrivacyConfig:
     """``randomness`` seeded (reproducible, privacy simulated) or secure; limits that clients set.
 
-    ``run_epsilon`` is a budget for a client's total, in the aggregate view: the mechanism is then designed to
-    meet it with ``delta``, and has no epsilon of its own.
+    ``budget`` is for all rounds of a client, at ``delta``: in the aggregate view with secure aggregation,
+    else in the local one; what exceeds it is refused. ``run_epsilon`` is for all rounds too, in the aggregate
+    view: the mechanism is designed to meet it, and has no epsilon of its own.
     """
 
     randomness: str = "seeded"
@@ -195,6 +250,8 @@ class RunConfig:
 
     mechanism: Mapping[str, Any]
     codec: CodecConfig = field(default_factory=CodecConfig)
+    clip_policy: ClipPolicyConfig = field(default_factory=ClipPolicyConfig)
+    bits_policy: BitsPolicyConfig = field(default_factory=BitsPolicyConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
@@ -211,6 +268,11 @@ class RunConfig:
         if not self.study or "/" in self.study or self.study.startswith("."):
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
         object.__setattr__(self, "mechanism", _checked_mechanism(self.mechanism))
+        if self.bits_policy.name != "constant" and not _has_levels(str(self.mechanism["name"])):
+            raise InvalidSpecError(
+                f"bits_policy: {self.mechanism['name']!r} has a fixed number of levels; choose another "
+                f"mechanism, or bits_policy=constant"
+            )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -236,11 +298,14 @@ class RunConfig:
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.label.replace(' ', '-')}-{digest}"
 
-    def design(self) -> Any:
-        """The mechanism of the clients, certified, as configured."""
+    def design(self, levels: int | None = None) -> Any:
+        """The mechanism of the clients, certified; with another number of levels, if one is given."""
         parameters = dict(self.mechanism)
         if parameters["name"] == CENTRAL:
             return pq.design("none")
+        if levels is not None:
+            parameters.pop("bits", None)
+            parameters["levels"] = levels
         return pq.design(parameters.pop("name"), **parameters)
 
 
@@ -270,10 +335,17 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
                 f"{nearest(key, known)}"
             )
         kept[key] = list(values[key]) if isinstance(values[key], list | tuple) else values[key]
-    if "levels" not in known or found.name == "one_bit":
+    if not _has_levels(found.name):
         kept.pop("bits", None)
         kept.pop("levels", None)
     return kept
+
+
+def _has_levels(name: str) -> bool:
+    """Whether the mechanism's number of levels can be chosen."""
+    return name not in ("one_bit", CENTRAL) and "levels" in {
+        each.name for each in dataclasses.fields(entry(name).spec)
+    }
 
 
 def _build(kind: type, values: Mapping[str, Any], path: str) -> Any:
@@ -296,12 +368,14 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         return None
     if isinstance(value, Mapping):
         return value
+    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(_convert(typing.get_args(hint)[0], each, path) for each in value)
     for kind in (each for each in options if each is not type(None)):
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         if kind in (int, str, bool) and type(value) is kind:
             return value
-    names = " or ".join("null" if each is type(None) else each.__name__ for each in options)
+    names = " or ".join("null" if each is type(None) else getattr(each, "__name__", "") for each in options)
     raise InvalidSpecError(f"{path}: {value!r} is not {names}")
 
 

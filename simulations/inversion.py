@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits
 import fl_privquant as pq
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.plots import pyplot, save
-from fl_privquant.privacy import UpdateRelease, round_statement
+from fl_privquant.privacy import PrivacyStatement, Unit, UpdateRelease, round_statement
 
 Floats = NDArray[np.float64]
 
@@ -77,8 +77,10 @@ def main() -> None:
     clip = float(np.abs(update).max())
     shown: list[tuple[str, Mechanism]] = [
         ("none", pq.design("none")),
-        ("optm, 2 bits, ε = 8", pq.design("optm", epsilon=8.0, bits=2)),
-        ("optm, 2 bits, ε = 1", pq.design("optm", epsilon=1.0, bits=2)),
+        *(
+            (f"optm, 2 bits\n{mechanism.statement.figures}", mechanism)
+            for mechanism in (pq.design("optm", epsilon=epsilon, bits=2) for epsilon in (8.0, 1.0))
+        ),
     ]
     figure, axes = pyplot().subplots(
         len(_ROUNDS), len(shown) + 1, figsize=(9.2, 5.4), layout="constrained", squeeze=False
@@ -96,16 +98,16 @@ def main() -> None:
             # Each picture on a scale of its own: an attacker would do that too.
             axis.imshow(found.reshape(8, 8), cmap="gray_r")
             axis.set_title(f"{name}\ncorrelation {likeness:.2f}", fontsize=9)
-            print(f"{rounds:3d} rounds, {name}: correlation {likeness:.4f}")
+            print(f"{rounds:3d} rounds, {mechanism!r}: correlation {likeness:.4f}")
     for axis in axes.ravel():
         axis.set(xticks=[], yticks=[])
     figure.suptitle(
-        "What the server reads off one client's update (ε per coordinate and release, local view)",
+        f"What the server reads off one client's update ({PrivacyStatement.heading(Unit.COORDINATE)})",
         fontsize=11,
     )
     save(figure, arguments.output)
-    for name, mechanism in shown[1:]:
-        print(f"{name}: {round_statement(UpdateRelease(mechanism, update.size), 1e-5)}")
+    for _, mechanism in shown[1:]:
+        print(f"{mechanism.name}: {round_statement(UpdateRelease(mechanism, update.size), 1e-5)}")
     print(f"drawn to {arguments.output}")
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fl_privquant.privacy import PrivacyStatement
 from simulations.config import RunConfig
 
 __all__ = ["SWEEP_POSITION", "Rounds", "rounds"]
@@ -55,13 +56,9 @@ class Rounds:
     ) -> None:
         self._progress.stop()
 
-    def update(self, row: dict[str, Any]) -> None:
-        """Show a round that is done."""
-        text = (
-            f"accuracy {row['accuracy']:.3f}, loss {row['loss']:.4g}, ε spent by a client so far "
-            f"{row['epsilon_client_total']:.4g} (all coordinates, local view, {row['composition_method']} "
-            f"composition)"
-        )
+    def update(self, row: dict[str, Any], spent: PrivacyStatement) -> None:
+        """Show a round that is done, and what a client has spent by then."""
+        text = f"accuracy {row['accuracy']:.3f}, loss {row['loss']:.4g}, spent {spent.brief}"
         self._progress.update(self._bars[-1], completed=row["round"], text=text)
         if self._quiet or self._console.is_terminal or row["round"] == 0:
             return

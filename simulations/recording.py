@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.codec.pack import packed_size
 from fl_privquant.flower import PrivQuantStrategy
+from fl_privquant.privacy import Unit
 from simulations.tasks import Task
 
 __all__ = ["Probe", "RecordingStrategy"]
@@ -204,7 +205,7 @@ class RecordingStrategy(Strategy):
             if codec.carries_difference
             else 0.0
         )
-        return {"mean_squared_error": squares / codec.dimension, "share_clipped": clipped}
+        return {"mean_squared_error": squares / codec.layout.dimension, "share_clipped": clipped}
 
     def _traffic(self) -> Row:
         """Bytes of updates and models so far; the key exchange of secure aggregation is not counted."""
@@ -221,10 +222,39 @@ class RecordingStrategy(Strategy):
             "num_replies": outer.num_updates,
         }
 
+    def spent(self, refine: bool) -> Row:
+        """What a client that was asked most has spent so far, in both views, and in the last round.
+
+        Every round by quick bounds, that cost next to nothing; in full when the run is over.
+        """
+        outer = self._outer
+        nothing = {"epsilon": 0.0, "delta": 0.0, "method": "exact"}
+        found = dict.fromkeys(("client_round", "client_total"), nothing)
+        found |= dict.fromkeys(("client_round_sum", "client_total_sum"), nothing if self._secure else {})
+        for each in outer.statements(refine) if outer is not None and len(outer.ledger) else []:
+            name = "client_round" if each.unit == Unit.ROUND else "client_total"
+            if each.unit != Unit.COORDINATE:
+                found[name if each.view == "local" else f"{name}_sum"] = {
+                    "epsilon": each.epsilon,
+                    "delta": each.delta,
+                    "method": each.method,
+                }
+            elif math.isinf(each.epsilon):
+                endless = {"epsilon": math.inf, "delta": 0.0, "method": "not private"}
+                found = dict.fromkeys(found, endless)
+        totals = {f"epsilon_{name}": values.get("epsilon", math.nan) for name, values in found.items()}
+        return {
+            **totals,
+            "delta_client_total": found["client_total"]["delta"],
+            "composition_method": found["client_total"]["method"],
+            "composition_method_sum": found["client_total_sum"].get("method", "no sums"),
+            "num_honest": (outer.ledger.last_view.num_honest or math.nan) if outer is not None else math.nan,
+        }
+
     def _record(self, server_round: int, arrays: Arrays, measured: Row) -> None:
         start = time.perf_counter()
         accuracy, loss = self._task.evaluate(arrays)
-        ledger = None if self._outer is None else self._outer.ledger
+        codec = None if self._outer is None or server_round == 0 else self._outer.codec
         row = {
             **self._constants,
             "round": server_round,
@@ -232,9 +262,9 @@ class RecordingStrategy(Strategy):
             "loss": loss,
             "mean_squared_error": math.nan,
             "share_clipped": math.nan,
-            "epsilon_client_total": 0.0 if ledger is None else ledger.epsilon,
-            "delta_client_total": 0.0 if ledger is None else ledger.delta,
-            "composition_method": "basic",
+            "clip": math.nan if codec is None else codec.clip,
+            "bits_per_coordinate": math.nan if codec is None else float(codec.mechanism.bits_per_coordinate),
+            **self.spent(refine=False),
             "seconds_clients": 0.0,
             "seconds_aggregate": 0.0,
             **measured,

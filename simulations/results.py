@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.errors import PrivQuantError
+from fl_privquant.privacy import PrivacyStatement
 from simulations.config import RunConfig
 
 __all__ = ["ResultsError", "RunDirectory"]
@@ -97,7 +98,12 @@ class RunDirectory:
 
 
 def provenance(
-    config: RunConfig, mechanism: Any, dimension: int, statement: list[str], model: Mapping[str, Any]
+    config: RunConfig,
+    mechanism: Any,
+    dimension: int,
+    statements: list[PrivacyStatement],
+    lines: list[str],
+    model: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What a result depends on besides its config, and the hash of the model that it is."""
     digest = hashlib.sha256()
@@ -112,7 +118,8 @@ def provenance(
         "certified_epsilon": mechanism.epsilon,
         "delta": mechanism.delta,
         "dimension": dimension,
-        "statement": statement,
+        "statements": [each.to_dict() for each in statements],
+        "statement": lines,
         "model_sha256": digest.hexdigest(),
         "simulated": config.privacy.randomness == "seeded",
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

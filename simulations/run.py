@@ -57,7 +57,10 @@ def execute(config: RunConfig) -> dict[str, Any]:
     options: dict[str, Any] = {"threads": config.engine.threads}
     if config.engine.name == "ray":
         options = {"address": config.engine.address, "client_cpus": config.engine.client_cpus}
-    limits = {"privquant-max-epsilon": config.privacy.max_epsilon, "privquant-budget": config.privacy.budget}
+    limits = {"privquant-max-epsilon": config.privacy.max_epsilon}
+    if config.privacy.budget is not None and not config.secagg.enabled:
+        # With secure aggregation the budget is for the aggregate view, which the server keeps.
+        limits |= {"privquant-budget": config.privacy.budget, "privquant-budget-delta": config.privacy.delta}
     federation = Federation(
         num_clients=config.federation.num_clients,
         run_config={"config": json.dumps(config.to_mapping())},

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.sampling.chunks import LazyVector
 
 __all__ = ["Layout"]
 
@@ -99,15 +100,10 @@ class Layout:
             np.copyto(part, arrays[name])
         return vector
 
-    def flatten_difference(self, new: Arrays, old: Arrays) -> NDArray[Any]:
-        """A new vector of all coordinates of ``new - old``, subtracted in the vector's precision."""
+    def difference(self, new: Arrays, old: Arrays) -> LazyVector:
+        """All coordinates of ``new - old``, subtracted in the vector's precision where they are read."""
         self.check(new)
-        vector = np.empty(self.dimension, dtype=self.dtype)
-        # An overflow becomes infinite here, and is refused as such when it is encoded.
-        with np.errstate(over="ignore", invalid="ignore"):
-            for name, part in zip(self.names, self._split(vector), strict=True):
-                np.subtract(new[name], old[name], out=part, dtype=self.dtype)
-        return vector
+        return _Difference(self, new, old)
 
     def unflatten(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """The arrays, by name, in their own shapes and in the vector's precision (views of it)."""
@@ -115,3 +111,26 @@ class Layout:
 
     def _split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
         return [vector[place].reshape(shape) for place, shape in zip(self.places, self.shapes, strict=True)]
+
+
+class _Difference(LazyVector):
+    """The step between two sets of arrays."""
+
+    def __init__(self, layout: Layout, new: Arrays, old: Arrays) -> None:
+        super().__init__(layout.dimension, layout.dtype)
+        self._parts = [
+            (place, new[name].reshape(-1), old[name].reshape(-1))
+            for name, place in zip(layout.names, layout.places, strict=True)
+        ]
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        vector = np.empty(stop - start, dtype=self.dtype)
+        # An overflow becomes infinite here, and is refused as such when it is encoded.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for place, new, old in self._parts:
+                first, last = max(place.start, start), min(place.stop, stop)
+                if first < last:
+                    inside = slice(first - place.start, last - place.start)
+                    out = vector[first - start : last - start]
+                    np.subtract(new[inside], old[inside], out=out, dtype=self.dtype)
+        return vector

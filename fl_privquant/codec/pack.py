@@ -28,6 +28,7 @@ coordinates and levels alone, never on the data.
 
 from __future__ import annotations
 
+import functools
 import io
 import operator
 import struct
@@ -280,6 +281,7 @@ def _index_width(num_levels: int) -> int:
     return (num_levels - 1).bit_length()
 
 
+@functools.lru_cache(maxsize=1024)
 def _digits_per_word(num_levels: int) -> int:
     """Base-m digits that share a word; 0 where a fixed width is as small."""
     width = _index_width(num_levels)
@@ -303,6 +305,7 @@ def _in_container(values: Ints, width: int) -> Ints:
     return values.astype(_container(width), copy=False)
 
 
+@functools.lru_cache(maxsize=MAX_WIDTH)
 def _steps(width: int) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
     """Bits of a word's worth of values, and the three steps that join neighbouring fields in pairs.
 

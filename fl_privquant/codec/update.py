@@ -12,6 +12,11 @@ In order on the client, and reversed on the server: flatten, clip the L2 norm (o
 + old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload
 carries the trained arrays themselves, each in its own type: :attr:`UpdateCodec.carries_difference` is
 False, and the mean of decoded updates is the mean that plain federated averaging computes, bit for bit.
+
+**The vote.** With ``clip_quantile`` q one more coordinate follows those of the update: +clip if the clip
+holds at least a share q of them, else -clip. It is encoded by the same mechanism, so it is one more release
+of the same certified loss, is added up as all others are, and decodes without bias to the share of clients
+for which the clip is wide enough: what a server needs to move the clip.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from fl_privquant.codec.clip import checked_clip, clip_l2, clipped_share
 from fl_privquant.codec.layout import Arrays, Layout
 from fl_privquant.codec.pack import (
     HEADER_BYTES,
+    check_range,
     pack_codes,
     pack_indices,
     packed_size,
@@ -44,9 +50,12 @@ from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpda
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.none import NoMechanism
+from fl_privquant.sampling.chunks import LazyVector
 from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["UpdateCodec"]
+
+_Vector = NDArray[Any] | LazyVector
 
 # Beside the kinds of fl_privquant.codec.pack: floating-point numbers that no mechanism quantized.
 _KIND_FLOATS: Final = 16
@@ -69,6 +78,8 @@ class UpdateCodec:
         Largest L2 norm of an update; larger ones are scaled down. None: any.
     rotation_seed
         Public seed of this round's rotation. None: no rotation.
+    clip_quantile
+        The share of coordinates that clients vote on: whether the clip holds as many. None: no vote.
 
     Examples
     --------
@@ -85,20 +96,38 @@ class UpdateCodec:
     clip: float
     l2_clip: float | None = None
     rotation_seed: int | None = None
+    clip_quantile: float | None = None
 
     def __post_init__(self) -> None:
         checked_clip("clip", self.clip)
+        if self.clip_quantile is not None and not 0.0 < self.clip_quantile <= 1.0:
+            raise InvalidSpecError(f"clip_quantile: {self.clip_quantile} is outside (0, 1]")
         if self.l2_clip is not None:
             checked_clip("l2_clip", self.l2_clip)
         # Bound to the layout: mechanisms for whole updates are made for one number of coordinates.
         object.__setattr__(self, "mechanism", self.mechanism.for_dimension(self.dimension))
+        if self.votes and self._wire == "message":
+            raise InvalidSpecError(
+                f"clip_quantile: {self.mechanism.name} spends one epsilon on a whole update, so that one "
+                f"coordinate of it is all noise; use a mechanism for single coordinates, or a constant clip"
+            )
         if self._wire in ("codes", "message"):
             packed_size(self._num_codes, width=self._code_bits)
 
     @property
     def dimension(self) -> int:
-        """Number of coordinates that are encoded: each is one release of the mechanism."""
-        return self.layout.dimension
+        """Number of coordinates that are encoded, with the vote: each is one release of the mechanism."""
+        return self.layout.dimension + self.votes
+
+    @cached_property
+    def votes(self) -> bool:
+        """Whether a vote on the clip follows the update; where nothing is clipped there is none."""
+        return self.clip_quantile is not None and self.carries_difference
+
+    @property
+    def l2_bound(self) -> float | None:
+        """Largest L2 norm of the coordinates that are encoded, with the vote; None where there is none."""
+        return self.l2_clip if self.l2_clip is None or not self.votes else math.hypot(self.l2_clip, self.clip)
 
     @cached_property
     def lossless(self) -> bool:
@@ -139,19 +168,32 @@ class UpdateCodec:
         """The payload of the step from ``old`` to ``new`` arrays."""
         if not self.carries_difference:
             return self.encode(new, rng, threads)
-        return self._encode_vector(self.layout.flatten_difference(new, old), rng, threads)
+        return self._encode_vector(self.layout.difference(new, old), rng, threads)
 
     def clipped_share(self, new: Arrays, old: Arrays) -> float:
         """The share of coordinates that the coordinate clip cuts. It depends on the data: not private."""
-        vector = self.layout.flatten_difference(new, old)
-        self._prepare(vector)
-        return clipped_share(vector, self.clip)
+        return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)
 
     def decode(self, payload: bytes) -> dict[str, NDArray[Any]]:
         """The estimated update in a payload, as arrays; see :attr:`carries_difference`."""
         if self._wire == "arrays":
             return self._unpack_arrays(payload)
         return self._restore(self._estimate(payload))
+
+    def clip_vote(self, payload: bytes) -> float:
+        """The vote in a payload, 1 for a clip that is wide enough and 0 for another, on average."""
+        self._check_votes()
+        return 0.5 + 0.5 * float(self._estimate(payload)[-1]) / self.clip
+
+    def clip_vote_share(self, total: ArrayLike, num_clients: int) -> float:
+        """The share of clients that voted for the clip, unbiased, from the sum of their :meth:`codes`."""
+        self._check_votes()
+        last = np.asarray(total)[-1:]
+        return 0.5 + 0.5 * float(self.mechanism.decode_sum(last, num_clients, self.clip)[0]) / self.clip
+
+    def _check_votes(self) -> None:
+        if not self.votes:
+            raise InvalidSpecError("clip_quantile: None, so that clients did not vote on the clip")
 
     def apply(self, payload: bytes, old: Arrays) -> dict[str, NDArray[Any]]:
         """The estimated new arrays: what ``old`` became, in their own types."""
@@ -258,26 +300,33 @@ class UpdateCodec:
 
     @cached_property
     def _rotation(self) -> Rotation | None:
-        return None if self.rotation_seed is None else Rotation(self.dimension, self.rotation_seed)
+        return None if self.rotation_seed is None else Rotation(self.layout.dimension, self.rotation_seed)
 
-    def _prepare(self, vector: NDArray[Any]) -> None:
-        """The stages before the coordinate clip, in place."""
+    def _prepared(self, vector: _Vector) -> _Vector:
+        """The vector after the stages before the coordinate clip; an array is changed in place."""
         if self.l2_clip is None and self._rotation is None:
-            return
+            return vector
+        prepared = np.asarray(vector)
         # Mechanisms refuse what is not finite; but before they see it, one NaN would be spread over all.
-        if not np.isfinite(vector).all():
-            count = int(np.count_nonzero(~np.isfinite(vector)))
+        if not np.isfinite(prepared).all():
+            count = int(np.count_nonzero(~np.isfinite(prepared)))
             raise InvalidUpdateError(
-                f"update: {count} of {vector.size} coordinates are not finite; nothing was encoded, "
+                f"update: {count} of {prepared.size} coordinates are not finite; nothing was encoded, "
                 f"look for divergence upstream"
             )
         if self.l2_clip is not None:
-            clip_l2(vector, self.l2_clip)
+            clip_l2(prepared, self.l2_clip)
         if self._rotation is not None:
-            self._rotation.forward(vector)
+            self._rotation.forward(prepared)
+        return prepared
 
-    def _encode_vector(self, vector: NDArray[Any], rng: RandomStream | None, threads: int) -> bytes:
-        self._prepare(vector)
+    def _encode_vector(self, vector: _Vector, rng: RandomStream | None, threads: int) -> bytes:
+        vector = self._prepared(vector)
+        if self.votes and self.clip_quantile is not None:
+            coordinates = np.asarray(vector)
+            wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
+            vote = np.array(self.clip if wide_enough else -self.clip, coordinates.dtype)
+            vector = np.append(coordinates, vote)
         encoded = self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads)
         if self._wire == "indices" and self._num_levels is not None:
             return pack_indices(encoded, self._num_levels)
@@ -316,6 +365,7 @@ class UpdateCodec:
         return self.mechanism.decode(values, self.clip).astype(self.layout.dtype)
 
     def _restore(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        vector = vector[: self.layout.dimension]
         if self._rotation is not None:
             vector = np.ascontiguousarray(vector)
             self._rotation.backward(vector)
@@ -335,7 +385,10 @@ class UpdateCodec:
         return unpack_indices(payload, self._num_levels, self.dimension)
 
     def _unpack_codes(self, payload: bytes) -> NDArray[np.int64]:
-        return unpack_codes(payload, self._code_bits, self._num_codes).astype(np.int64)
+        codes = unpack_codes(payload, self._code_bits, self._num_codes)
+        if self._wire == "codes" and self.mechanism.max_code is not None:
+            check_range(codes, "codes", self.mechanism.max_code)
+        return codes.astype(np.int64)
 
     def _pack_arrays(self, arrays: Arrays) -> bytes:
         self.layout.check(arrays)

@@ -34,7 +34,7 @@ from fl_privquant.codebook import Codebook
 from fl_privquant.design.program import LinearProgram
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law import Law
-from fl_privquant.secure_sum import certify_sum
+from fl_privquant.secure_sum import SumCertificate, certify_sum
 from fl_privquant.table import CertifiedTable
 
 __all__ = ["AggregateShape", "aggregate_law", "aggregate_table", "best_shape", "least_error_table"]
@@ -43,8 +43,8 @@ Floats = NDArray[np.float64]
 
 _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
-# While shapes are compared; the last word has the full number.
-_ROUGH_BUCKETS = 12
+# While shapes are compared; the last word has the full certificate.
+_ROUGH = {"buckets": 6, "num_strikes": 250}
 # Room for the rounding of rows to integers.
 _EPSILON_ROOM = 1e-6
 _DUST = 1e-7
@@ -52,6 +52,8 @@ _DUST = 1e-7
 _ERROR_TOLERANCE = 1e-4
 # Errors that are tried for a target, each that many times the one before; and where to give up.
 _STEP, _MOST_ERROR = 1.4, 1e3
+# How far off the error is that a separation promises.
+_GUESS = 0.01
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def best_shape(
             table = aggregate_table(shape, mean_squared_error, input_variance)
         except InfeasibleDesignError:
             continue
-        found = _separation(table, num_honest, rate, _ROUGH_BUCKETS)
+        found = _separation(certify_sum(table, num_honest, **_ROUGH), rate)
         if found < least:
             best, least = shape, found
     if best is None:
@@ -168,54 +170,58 @@ def least_error_table(
     rate
         The probability, for inputs at distance 1, for which the separation need not hold.
     """
-    shape, low, high = _bracket(levels, separation, input_variance, num_honest, rate)
+    shape, high = _start(levels, separation, input_variance, num_honest, rate)
 
-    def within(error: float) -> CertifiedTable | None:
+    def reached(error: float) -> tuple[CertifiedTable | None, float]:
         try:
             table = aggregate_table(shape, error, input_variance)
         except InfeasibleDesignError:
-            return None
-        return table if _separation(table, num_honest, rate) <= separation else None
+            return None, math.inf
+        return table, _separation(certify_sum(table, num_honest), rate)
 
-    found = within(high)
-    while found is None:
-        # The rough certificate, by which the shape was chosen, may be the luckier one.
-        low, high = high, 1.02 * high
-        found = within(high)
+    # The separation falls about as the root of the error: few steps are needed.
+    low, best = 0.0, None
     while high - low > _ERROR_TOLERANCE * high:
-        middle = 0.5 * (low + high)
-        table = within(middle)
-        if table is None:
-            low = middle
+        error = high if best is None else 0.5 * (low + high)
+        table, found = reached(error)
+        if table is not None and found <= separation:
+            high, best = error, table
+            low = max(low, (found / separation) ** 2 * high * (1.0 - _GUESS))
         else:
-            high, found = middle, table
-    return found
+            low = error
+            if best is None:
+                high = error * min(max((found / separation) ** 2, 1.0) * (1.0 + _GUESS), _STEP)
+    if best is None:
+        raise InfeasibleDesignError(_hopeless(levels, separation, num_honest))
+    return best
 
 
-def _bracket(
+def _start(
     levels: int, separation: float, input_variance: float, num_honest: int, rate: float
-) -> tuple[AggregateShape, float, float]:
-    """A shape, an error at which it is certainly told apart too well, and one at which it is not."""
+) -> tuple[AggregateShape, float]:
+    """A shape that hides a client as well as asked at some error, and about that error."""
     # What a central Gaussian would need: nothing needs less. Nor has anything unbiased less than a coin.
-    low = 1.0 / (num_honest * separation**2)
-    high = max(1.1 * low, 1.1 - input_variance)
-    while high < _MOST_ERROR * max(low, 1.0):
+    ideal = 1.0 / (num_honest * separation**2)
+    error = max(1.05 * ideal, 1.1 - input_variance)
+    while error < _MOST_ERROR * max(ideal, 1.0):
         try:
-            shape, found = best_shape(levels, high, input_variance, num_honest, rate)
+            shape, found = best_shape(levels, error, input_variance, num_honest, rate)
         except InfeasibleDesignError:
             found = math.inf
-        if found <= separation:
-            return shape, min(low, high), high
-        low, high = high, _STEP * high
-    raise InfeasibleDesignError(
+        needed = error * (found / separation) ** 2
+        if needed <= _STEP * error:
+            return shape, needed
+        error *= _STEP
+    raise InfeasibleDesignError(_hopeless(levels, separation, num_honest))
+
+
+def _hopeless(levels: int, separation: float, num_honest: int) -> str:
+    return (
         f"separation {separation:.3g}: no law with up to {levels} levels hides one of {num_honest} clients "
         "that well; raise the target's epsilon or delta, or the number of clients, or lower the number of "
         "rounds"
     )
 
 
-def _separation(table: CertifiedTable, num_honest: int, rate: float, buckets: int | None = None) -> float:
-    certificate = (
-        certify_sum(table, num_honest) if buckets is None else certify_sum(table, num_honest, buckets)
-    )
+def _separation(certificate: SumCertificate | None, rate: float) -> float:
     return math.inf if certificate is None else certificate.separation(rate)

@@ -27,6 +27,7 @@ from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law import Law
+from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["design_monotone"]
 
@@ -85,8 +86,9 @@ def _reason(values: Floats, epsilon: float, first: int, last: int) -> str:
             f"theorem constraint2 is infeasible at every epsilon: the outer gap {outer:.4g} exceeds the "
             f"next one {following:.4g}; use uniform bins or constraints='constraint1'"
         )
+    asked = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
     return (
-        f"theorem constraint2 has no solution with epsilon {epsilon:g} on bins up to {values[-1]:.4g}; "
+        f"theorem constraint2 has no solution with {asked.brief} on bins up to {values[-1]:.4g}; "
         "raise epsilon, change the margin, or use constraints='constraint1'"
     )
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from fl_privquant.errors import CertificationError
 from fl_privquant.law import Law
+from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["design_with_slack"]
 
@@ -37,4 +38,5 @@ def design_with_slack(
             return certify(law)
         except CertificationError as error:
             failure = error
-    raise CertificationError(f"no integer table inside epsilon {epsilon:g} was found: {failure}")
+    asked = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
+    raise CertificationError(f"no integer table inside {asked.brief} was found: {failure}")

@@ -123,6 +123,10 @@ class CheckpointStrategy(Strategy):
         for name in _METRICS:
             getattr(result, name).clear()
             getattr(result, name).update(self._metrics[name])
+        for each in _stack(self.strategy):
+            log_spent = getattr(each, "log_spent", None)
+            if log_spent is not None:
+                log_spent()
         return result
 
     def configure_train(

@@ -1,134 +1,143 @@
-"""Where a client keeps its ledger: in Flower's client state, or in a file that outlives it."""
+"""The client's own ledger: in Flower's client state for this run, and in a file for all runs if it has one.
+
+Nothing in it is the server's word. Mechanisms are kept as the bytes that were certified here, by
+fingerprint, so that the accountant counts exactly; whether updates were clipped to a norm is what the codec
+did on this client. A release is recorded before it leaves.
+
+**The server's copy.** A request says how many releases of its kind the server has counted for this client in
+this run. If the client has made more, the server's figures would be too small: the request is refused, and
+nothing leaves. Fewer are no reason for alarm: a request, or the client, was lost. The same message
+delivered twice is refused too, the second time. Nothing about the client is told but in a refusal, and
+then only this number.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
-from fl_privquant.errors import BudgetExhaustedError
+from fl_privquant.errors import BudgetExhaustedError, LedgerMismatchError, PrivQuantError
+from fl_privquant.flower.protocol import certified
+from fl_privquant.privacy.accountant import Accountant
+from fl_privquant.privacy.events import UpdateRelease, release_event
 from fl_privquant.privacy.ledger import Budget, Ledger, Release
+from fl_privquant.privacy.spending import SpendingLedger
+from fl_privquant.privacy.statement import PrivacyStatement
 
-__all__ = ["ClientLedger", "append_release", "open_ledger"]
+__all__ = ["ClientLedger"]
 
 RECORD_LEDGER = "privquant-ledger"
 _MECHANISM_PREFIX = "mechanism-"
 
 
 class ClientLedger:
-    """The releases of one client, and the bytes of each mechanism, for an accountant to count again."""
+    """What one client has released.
 
-    def __init__(self, ledger: Ledger, mechanisms: dict[str, bytes]) -> None:
-        self.ledger = ledger
-        self.mechanisms = mechanisms
-        self.changed = False
+    Parameters
+    ----------
+    context
+        Its state keeps the releases of this run.
+    spending
+        Keeps the releases of all runs, and is what budgets are for; None: this run's are all there are.
+    """
 
-    def check(self, release: Release, budget: Budget) -> None:
-        """Raise BudgetExhaustedError if one more release would exceed the budget."""
-        self.ledger.check(release, budget)
+    def __init__(self, context: Context, spending: SpendingLedger | None = None) -> None:
+        self._context = context
+        self._spending = spending
 
-    def add(self, release: Release, mechanism: bytes) -> None:
-        """Record a release."""
-        self.ledger.add(release)
-        self.mechanisms.setdefault(release.mechanism, mechanism)
-        self.changed = True
+    @property
+    def ledger(self) -> Ledger:
+        """The releases of this run."""
+        texts = {key: value for key, value in self._record().items() if isinstance(value, str)}
+        try:
+            return Ledger.from_dict(texts)
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            raise _unknown(error) from error
+
+    @property
+    def mechanisms(self) -> Mapping[str, bytes]:
+        """The bytes of each mechanism of this run, by fingerprint."""
+        return {
+            key.removeprefix(_MECHANISM_PREFIX): value
+            for key, value in self._record().items()
+            if isinstance(value, bytes)
+        }
+
+    def statement(self, delta: float) -> PrivacyStatement:
+        """What was spent, local view: over all runs if a file keeps them."""
+        if self._spending is not None:
+            return self._spending.statement(delta)
+        return self._accountant().statement(delta)
+
+    def agree(self, release: Release, server_count: int | None) -> None:
+        """Raise LedgerMismatchError if the server has counted fewer releases of this kind than were made."""
+        if server_count is None:
+            return
+        rounds = self._record().get(release.text)
+        own = len(rounds.split()) if isinstance(rounds, str) else 0
+        if own > server_count:
+            raise LedgerMismatchError(
+                f"round {release.round}: the server has counted {server_count} releases of this kind, this "
+                f"client has made {own}; restore the server's checkpoint, or begin a new run"
+            )
+
+    def check(self, release: Release, mechanism: bytes, budgets: Sequence[Budget]) -> None:
+        """Raise BudgetExhaustedError if one more release would exceed a budget."""
+        if all(budget.unlimited for budget in budgets):
+            return
+        event = _event(mechanism, release.kind)
+        if self._spending is not None:
+            self._spending.check(release.round, event, *budgets)
+        else:
+            self._accountant().check(release.round, event, budgets)
+
+    def spend(self, release: Release, mechanism: bytes, budgets: Sequence[Budget]) -> None:
+        """Record a release, if all budgets allow it; only then may it leave the client."""
+        if self._spending is not None:
+            self._spending.spend(release.round, _event(mechanism, release.kind), *budgets)
+        else:
+            self.check(release, mechanism, budgets)
+        record = self._record()
+        if not record:
+            self._context.state[RECORD_LEDGER] = record
+        # Appended to, not read: most clients have no budget, and a thousand rounds.
+        rounds = record.get(release.text)
+        record[release.text] = f"{rounds} {release.round}" if isinstance(rounds, str) else str(release.round)
+        if _MECHANISM_PREFIX + release.mechanism not in record:
+            record[_MECHANISM_PREFIX + release.mechanism] = mechanism
+
+    def _record(self) -> ConfigRecord:
+        record = self._context.state.get(RECORD_LEDGER)
+        return record if isinstance(record, ConfigRecord) else ConfigRecord()
+
+    def _accountant(self) -> Accountant:
+        mechanisms = self.mechanisms
+        accountant = Accountant()
+        for kind, count in self.ledger.counts:
+            try:
+                accountant.add(_event(mechanisms[kind.mechanism], kind), count)
+            except (KeyError, PrivQuantError) as error:
+                raise _unknown(error) from error
+        return accountant
 
 
-@contextlib.contextmanager
-def open_ledger(path: Path | None, context: Context) -> Iterator[ClientLedger]:
-    """The client's ledger; what is added to it is kept when the block ends without an error."""
-    if path is None:
-        found = _from_record(context)
-        yield found
-        if found.changed:
-            _update_record(context, found)
-        return
-    # Not on every system, and needed for files only.
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A lock of its own file, because the ledger itself is replaced.
-    with path.with_name(path.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found = _from_file(path)
-        yield found
-        if found.changed:
-            _to_file(path, found)
-    if found.changed:
-        _update_record(context, found)
+@lru_cache(maxsize=64)
+def _event(mechanism: bytes, kind: Release) -> UpdateRelease:
+    return release_event(kind, certified(mechanism).for_dimension(kind.dimension))
 
 
-def append_release(context: Context, release: Release, mechanism: bytes) -> None:
-    """Record a release in the client's state without reading what is there: for clients without a budget."""
-    record = context.state.get(RECORD_LEDGER)
-    if not isinstance(record, ConfigRecord):
-        record = context.state[RECORD_LEDGER] = ConfigRecord()
-    rounds = record.get(release.text)
-    record[release.text] = f"{rounds} {release.round}" if isinstance(rounds, str) else str(release.round)
-    if _MECHANISM_PREFIX + release.mechanism not in record:
-        record[_MECHANISM_PREFIX + release.mechanism] = mechanism
+def open_spending(path: Path) -> SpendingLedger:
+    """The ledger of all runs in a file; BudgetExhaustedError if it cannot be relied on."""
+    try:
+        return SpendingLedger(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unknown(error) from error
 
 
-def _from_record(context: Context) -> ClientLedger:
-    record = context.state.get(RECORD_LEDGER)
-    if not isinstance(record, ConfigRecord):
-        return ClientLedger(Ledger(), {})
-    mechanisms = {
-        key.removeprefix(_MECHANISM_PREFIX): value
-        for key, value in record.items()
-        if isinstance(value, bytes)
-    }
-    return ClientLedger(
-        _from_dict({key: value for key, value in record.items() if isinstance(value, str)}), mechanisms
+def _unknown(error: Exception) -> BudgetExhaustedError:
+    return BudgetExhaustedError(
+        f"ledger: cannot be read ({error}); what was spent is not known, so nothing more may be"
     )
-
-
-def _update_record(context: Context, found: ClientLedger) -> None:
-    record = context.state.get(RECORD_LEDGER)
-    if not isinstance(record, ConfigRecord):
-        record = context.state[RECORD_LEDGER] = ConfigRecord()
-    mechanisms = {_MECHANISM_PREFIX + name: blob for name, blob in found.mechanisms.items()}
-    for key, value in (found.ledger.to_dict() | mechanisms).items():
-        # Records check what is put into them, at some cost: most entries stay as they are.
-        if record.get(key) != value:
-            record[key] = value
-
-
-def _from_file(path: Path) -> ClientLedger:
-    if not path.exists():
-        return ClientLedger(Ledger(), {})
-    try:
-        content = json.loads(path.read_text())
-        mechanisms = {name: bytes.fromhex(blob) for name, blob in content["mechanisms"].items()}
-        return ClientLedger(_from_dict(content["releases"]), mechanisms)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise BudgetExhaustedError(
-            f"ledger_file {path}: cannot be read ({error}); what was spent is not known, so nothing "
-            f"more may be"
-        ) from error
-
-
-def _to_file(path: Path, found: ClientLedger) -> None:
-    content = {
-        "releases": found.ledger.to_dict(),
-        "mechanisms": {name: blob.hex() for name, blob in found.mechanisms.items()},
-    }
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _from_dict(content: Mapping[str, str]) -> Ledger:
-    try:
-        return Ledger.from_dict(content)
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise BudgetExhaustedError(
-            f"ledger: cannot be read ({error}); what was spent is not known, so nothing more may be"
-        ) from error

@@ -23,16 +23,18 @@ from fl_privquant.errors import (
     PrivQuantError,
 )
 from fl_privquant.flower.arrays import read_arrays, records_of
-from fl_privquant.flower.client_ledger import append_release, open_ledger
+from fl_privquant.flower.client_ledger import ClientLedger, open_spending
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply, Request, is_request
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.ledger import Budget
+from fl_privquant.privacy.spending import SpendingLedger
 from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["PrivQuantMod", "read_request"]
 
 NODE_MAX_EPSILON = "privquant-max-epsilon"
 NODE_BUDGET = "privquant-budget"
+NODE_BUDGET_DELTA = "privquant-budget-delta"
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -42,8 +44,9 @@ class PrivQuantMod:
 
     Guarantee: whatever the server sends, the replies of this client that pass through the mod are
     releases of mechanisms certified here, none with a loss above ``max_epsilon`` (and ``max_delta``)
-    for a coordinate, and all together within ``budget`` (whole updates, local view, basic
-    composition). A release is in the ledger before it leaves.
+    for a coordinate, and all together within ``budget``: whole updates, local view, counted by the
+    accountant from the laws of the mechanisms themselves. A release is in the ledger before it leaves, and
+    leaves only if the server has counted at least as many as this client.
     Assumes: secure randomness, that is no ``seed``; that the ledger is kept. It is in the client's
     state, which lives as long as Flower keeps it: for one run in simulation, and on a SuperNode until
     that is restarted. Give a ``ledger_file`` to hold a budget over runs and restarts.
@@ -58,7 +61,9 @@ class PrivQuantMod:
         client round for mechanisms that encode whole updates. ``math.inf`` lets mechanisms pass that
         protect nothing, such as ``none``.
     budget
-        What may be spent over all rounds: a :class:`Budget`, or its epsilon. None: no bound.
+        What may be spent over all rounds, local view: a :class:`Budget`, its epsilon alone (at delta 0), or
+        None for no bound. Secure aggregation is not counted on here: how many clients are in a sum is the
+        server's word.
     max_delta
         Largest delta for that unit; 0 lets pure mechanisms pass only.
     metrics
@@ -79,7 +84,7 @@ class PrivQuantMod:
     -----
     On a node whose app is delivered by the server (``flwr run``), the limits above are the server's
     word too. The node's own configuration can tighten them, never loosen:
-    ``--node-config "privquant-max-epsilon=1.0 privquant-budget=5000.0"``.
+    ``--node-config "privquant-max-epsilon=1.0 privquant-budget=500.0 privquant-budget-delta=1e-5"``.
 
     Examples
     --------
@@ -120,6 +125,7 @@ class PrivQuantMod:
         self.seed = seed
         self.ledger_file = None if ledger_file is None else Path(ledger_file)
         self.threads = threads
+        self._spending: SpendingLedger | None = None
 
     def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         """Train by ``call_next``, and reply with the encoded difference or with an error."""
@@ -131,12 +137,12 @@ class PrivQuantMod:
             layout = Layout.of(arrays)
             mechanism = request.certified_mechanism(layout.dimension)
             self._check_mechanism(mechanism, ctxt)
-            release = request.release(layout.dimension)
-            budget = self._budget(ctxt)
+            release = request.release(request.codec(layout).dimension)
+            budgets = self._budgets(ctxt)
+            ledger = ClientLedger(ctxt, self._open_file())
             # Before the training: an update that may not leave need not be computed.
-            if not budget.unlimited:
-                with open_ledger(self.ledger_file, ctxt) as ledger:
-                    ledger.check(release, budget)
+            ledger.agree(release, request.counted_releases)
+            ledger.check(release, request.mechanism, budgets)
         except PrivQuantError as error:
             return _refusal(msg, error)
         out = call_next(msg, ctxt)
@@ -151,12 +157,8 @@ class PrivQuantMod:
                 metrics[METRIC_CLIPPED] = codec.clipped_share(trained, arrays)
             payload = codec.encode_difference(trained, arrays, rng, self.threads)
             # Nothing has left yet. Once it is in the ledger it may; a failure in between only over-counts.
-            if budget.unlimited and self.ledger_file is None:
-                append_release(ctxt, release, request.mechanism)
-            else:
-                with open_ledger(self.ledger_file, ctxt) as ledger:
-                    ledger.check(release, budget)
-                    ledger.add(release, request.mechanism)
+            ledger.agree(release, request.counted_releases)
+            ledger.spend(release, request.mechanism, budgets)
         except PrivQuantError as error:
             return _refusal(msg, error)
         except Exception as error:
@@ -170,20 +172,25 @@ class PrivQuantMod:
 
     def _check_mechanism(self, mechanism: Mechanism, ctxt: Context) -> None:
         bound = min(self.max_epsilon, _node_limit(ctxt, NODE_MAX_EPSILON))
+        claim = f"mechanism {mechanism.name!r} has {mechanism.statement.brief}"
         if not mechanism.epsilon <= bound:
-            raise CertificationError(
-                f"mechanism {mechanism.name!r} has a certified epsilon of {mechanism.epsilon:.6g} per "
-                f"{mechanism.unit}, above this client's max_epsilon {bound:g}"
-            )
+            raise CertificationError(f"{claim}, above this client's max_epsilon {bound:g}")
         if not mechanism.delta <= self.max_delta:
-            raise CertificationError(
-                f"mechanism {mechanism.name!r} has a delta of {mechanism.delta:.3g} per {mechanism.unit}, "
-                f"above this client's max_delta {self.max_delta:g}"
-            )
+            raise CertificationError(f"{claim}, above this client's max_delta {self.max_delta:g}")
 
-    def _budget(self, ctxt: Context) -> Budget:
-        own = self.budget if self.budget is not None else Budget(math.inf, 1.0)
-        return Budget(min(own.epsilon, _node_limit(ctxt, NODE_BUDGET)), own.delta)
+    def _budgets(self, ctxt: Context) -> list[Budget]:
+        """All of them hold: the node's own configuration tightens the app's, never loosens it."""
+        found = [] if self.budget is None else [self.budget]
+        limit = _node_limit(ctxt, NODE_BUDGET)
+        if not math.isinf(limit):
+            delta = 0.0 if NODE_BUDGET_DELTA not in ctxt.node_config else _node_limit(ctxt, NODE_BUDGET_DELTA)
+            found.append(Budget(limit, delta))
+        return found
+
+    def _open_file(self) -> SpendingLedger | None:
+        if self.ledger_file is not None and self._spending is None:
+            self._spending = open_spending(self.ledger_file)
+        return self._spending
 
     def _stream(self, ctxt: Context, number: int) -> RandomStream | None:
         seed = self.seed(ctxt) if callable(self.seed) else self.seed

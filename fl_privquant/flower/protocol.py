@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.flower.arrays import records_of
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.ledger import Release, fingerprint
 
-__all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request"]
+__all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request", "with_counts"]
 
 PROTOCOL_VERSION: Final = 1
 """Both sides must speak the same version; others are refused by number."""
@@ -33,8 +34,10 @@ KEY_MECHANISM: Final = "privquant-mechanism"
 KEY_CLIP: Final = "privquant-clip"
 KEY_L2_CLIP: Final = "privquant-l2-clip"
 KEY_ROTATION: Final = "privquant-rotation-seed"
+KEY_CLIP_QUANTILE: Final = "privquant-clip-quantile"
 KEY_REPORT: Final = "privquant-report-clipping"
 KEY_SIMULATED: Final = "privquant-simulated"
+KEY_COUNTED: Final = "privquant-counted-releases"
 
 RECORD_PAYLOAD: Final = "privquant-update"
 RECORD_REPLY: Final = "privquant-reply"
@@ -72,10 +75,13 @@ class Request:
         The number of the round.
     mechanism
         The mechanism, in the bytes that its receiver certifies.
-    clip, l2_clip, rotation_seed
+    clip, l2_clip, rotation_seed, clip_quantile
         As in :class:`~fl_privquant.codec.update.UpdateCodec`.
     report_clipping
         Whether the share of clipped coordinates is asked for; clients may decline.
+    counted_releases
+        How many releases of this kind the server has counted for the receiver so far, without this one.
+        None: it does not say.
     """
 
     round: int
@@ -84,6 +90,9 @@ class Request:
     l2_clip: float | None = None
     rotation_seed: int | None = None
     report_clipping: bool = False
+    clip_quantile: float | None = None
+    # Differs from client to client: no part of what is asked, nor of the key of its codec.
+    counted_releases: int | None = field(default=None, compare=False)
 
     def write(self, config: ConfigRecord) -> None:
         """Put the request into a round's config."""
@@ -92,7 +101,13 @@ class Request:
         config[KEY_MECHANISM] = self.mechanism
         config[KEY_CLIP] = self.clip
         # A config object may serve several rounds: what is not asked for now must not stay from before.
-        for key, value in ((KEY_L2_CLIP, self.l2_clip), (KEY_ROTATION, self.rotation_seed)):
+        optional = {
+            KEY_L2_CLIP: self.l2_clip,
+            KEY_ROTATION: self.rotation_seed,
+            KEY_CLIP_QUANTILE: self.clip_quantile,
+            KEY_COUNTED: self.counted_releases,
+        }
+        for key, value in optional.items():
             config.pop(key, None)
             if value is not None:
                 config[key] = value
@@ -132,6 +147,8 @@ class Request:
             else None,
             rotation_seed=_field(config, KEY_ROTATION, int) if KEY_ROTATION in config else None,
             report_clipping=_field(config, KEY_REPORT, bool) if KEY_REPORT in config else False,
+            clip_quantile=_field(config, KEY_CLIP_QUANTILE, float) if KEY_CLIP_QUANTILE in config else None,
+            counted_releases=_field(config, KEY_COUNTED, int) if KEY_COUNTED in config else None,
         )
 
     @property
@@ -151,18 +168,49 @@ class Request:
     def release(self, dimension: int) -> Release:
         """What an update of ``dimension`` coordinates spends."""
         mechanism = self.certified_mechanism(dimension)
-        count = mechanism.releases(dimension)
-        return Release(self.round, self.fingerprint, mechanism.epsilon, mechanism.delta, dimension, count)
+        return Release(
+            self.round,
+            self.fingerprint,
+            mechanism.epsilon,
+            mechanism.delta,
+            dimension,
+            mechanism.releases(dimension),
+            None if self.l2_clip is None else self.l2_clip / self.clip,
+        )
 
     def codec(self, layout: Layout) -> UpdateCodec:
         """The codec of this round's updates; one for all clients of a process."""
         return _codec(self, layout)
 
 
+def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> list[Message]:
+    """The messages, each with the number of releases that are counted for its receiver.
+
+    Their content may be shared: receivers with the same number share it still.
+    """
+    contents: dict[tuple[int, int], RecordDict] = {}
+    found = []
+    for message in messages:
+        count = counted(message.metadata.dst_node_id)
+        key = (id(message.content), count)
+        if key not in contents:
+            content = RecordDict(dict(message.content))
+            for name, config in records_of(message.content, ConfigRecord):
+                if is_request(config):
+                    content[name] = ConfigRecord({**config, KEY_COUNTED: count})
+            contents[key] = content
+        found.append((message, contents[key]))
+    for message, content in found:
+        message.content = content
+    return [message for message, _ in found]
+
+
 @functools.lru_cache(maxsize=_CACHED_CODECS)
 def _codec(request: Request, layout: Layout) -> UpdateCodec:
     mechanism = request.certified_mechanism(layout.dimension)
-    return UpdateCodec(layout, mechanism, request.clip, request.l2_clip, request.rotation_seed)
+    return UpdateCodec(
+        layout, mechanism, request.clip, request.l2_clip, request.rotation_seed, request.clip_quantile
+    )
 
 
 @functools.lru_cache(maxsize=_CACHED_MECHANISMS)

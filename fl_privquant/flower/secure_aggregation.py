@@ -7,6 +7,7 @@ wrapped strategy gets the mean update of the clients that stayed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import ERROR, INFO, WARNING
@@ -16,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, Message
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fl_privquant.codec.layout import Layout
@@ -25,7 +26,7 @@ from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.strategy import PrivQuantStrategy
-from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.privacy.statement import View
 from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, new_session
 
 __all__ = ["SecureAggregationMod", "SecureAggregationStrategy"]
@@ -125,6 +126,9 @@ class SecureAggregationMod:
 class SecureAggregationStrategy(Strategy):
     """Wraps a PrivQuantStrategy: the server learns the sum of the clients' codes and nothing else.
 
+    Mechanism ``none`` then sends fixed point, as floats cannot be masked: clipped, and rounded at random to a
+    lattice of 20 bits.
+
     Parameters
     ----------
     strategy
@@ -165,6 +169,7 @@ class SecureAggregationStrategy(Strategy):
                     f"strategy: {name} compares single updates, which secure aggregation hides; use one that "
                     f"needs the mean only, such as FedAvg, FedAvgM or FedAdam"
                 )
+        strategy.only_sums = True
         self.strategy = strategy
         self.corrupt_fraction = corrupt_fraction
         self.dropout_fraction = dropout_fraction
@@ -172,9 +177,11 @@ class SecureAggregationStrategy(Strategy):
         self.threshold = threshold
         self.identities = identities
         self.timeout = timeout
+        strategy.planned_view = self._planned_view
         self._session = new_session()
         self._server: ServerRound | None = None
         self._grid: Grid | None = None
+        self._asked = 0
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Nothing: keys are drawn anew for each round, and a session for each start."""
@@ -199,14 +206,16 @@ class SecureAggregationStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the wrapped strategy choose clients, and agree with them on masks."""
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-        self._server, self._grid = None, grid
+        self._server, self._grid, self._asked = None, grid, len(messages)
         if not messages:
             return messages
         try:
             deliveries = self._agree(server_round, [each.metadata.dst_node_id for each in messages], grid)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s", server_round, error)
+            self.strategy.ledger.cancel()
             return []
+        self.strategy.ledger.summed(self._least_honest(len(messages)))
         return [
             _with_delivery(message, deliveries[message.metadata.dst_node_id])
             for message in messages
@@ -225,6 +234,7 @@ class SecureAggregationStrategy(Strategy):
             for message in received:
                 self._take_input(server_round, message, server)
             requests = server.unmask_requests()
+            self._check_honest(len(requests))
             for node, data in self._exchange(_UNMASK, server_round, requests).items():
                 server.receive_unmask_reply(node, data)
             result = server.finish()
@@ -234,6 +244,7 @@ class SecureAggregationStrategy(Strategy):
         finally:
             for node, reason in server.rejected.items():
                 log(WARNING, "Secure aggregation: round %d, node %d: %s", server_round, node, reason)
+        self.strategy.ledger.summed(len(result.survivors) - self._corrupt(self._asked))
         log(INFO, "Secure aggregation: round %d, sum of %d clients", server_round, len(result.survivors))
         return self.strategy.aggregate_sum(server_round, result.total, len(result.survivors))
 
@@ -246,6 +257,41 @@ class SecureAggregationStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy."""
         return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def _corrupt(self, num_clients: int) -> int:
+        # 0.29 * 100 is a little below 29.
+        return math.floor(self.corrupt_fraction * num_clients + 1e-9)
+
+    def _planned_view(self, num_clients: int) -> View:
+        """What is to be seen of a round: a sum that has lost the clients that may be lost, and no more."""
+        lost = math.floor(self.dropout_fraction * num_clients + 1e-9)
+        return View(max(num_clients - lost - self._corrupt(num_clients), 1))
+
+    def _least_honest(self, num_clients: int) -> int:
+        """Honest clients in any sum that this round can open.
+
+        Below the threshold of shares none is opened; with a budget, nor is one below the plan.
+        """
+        planned = self._planned_view(num_clients).num_honest or 1
+        if self.strategy.budget is not None or self._server is None:
+            return planned
+        return max(self._server.graph_parameters.threshold - self._corrupt(num_clients), 1)
+
+    def _check_honest(self, survivors: int) -> None:
+        if self.strategy.budget is None:
+            return
+        honest, planned = survivors - self._corrupt(self._asked), self._planned_view(self._asked).num_honest
+        if honest < (planned or 1):
+            raise SecureAggregationError(
+                f"{survivors} clients are left, {honest} of them honest, fewer than the {planned} that the "
+                f"budget is planned for; raise dropout_fraction ({self.dropout_fraction})"
+            )
+
+    def start(self, *args: Any, **keywords: Any) -> Result:
+        """Run the rounds, and say what they have cost."""
+        result = super().start(*args, **keywords)
+        self.strategy.log_spent()
+        return result
 
     def _agree(self, server_round: int, nodes: list[int], grid: Grid) -> dict[int, bytes]:
         codec = self.strategy.codec
@@ -260,8 +306,7 @@ class SecureAggregationStrategy(Strategy):
                 number=server_round,
                 dimension=codec.dimension,
                 width=mechanism.sum_bits(len(nodes)),
-                # Codes of additive mechanisms are residues: their sum may wrap.
-                max_code=mechanism.codebook.max_code if isinstance(mechanism, TableMechanism) else None,
+                max_code=mechanism.max_code,
                 corrupt_fraction=self.corrupt_fraction,
                 dropout_fraction=self.dropout_fraction,
                 num_neighbors=self.num_neighbors,

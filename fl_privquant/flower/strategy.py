@@ -12,18 +12,23 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, PrivQuantError
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, InvalidUpdateError, PrivQuantError
 from fl_privquant.flower.arrays import DecodedArray, read_arrays, records_of
-from fl_privquant.flower.protocol import RECORD_METRICS, Reply, Request, certified, is_request
+from fl_privquant.flower.policies import DoublingMechanism, Policy, QuantileClip
+from fl_privquant.flower.protocol import RECORD_METRICS, Reply, Request, certified, is_request, with_counts
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.ledger import Ledger
+from fl_privquant.privacy.accountant import Accountant, coordinate_statement
+from fl_privquant.privacy.events import release_event
+from fl_privquant.privacy.federation import FederationLedger
+from fl_privquant.privacy.ledger import Budget
+from fl_privquant.privacy.statement import LOCAL, PrivacyStatement, Unit, View
 
 __all__ = ["NoUsableReplyError", "PrivQuantStrategy"]
 
@@ -50,6 +55,7 @@ class _Round:
     asked: set[int]
     template: Message | None
     heard: set[int] = field(default_factory=set)
+    exhausted: int = 0
 
 
 class PrivQuantStrategy(Strategy):
@@ -61,16 +67,21 @@ class PrivQuantStrategy(Strategy):
 
     Guarantee: with :class:`~fl_privquant.flower.PrivQuantMod` on the clients, what the server sees of a
     client's update has the mechanism's certified privacy, for each coordinate and release (local view).
-    :attr:`ledger` lists every round that was asked for, whether or not it was answered.
+    :attr:`ledger` counts every client that was asked, whether or not it answered; each request says so, and
+    clients that count more refuse it. :meth:`statements` is what all that comes to.
+    No amplification by client sampling is counted: Flower's strategies draw a sample of fixed size, but the
+    server knows who is in it, and so do all who see its messages.
 
     Parameters
     ----------
     strategy
         The strategy that aggregates: FedAvg, FedAvgM, FedAdam, FedProx, FedMedian, Krum, ...
     mechanism
-        What encodes updates; or a function of the round that gives it.
+        What encodes updates; or a function of the round that gives it, such as a policy of
+        :mod:`fl_privquant.flower.policies`.
     clip
-        Coordinates of updates are clipped to [-clip, clip]; or a function of the round.
+        Coordinates of updates are clipped to [-clip, clip]; or a function of the round; or a
+        :class:`~fl_privquant.flower.QuantileClip`, which clients vote on.
     l2_clip
         Largest L2 norm of an update, None for any; or a function of the round.
     rotate
@@ -88,6 +99,12 @@ class PrivQuantStrategy(Strategy):
         with secure aggregation and without, whatever the order of replies. Metrics are averaged
         too. It is faster, and takes the memory of one update. Not for strategies that compare single
         updates (FedMedian, Krum); mechanisms whose codes cannot be added up are aggregated as usual.
+    budget
+        What any client may be asked to spend over the run; for the aggregate view if secure aggregation
+        wraps this strategy, else for the local one. The round that would exceed it is not begun:
+        :class:`~fl_privquant.errors.BudgetExhaustedError`, with what was spent.
+    delta
+        At which statements are made.
 
     Examples
     --------
@@ -109,7 +126,11 @@ class PrivQuantStrategy(Strategy):
         report_clipping: bool = False,
         max_failed_rounds: int = 0,
         sum_codes: bool = False,
+        budget: Budget | None = None,
+        delta: float = 1e-5,
     ) -> None:
+        if not 0.0 <= delta < 1.0:
+            raise InvalidSpecError(f"delta: {delta} is outside [0, 1)")
         if not isinstance(strategy, Strategy):
             raise InvalidSpecError(f"strategy: {type(strategy).__name__}, expected a flwr.serverapp Strategy")
         if max_failed_rounds < 0:
@@ -125,7 +146,12 @@ class PrivQuantStrategy(Strategy):
         self.report_clipping = report_clipping
         self.max_failed_rounds = max_failed_rounds
         self.sum_codes = sum_codes
-        self.ledger = Ledger()
+        self.budget = budget
+        self.delta = delta
+        self.ledger = FederationLedger()
+        self.planned_view: Callable[[int], View] = lambda num_clients: LOCAL
+        # Set by who hides single updates from this strategy: mechanisms then encode for sums.
+        self.only_sums = False
         self.failed_rounds = 0
         self.num_updates = 0
         self.simulated = False
@@ -179,6 +205,8 @@ class PrivQuantStrategy(Strategy):
             raise InvalidSpecError(
                 f"mechanism: the function gave {type(mechanism).__name__} for round {server_round}"
             )
+        if self.only_sums:
+            mechanism = mechanism.for_sums()
         clip = self.clip(server_round) if callable(self.clip) else self.clip
         l2_clip = self.l2_clip(server_round) if callable(self.l2_clip) else self.l2_clip
         return Request(
@@ -188,6 +216,7 @@ class PrivQuantStrategy(Strategy):
             l2_clip=None if l2_clip is None else checked_clip("l2_clip", l2_clip),
             rotation_seed=self.rotation_seed + (server_round << 31) if self.rotate else None,
             report_clipping=self.report_clipping,
+            clip_quantile=self.clip.coordinate_quantile if isinstance(self.clip, QuantileClip) else None,
         )
 
     def summary(self) -> None:
@@ -213,35 +242,50 @@ class PrivQuantStrategy(Strategy):
         log(INFO, "\t├──> Wrapped strategy: %s", type(self.strategy).__name__)
         self.strategy.summary()
 
-    def privacy_statement(self) -> list[str]:
-        """What is promised, at each level, with its unit and view; never a bare epsilon."""
+    def statements(self, refine: bool = True) -> list[PrivacyStatement]:
+        """What an epsilon means in this run, at each level: a coordinate, a round, all rounds so far.
+
+        Rounds in the local view, and in the aggregate one where secure aggregation wraps this strategy; all
+        rounds for the client that was asked most. Without ``refine`` by quick bounds, for every round.
+        """
         request = self._round.request if self._round else self.request(1)
         mechanism = certified(request.mechanism)
-        if math.isinf(mechanism.epsilon):
-            return [f"none: mechanism {mechanism.name!r} does not protect updates (epsilon is infinite)"]
-        lines = [
-            f"one {mechanism.unit}, local view: epsilon {mechanism.epsilon:.6g}, delta {mechanism.delta:.3g}"
-        ]
-        if self._round is None:
-            lines.append(
-                f"one client's update, one round, local view: the sum over all its {mechanism.unit}s"
-            )
-        else:
-            release = request.release(self._round.codec.dimension)
-            lines.append(
-                f"one client's update ({release.dimension} coordinates), one round, local view: epsilon "
-                f"{release.total_epsilon:.6g}, delta {release.total_delta:.3g} (basic composition)"
-            )
+        found = [coordinate_statement(mechanism)]
+        if self._round is None or math.isinf(mechanism.epsilon):
+            return found
+        release = request.release(self._round.codec.dimension)
+        views = [LOCAL] if self.ledger.last_view.is_local else [LOCAL, self.ledger.last_view]
+        for view in views:
+            single = Accountant([release_event(release, self._round.codec.mechanism, view)])
+            found.append(single.statement(self.delta, Unit.ROUND, refine))
         if len(self.ledger):
+            found += [self.ledger.statement(self.delta, not view.is_local, refine) for view in views]
+        return found
+
+    def privacy_statement(self, refine: bool = True) -> list[str]:
+        """What is promised, at each level, a line each; never a bare epsilon."""
+        lines = [str(each) for each in self.statements(refine)]
+        if self._round is not None and self._round.codec.votes:
             lines.append(
-                f"a client that was asked in all {len(self.ledger)} rounds so far, local view: epsilon "
-                f"{self.ledger.epsilon:.6g}, delta {self.ledger.delta:.3g} (basic composition)"
+                f"one of the {self._round.codec.dimension} coordinates is the client's vote on the clip: if "
+                f"it holds {self._round.request.clip_quantile:g} of its update"
             )
         if self.simulated:
             lines.append(
                 "privacy is simulated: clients draw from seeded streams, whoever knows the seed knows all"
             )
         return lines
+
+    def start(self, *args: Any, **keywords: Any) -> Result:
+        """Run the rounds, and say what they have cost."""
+        result = super().start(*args, **keywords)
+        self.log_spent()
+        return result
+
+    def log_spent(self) -> None:
+        """Log what the run has cost its clients so far."""
+        for line in self.privacy_statement():
+            log(INFO, "PrivQuant: %s", line)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -250,7 +294,7 @@ class PrivQuantStrategy(Strategy):
         request = self.request(server_round)
         model = read_arrays(arrays)
         codec = request.codec(Layout.of(model))
-        if codec.dimension == 0:
+        if codec.layout.dimension == 0:
             raise InvalidSpecError("the model has no floating-point arrays: there is nothing to encode")
         # A copy: the caller's config must not carry this round's request to other uses of it.
         config = ConfigRecord(dict(config))
@@ -264,13 +308,15 @@ class PrivQuantStrategy(Strategy):
                 )
         asked = {message.metadata.dst_node_id for message in messages}
         template = messages[0] if messages else None
-        self._round = _Round(request, arrays, model, codec, asked, template)
         if messages:
+            release = request.release(codec.dimension)
+            if self.budget is not None:
+                view = self.planned_view(len(asked))
+                self.ledger.check(release, request.mechanism, asked, self.budget, view)
+            messages = with_counts(messages, lambda node: self.ledger.count(node, release))
             # Before anything is sent: what clients release is counted even if no reply ever arrives.
-            self.ledger.add(request.release(codec.dimension))
-            if len(self.ledger) == 1:
-                for line in self.privacy_statement():
-                    log(INFO, "PrivQuant: %s", line)
+            self.ledger.ask(release, request.mechanism, asked)
+        self._round = _Round(request, arrays, model, codec, asked, template)
         return messages
 
     def aggregate_train(
@@ -326,6 +372,8 @@ class PrivQuantStrategy(Strategy):
             means = {name: _mean([reply.metrics[name] for _, reply, _ in usable]) for name in shared}
             bits = codec.mechanism.sum_bits(len(usable))
             return self.aggregate_sum(server_round, total & ((1 << bits) - 1), len(usable), means)
+        if codec.votes:
+            self._move_clip(float(np.mean([codec.clip_vote(reply.payload) for _, reply, _ in usable])))
         decoded = [
             self._as_plain_reply(message, current, arrays, {name: reply.metrics[name] for name in shared})
             for message, reply, arrays in usable
@@ -354,6 +402,8 @@ class PrivQuantStrategy(Strategy):
         self.failed_rounds = 0
         self.num_updates = num_clients
         mean = current.codec.apply_sum(total, num_clients, current.model)
+        if current.codec.votes:
+            self._move_clip(current.codec.clip_vote_share(total, num_clients))
         arrays: _Decoded = {name: partial(np.array, each) for name, each in mean.items()}
         reply = Message(RecordDict(), reply_to=current.template)
         plain = self._as_plain_reply(reply, current, arrays, metrics or {})
@@ -366,12 +416,16 @@ class PrivQuantStrategy(Strategy):
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Delegate to the wrapped strategy."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        """Delegate to the wrapped strategy; a mechanism that depends on the loss is told."""
+        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        if isinstance(self.mechanism, DoublingMechanism):
+            self.mechanism.observe_metrics(server_round, metrics)
+        return metrics
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of this wrapper: the ledger, so that nothing spent is forgotten."""
+        """What a checkpoint keeps: the ledger, so that nothing spent is forgotten; what policies learnt."""
         return {
+            "policies": {name: each.checkpoint_state() for name, each in self._policies.items()},
             "ledger": self.ledger.to_dict(),
             "failed_rounds": self.failed_rounds,
             "simulated": self.simulated,
@@ -379,9 +433,23 @@ class PrivQuantStrategy(Strategy):
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`checkpoint_state` gave."""
-        self.ledger = Ledger.from_dict(state["ledger"])
+        self.ledger = FederationLedger.from_dict(state["ledger"])
         self.failed_rounds = int(state["failed_rounds"])
         self.simulated = bool(state["simulated"])
+        for name, each in self._policies.items():
+            if name not in state["policies"]:
+                raise InvalidSpecError(f"{name}: the checkpoint knows nothing of its policy; begin anew")
+            each.restore_state(state["policies"][name])
+
+    @property
+    def _policies(self) -> dict[str, Policy]:
+        given = {"mechanism": self.mechanism, "clip": self.clip}
+        return {name: each for name, each in given.items() if isinstance(each, Policy)}
+
+    def _move_clip(self, share: float) -> None:
+        # What clients were asked to vote on is the round's; the policy may have been replaced since.
+        if isinstance(self.clip, QuantileClip):
+            self.clip.observe(share)
 
     def _current(self) -> _Round:
         if self._round is None:
@@ -398,6 +466,7 @@ class PrivQuantStrategy(Strategy):
             raise InvalidUpdateError("dropped: this node has already replied")
         current.heard.add(node)
         if message.has_error():
+            current.exhausted += BudgetExhaustedError.__name__ in (message.error.reason or "")
             raise InvalidUpdateError(f"replied with error {message.error.code}: {message.error.reason}")
         reply = Reply.from_content(message.content)
         if reply.round != current.request.round:
@@ -450,6 +519,13 @@ class PrivQuantStrategy(Strategy):
 
     def _fail(self, server_round: int, failures: int, silent: int) -> tuple[None, None]:
         self.failed_rounds += 1
+        if self._current().exhausted == len(self._current().asked):
+            spent = self.ledger.statement(self.delta)
+            raise BudgetExhaustedError(
+                f"round {server_round}: every client refuses, its own budget does not allow one more "
+                f"release. Asked for so far: {spent}",
+                spent,
+            )
         text = (
             f"round {server_round} has no usable reply ({failures} failed, {silent} silent): round "
             f"{self.failed_rounds} in a row without one"

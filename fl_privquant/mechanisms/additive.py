@@ -144,10 +144,7 @@ class AdditiveMechanism(Mechanism):
         checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
         checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
         if not (self.epsilon <= self.claimed_epsilon and self.delta <= self.claimed_delta):
-            raise CertificationError(
-                f"certified epsilon {self.epsilon:.9g}, delta {self.delta:.9g} (one coordinate, one release, "
-                f"local view) is above the claimed {self.claimed_epsilon:.9g}, {self.claimed_delta:.9g}"
-            )
+            raise CertificationError(self.statement.above(self.claimed_epsilon, self.claimed_delta))
         if not self.overflow_probability <= self.claimed_overflow:
             raise CertificationError(
                 f"overflow probability {self.overflow_probability:.9g} of {self.num_clients} clients in "
@@ -157,8 +154,8 @@ class AdditiveMechanism(Mechanism):
     def __repr__(self) -> str:
         return (
             f"<{self.name}: {self.levels} levels, codes of {self.wrap_bits} bits for up to "
-            f"{self.num_clients} clients, certified epsilon {self.epsilon:.6g} and delta {self.delta:.3g} "
-            f"per coordinate and release (local view), mse {self.mse():.5g}, mae {self.mae():.5g}>"
+            f"{self.num_clients} clients, certified {self.statement.brief}, mse {self.mse():.5g}, "
+            f"mae {self.mae():.5g}>"
         )
 
     @classmethod

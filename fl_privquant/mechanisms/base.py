@@ -21,6 +21,7 @@ from fl_privquant.errors import CertificationError, PrivQuantError
 from fl_privquant.law import Law
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.statement import PrivacyStatement, Unit
 from fl_privquant.table import CertifiedTable
 
 __all__ = ["Mechanism", "TableMechanism"]
@@ -59,6 +60,11 @@ class Mechanism(ABC):
         """The delta that goes with :attr:`epsilon`; 0 for pure differential privacy."""
         return 0.0
 
+    @property
+    def statement(self) -> PrivacyStatement:
+        """What one :attr:`unit` costs, local view: how an epsilon of this mechanism is put before people."""
+        return PrivacyStatement(self.epsilon, self.delta, Unit(self.unit), method="exact")
+
     def releases(self, dimension: int) -> int:
         """How many times :attr:`epsilon` is spent when an update of that many coordinates is encoded."""
         return dimension
@@ -85,6 +91,15 @@ class Mechanism(ABC):
     def summable(self) -> bool:
         """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
         return True
+
+    def for_sums(self) -> Mechanism:
+        """The mechanism to use where only sums of codes are seen: itself, unless it has one for that."""
+        return self
+
+    @property
+    def max_code(self) -> int | None:
+        """The largest integer to be added up; None where codes are residues and their sum may wrap."""
+        return None
 
     @abstractmethod
     def encode(
@@ -194,8 +209,8 @@ class TableMechanism(Mechanism, kind="table"):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.name}: {self.num_levels} levels, certified epsilon {self.epsilon:.6g} per coordinate "
-            f"and release (local view), mse {self.mse():.5g}, mae {self.mae():.5g}>"
+            f"<{self.name}: {self.num_levels} levels, certified {self.statement.brief}, "
+            f"mse {self.mse():.5g}, mae {self.mae():.5g}>"
         )
 
     @property
@@ -226,6 +241,10 @@ class TableMechanism(Mechanism, kind="table"):
     def codes(self) -> NDArray[np.int64]:
         """(m,) integers >= 0 on the lattice: ``values = offset + step * codes``."""
         return self.codebook.codes
+
+    @property
+    def max_code(self) -> int:
+        return self.codebook.max_code
 
     @property
     def bits_per_coordinate(self) -> float:

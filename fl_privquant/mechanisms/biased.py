@@ -15,7 +15,8 @@ exact again.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
 integer table.
-*Not* unbiased: :meth:`bias` states the bias at each input, ``max_bias`` the largest one, both exact.
+*Not* unbiased: :meth:`BiasedTableMechanism.bias` states the bias at each input, ``max_bias`` the largest
+one, both exact.
 Assumes: nothing about the inputs.
 Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming", UAI
 2024, Discussion, "Extension to biased quantization"; the selection is that of Youn, Hu, Ziani,

@@ -81,15 +81,13 @@ class ContinuousMechanism(FloatMechanism):
             raise InvalidSpecError(f"scale: {self.scale} is not a finite number above 0")
         if not self._is_private():
             raise CertificationError(
-                f"{self.name}: noise of scale {self.scale:.9g} has not the claimed epsilon "
-                f"{self.claimed_epsilon:.9g} and delta {self.claimed_delta:.9g} (one coordinate, one "
-                "release, local view)"
+                f"{self.name}: noise of scale {self.scale:.9g} has not the claimed {self.statement.brief}"
             )
 
     def __repr__(self) -> str:
         return (
-            f"<{self.name}: floats, epsilon {self.epsilon:.6g} and delta {self.delta:.3g} per coordinate and "
-            f"release (local view) in exact arithmetic only, mse {self.mse():.5g}, mae {self.mae():.5g}>"
+            f"<{self.name}: floats, {self.statement.brief} in exact arithmetic only, "
+            f"mse {self.mse():.5g}, mae {self.mae():.5g}>"
         )
 
     @property

@@ -41,6 +41,7 @@ from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.mvu import MvuSpec, mvu_law, mvu_values
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.renyi import fisher_information
+from fl_privquant.statement import PrivacyStatement, Unit
 from fl_privquant.table import CertifiedTable
 
 __all__ = ["ImvuSpec", "design_imvu", "interpolated"]
@@ -136,6 +137,5 @@ def _fitting(spec: ImvuSpec) -> tuple[MvuSpec, Codebook]:
         if loss <= spec.epsilon * (1.0 + 1e-9):
             return grid_spec, codebook
         epsilon *= min(spec.epsilon / loss, 1.0 - 1e-6)
-    raise CertificationError(
-        f"imvu: interpolated rows still lose {loss:.6g}, above epsilon {spec.epsilon:g}; change input_bits"
-    )
+    found = PrivacyStatement(loss, 0.0, Unit.COORDINATE)
+    raise CertificationError(f"imvu: interpolated rows: {found.above(spec.epsilon)}; change input_bits")

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.statement import PrivacyStatement, Unit
 from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
 
 __all__ = ["MetricTableMechanism", "certified_metric_epsilon"]
@@ -57,14 +58,17 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
         super().__post_init__()
         if not self.metric_epsilon <= self.claimed_metric_epsilon:
             raise CertificationError(
-                f"certified metric epsilon {self.metric_epsilon:.9g} (per unit of {_UNITS[self.metric]}, one "
-                f"coordinate, one release, local view) is above the claimed {self.claimed_metric_epsilon:.9g}"
+                f"per unit of {_UNITS[self.metric]}: "
+                + self.metric_statement.above(self.claimed_metric_epsilon)
             )
 
     def __repr__(self) -> str:
-        return (
-            f"{super().__repr__()[:-1]}, metric epsilon {self.metric_epsilon:.6g} per {_UNITS[self.metric]}>"
-        )
+        return f"{super().__repr__()[:-1]}, metric: {self.metric_statement.brief} per {_UNITS[self.metric]}>"
+
+    @property
+    def metric_statement(self) -> PrivacyStatement:
+        """What one coordinate costs, local view, for each unit of the distance of its inputs."""
+        return PrivacyStatement(self.metric_epsilon, 0.0, Unit.COORDINATE, method="exact")
 
     @cached_property
     def metric_epsilon(self) -> float:

@@ -1,6 +1,7 @@
 """None: the update as it is, neither clipped nor quantized nor private.
 
-The twin of every mechanism that tells what learning reaches without any of them.
+The twin of every mechanism that tells what learning reaches without any of them. Where updates must be
+integers, as under secure aggregation, it becomes fixed point (:mod:`fl_privquant.mechanisms.fixed_point`).
 
 Guarantee: none; ``epsilon`` is infinite. No error: floats come back bit for bit.
 Assumes: nothing about the inputs but that they are finite.
@@ -19,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.density import Density
 from fl_privquant.errors import CertificationError, InvalidUpdateError
 from fl_privquant.mechanisms.continuous import FloatMechanism
+from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
@@ -28,7 +30,13 @@ __all__ = ["NoMechanism", "NoSpec", "design_none"]
 
 @dataclass(frozen=True)
 class NoSpec(Spec):
-    """Nothing to ask for."""
+    """Whether floats stay as they are (None), or become integers of that many bits."""
+
+    fixed_point_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fixed_point_bits is not None:
+            checked_bits(self.fixed_point_bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +68,9 @@ class NoMechanism(FloatMechanism, kind="none"):
             raise InvalidUpdateError(f"{self.name}: {values.dtype} values, expected floating point")
         return values
 
+    def for_sums(self) -> FixedPointMechanism:
+        return FixedPointMechanism(self.name, parameters=self.parameters)
+
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         return 0.0
 
@@ -77,9 +88,11 @@ class NoMechanism(FloatMechanism, kind="none"):
 
 
 @register("none", NoSpec, cached=False)
-def design_none(spec: NoSpec) -> NoMechanism:
-    """The identity."""
-    return NoMechanism("none", spec.parameters())
+def design_none(spec: NoSpec) -> NoMechanism | FixedPointMechanism:
+    """The identity, or fixed point."""
+    if spec.fixed_point_bits is None:
+        return NoMechanism("none", spec.parameters())
+    return FixedPointMechanism("none", int(spec.fixed_point_bits), spec.parameters())
 
 
 def _copy(chunk: Chunk) -> int:

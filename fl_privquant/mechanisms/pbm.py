@@ -147,16 +147,14 @@ class PbmMechanism(Mechanism, kind="pbm"):
             raise CertificationError(f"weight of the rare bit: {self.rare} is outside 1..{_HALF - 1}")
         if not self.epsilon <= self.claimed_epsilon:
             raise CertificationError(
-                f"certified epsilon {self.epsilon:.9g} ({self.trials} times log {TOTAL_WEIGHT - self.rare}/"
-                f"{self.rare}, one coordinate, one release, local view) is above the claimed "
-                f"{self.claimed_epsilon:.9g}"
+                f"{self.statement.above(self.claimed_epsilon)}; it is {self.trials} times "
+                f"log({TOTAL_WEIGHT - self.rare}/{self.rare})"
             )
 
     def __repr__(self) -> str:
         return (
-            f"<{self.name}: {self.num_levels} levels, theta {self.theta:.6g}, certified epsilon "
-            f"{self.epsilon:.6g} per coordinate and release (local view), mse {self.mse():.5g}, "
-            f"mae {self.mae():.5g}>"
+            f"<{self.name}: {self.num_levels} levels, theta {self.theta:.6g}, certified "
+            f"{self.statement.brief}, mse {self.mse():.5g}, mae {self.mae():.5g}>"
         )
 
     @cached_property
@@ -188,6 +186,10 @@ class PbmMechanism(Mechanism, kind="pbm"):
     def codes(self) -> NDArray[np.int64]:
         """(m,) the codes, which are the indices themselves."""
         return self.codebook.codes
+
+    @property
+    def max_code(self) -> int:
+        return self.codebook.max_code
 
     @property
     def bits_per_coordinate(self) -> float:

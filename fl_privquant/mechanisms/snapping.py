@@ -127,15 +127,12 @@ class SnappingMechanism(Mechanism, kind="snapping"):
         if self.bound < 1.0:
             raise CertificationError(f"{self.name}: a bound of {self.bound:g} does not hold the inputs")
         if not self.epsilon <= self.claimed_epsilon:
-            raise CertificationError(
-                f"{self.name}: certified epsilon {self.epsilon:.17g} (coordinate release, local view) is "
-                f"above the claimed {self.claimed_epsilon:.17g}"
-            )
+            raise CertificationError(f"{self.name}: {self.statement.above(self.claimed_epsilon)}")
 
     def __repr__(self) -> str:
         return (
-            f"<{self.name}: {self.num_levels} levels, certified epsilon {self.epsilon:.6g} per {self.unit} "
-            f"(local view), mse {self.mse():.5g}, mae {self.mae():.5g}, bias up to {self.max_bias:.2g}>"
+            f"<{self.name}: {self.num_levels} levels, certified {self.statement.brief}, "
+            f"mse {self.mse():.5g}, mae {self.mae():.5g}, bias up to {self.max_bias:.2g}>"
         )
 
     @property
@@ -176,6 +173,10 @@ class SnappingMechanism(Mechanism, kind="snapping"):
     def codes(self) -> NDArray[np.int64]:
         """(num_levels,) the integers 0, 1, ...: indices are codes."""
         return self.codebook.codes
+
+    @property
+    def max_code(self) -> int:
+        return self.codebook.max_code
 
     @property
     def bits_per_coordinate(self) -> float:

@@ -92,6 +92,10 @@ class StochasticMechanism(Mechanism, kind="stochastic"):
         return self.codebook.codes
 
     @property
+    def max_code(self) -> int:
+        return self.levels - 1
+
+    @property
     def bits_per_coordinate(self) -> float:
         return float((self.levels - 1).bit_length())
 

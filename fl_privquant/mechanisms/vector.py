@@ -139,17 +139,10 @@ class VectorMechanism(Mechanism):
         if self.private:
             checked_epsilon(self.claimed_epsilon)
         if not self.epsilon <= self.claimed_epsilon:
-            raise CertificationError(
-                f"{self.name}: certified epsilon {self.epsilon:.9g} (one client round, local view) is above "
-                f"the claimed {self.claimed_epsilon:.9g}"
-            )
+            raise CertificationError(f"{self.name}: {self.statement.above(self.claimed_epsilon)}")
 
     def __repr__(self) -> str:
-        loss = (
-            "not private"
-            if not self.private
-            else f"certified epsilon {self.epsilon:.6g} per {self.unit} (local view)"
-        )
+        loss = "not private" if not self.private else f"certified {self.statement.brief}"
         return (
             f"<{self.name}: {self.dimension} coordinates in the {self.norm} ball, draws: {self.repeats}, "
             f"{self.message_size * self.message_bits} bits, {loss}, mse {self.mse():.5g} a coordinate>"

@@ -57,7 +57,7 @@ class PrivateVqsgdSpec(PrivateVectorSpec):
 
 
 class VqsgdMechanism(AxisMechanism, kind="vqsgd"):
-    """A corner of the cross-polytope, for updates of norm at most clip; see :class:`VectorMechanism`."""
+    """A corner of the cross-polytope, for updates of norm at most clip; see :class:`AxisMechanism`."""
 
     norm: ClassVar[str] = "l2"
     private: ClassVar[bool] = False
@@ -76,7 +76,7 @@ class VqsgdMechanism(AxisMechanism, kind="vqsgd"):
 
 
 class PrivateVqsgdMechanism(VqsgdMechanism, kind="vqsgd_private"):
-    """The same corner through randomized response; see :class:`VectorMechanism`."""
+    """The same corner through randomized response; see :class:`AxisMechanism`."""
 
     private: ClassVar[bool] = True
 

@@ -16,6 +16,7 @@ from fl_privquant.privacy.accountant import (
 )
 from fl_privquant.privacy.attack import EmpiricalBound, empirical_bound
 from fl_privquant.privacy.events import Sampling, UpdateRelease, releases_of
+from fl_privquant.privacy.federation import FederationLedger
 from fl_privquant.privacy.ledger import Budget
 from fl_privquant.privacy.norm import Norms
 from fl_privquant.privacy.planner import Plan, Wish, plan
@@ -27,6 +28,7 @@ __all__ = [
     "Accountant",
     "Budget",
     "EmpiricalBound",
+    "FederationLedger",
     "Norms",
     "Plan",
     "PrivacyStatement",

@@ -1,8 +1,9 @@
 """The accountant: what a client has spent, as a statement with its unit, view, method and assumptions.
 
-For each release there are up to four ways to count it: by coordinates or by the norm of the whole update,
-seen locally or in the sum. Each way that applies to all releases gives a valid total, and so does the local
-view for whoever sees less than that; the smallest is stated, with its name.
+For each release there are several ways to count it: by coordinates (the law of the loss), by a theorem of
+its own (a Rényi bound for sums), or by the norm of the whole update; seen locally or in the sum. Where a way
+does not apply to a release, that one is counted by coordinates. Each way gives a valid total, and so does the
+local view for whoever sees less than that; the smallest is stated, with its name.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import product
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.lattice import coarse_count
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
@@ -26,10 +28,11 @@ from fl_privquant.privacy.blanket import blanket_loss
 from fl_privquant.privacy.compose import Bound, Moments, Part, composed_epsilon, total_loss
 from fl_privquant.privacy.dominating import dominating_loss
 from fl_privquant.privacy.events import ALL_CLIENTS, UpdateRelease
+from fl_privquant.privacy.ledger import Budget
 from fl_privquant.privacy.loss import PrivacyLoss
 from fl_privquant.privacy.noise import noise_loss
-from fl_privquant.privacy.norm import NO_NORMS, norm_loss
-from fl_privquant.privacy.pbm import pbm_loss
+from fl_privquant.privacy.norm import NO_NORMS, norm_losses
+from fl_privquant.privacy.pbm import pbm_loss, theorem_losses
 from fl_privquant.privacy.response import gaussian_loss, laplace_loss, response_loss
 from fl_privquant.privacy.statement import LOCAL, PrivacyStatement, Unit
 
@@ -46,12 +49,20 @@ _REALS = "exact real numbers: floats leak"
 _NORMS = "updates clipped to the stated norm"
 
 
+class _By(Enum):
+    """By what a release is counted."""
+
+    COORDINATES = auto()
+    THEOREM = auto()
+    NORM = auto()
+
+
 @dataclass(frozen=True)
 class _Way:
-    """How releases are counted: in the sum, or locally; by the norm of an update, or by its coordinates."""
+    """How releases are counted: in the sum, or locally; and by what."""
 
     in_sum: bool
-    by_norm: bool
+    by: _By
 
 
 class Accountant:
@@ -96,6 +107,27 @@ class Accountant:
         """Number of releases: rounds in which the client took part."""
         return sum(count for _, count in self._counts.values())
 
+    def check(self, number: int, release: UpdateRelease, budgets: Iterable[Budget]) -> None:
+        """Raise BudgetExhaustedError, with what was spent, if one more release would exceed a budget.
+
+        Cheap while there is room: only what quick bounds do not settle is counted in full.
+        """
+        after = self.copy()
+        after.add(release)
+        for budget in budgets:
+            if budget.unlimited or after.statement(budget.delta, refine=False).epsilon <= budget.epsilon:
+                continue
+            would = after.statement(budget.delta)
+            if would.epsilon <= budget.epsilon:
+                continue
+            allowed = dataclasses.replace(would, epsilon=budget.epsilon, delta=budget.delta)
+            spent = self.statement(budget.delta)
+            raise BudgetExhaustedError(
+                f"round {number}: one more release makes {would.figures} [{would.method}], above the budget "
+                f"of {allowed.figures}. Spent: {spent}",
+                spent,
+            )
+
     def statement(self, delta: float, unit: Unit = Unit.TOTAL, refine: bool = True) -> PrivacyStatement:
         """What all releases together cost the client at ``delta``; without ``refine`` by quick bounds."""
         releases = list(self._counts.values())
@@ -113,11 +145,8 @@ class Accountant:
 
 def coordinate_statement(mechanism: Mechanism) -> PrivacyStatement:
     """What one release of one coordinate costs in the local view: certified when the mechanism was made."""
-    unit = Unit.COORDINATE if mechanism.unit == Unit.COORDINATE.value else Unit.ROUND
     assumptions = (_SECURE, _REALS) if isinstance(mechanism, FloatMechanism) else (_SECURE,)
-    return PrivacyStatement(
-        mechanism.epsilon, mechanism.delta, unit, "local", method="exact", assumptions=assumptions
-    )
+    return dataclasses.replace(mechanism.statement, assumptions=assumptions)
 
 
 def round_statement(release: UpdateRelease, delta: float) -> PrivacyStatement:
@@ -176,11 +205,10 @@ def _smallest(
     """The smallest of the totals, over the ways to count, and what it assumes."""
     ways: list[tuple[float, _Way, list[Part], list[str]]] = []
     sums = [False] if all(release.view.is_local for release, _ in releases) else [False, True]
-    norms = [False] if all(release.norms == NO_NORMS for release, _ in releases) else [False, True]
-    for in_sum, by_norm in product(sums, norms):
-        way = _Way(in_sum, by_norm)
-        counted = [_parts(release, count, way) for release, count in releases]
-        if by_norm and not any(normed for _, _, normed in counted):
+    for in_sum, by in product(sums, _By):
+        way = _Way(in_sum, by)
+        counted = [_parts(release, count, way, delta) for release, count in releases]
+        if by is not _By.COORDINATES and not any(applies for _, _, applies in counted):
             continue
         parts = _merged(part for each, _, _ in counted for part in each)
         names = sorted({name for _, name, _ in counted if name})
@@ -214,37 +242,60 @@ def _method(bound: Bound, names: list[str]) -> str:
     return "".join(names) + ("pld" if sampled and bound.method == "exact" else bound.method)
 
 
-def _parts(release: UpdateRelease, count: int, way: _Way) -> tuple[list[Part], str, bool]:
-    """What is composed for a release, what its bound is called, and whether it is by the norm."""
+def _parts(release: UpdateRelease, count: int, way: _Way, delta: float) -> tuple[list[Part], str, bool]:
+    """What is composed for a release, what its bound is called, and whether the way applies to it."""
     in_sum = way.in_sum and not release.view.is_local
     honest = coarse_count(release.view.num_honest or 1) if in_sum else 1
-    by_norm = False
-    parts: list[Part] | None = None
-    if way.by_norm:
-        bound = norm_loss(release.mechanism, release.norms, release.dimension, honest)
-        if bound is not None:
-            parts, name, by_norm = [Part(bound[0], 1)], f"{bound[1]}+", True
-    if parts is None:
+    found: list[tuple[Part, str]] = []
+    if way.by is _By.NORM and release.norms != NO_NORMS:
+        found = [(Part(loss, 1), name) for loss, name in _cached_norm_losses(release, honest)]
+    elif way.by is _By.THEOREM and in_sum:
+        units = release.mechanism.releases(release.dimension)
+        found = [(Part(loss, units), name) for loss, name in _cached_theorem_losses(release, honest)]
+    applies = bool(found)
+    if applies:
+        part, name = min(found, key=lambda each: _rough(each[0], count, delta))
+        name = f"{name}+"
+    else:
         unit, name = _cached_loss(release, honest)
-        parts = [Part(unit, release.mechanism.releases(release.dimension))]
-    loss = parts[0].loss
+        part = Part(unit, release.mechanism.releases(release.dimension))
+    loss = part.loss
     if in_sum and release.sampling.amplifies and isinstance(loss, PrivacyLoss) and loss.infinity < 1.0:
-        parts = [Part(total_loss(parts).amplified(release.sampling.rate), 1)]
+        part = Part(total_loss([part]).amplified(release.sampling.rate), 1)
         name = f"{_SAMPLED}{name}"
-    return [Part(part.loss, part.count * count) for part in parts], name, by_norm
+    return [Part(part.loss, part.count * count)], name, applies
 
 
-_losses: OrderedDict[tuple[str, int], tuple[PrivacyLoss, str]] = OrderedDict()
+def _rough(part: Part, count: int, delta: float) -> float:
+    return composed_epsilon([Part(part.loss, part.count * count)], delta, refine=False).epsilon
 
 
-def _cached_loss(release: UpdateRelease, honest: int) -> tuple[Moments, str]:
-    key = (release.fingerprint, honest)
+_Losses = list[tuple[Moments, str]]
+_losses: OrderedDict[tuple[object, ...], _Losses] = OrderedDict()
+
+
+def _cached(key: tuple[object, ...], losses: Callable[[], _Losses]) -> _Losses:
     if key not in _losses:
-        _losses[key] = unit_loss(release.mechanism, honest)
+        _losses[key] = losses()
         if len(_losses) > _CACHED:
             _losses.popitem(last=False)
     _losses.move_to_end(key)
     return _losses[key]
+
+
+def _cached_loss(release: UpdateRelease, honest: int) -> tuple[Moments, str]:
+    key = ("unit", release.fingerprint, honest)
+    return _cached(key, lambda: [unit_loss(release.mechanism, honest)])[0]
+
+
+def _cached_theorem_losses(release: UpdateRelease, honest: int) -> _Losses:
+    key = ("theorem", release.fingerprint, honest)
+    return _cached(key, lambda: theorem_losses(release.mechanism, honest))
+
+
+def _cached_norm_losses(release: UpdateRelease, honest: int) -> _Losses:
+    key = ("norm", release.fingerprint, honest, release.dimension, release.norms)
+    return _cached(key, lambda: norm_losses(release.mechanism, release.norms, release.dimension, honest))
 
 
 def _assumptions(releases: list[tuple[UpdateRelease, int]], way: _Way) -> tuple[str, ...]:
@@ -254,7 +305,7 @@ def _assumptions(releases: list[tuple[UpdateRelease, int]], way: _Way) -> tuple[
         assumed += [_SUM_ONLY, _HONEST]
         if any(release.sampling.amplifies for release in each):
             assumed.append(_HIDDEN)
-    if way.by_norm:
+    if way.by is _By.NORM:
         assumed.append(_NORMS)
     if any(isinstance(release.mechanism, FloatMechanism) for release in each):
         assumed.append(_REALS)

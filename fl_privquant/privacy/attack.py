@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.statement import Unit
+from fl_privquant.privacy.statement import PrivacyStatement, Unit
 from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["EmpiricalBound", "empirical_bound"]
@@ -57,11 +57,13 @@ class EmpiricalBound:
 
     def __str__(self) -> str:
         verdict = "REFUTED" if self.refuted else "not refuted"
+        found = PrivacyStatement.at_least(self.lower, Unit.COORDINATE)
+        claimed = PrivacyStatement(self.claimed_epsilon, self.claimed_delta, Unit.COORDINATE)
         return (
-            f"{Unit.COORDINATE}, local view: ε >= {self.lower:.4f} at confidence {self.confidence:g}, by "
-            f"telling inputs {self.inputs[0]:g} and {self.inputs[1]:g} apart by {self.outputs} in "
+            f"{found} at confidence {self.confidence:g}, by telling inputs {self.inputs[0]:g} "
+            f"and {self.inputs[1]:g} apart by {self.outputs} in "
             f"{self.num_draws} draws each; "
-            f"claimed ε = {self.claimed_epsilon:.4g}, δ = {self.claimed_delta:.4g}: {verdict}"
+            f"claimed {claimed.figures}: {verdict}"
         )
 
 

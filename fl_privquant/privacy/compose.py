@@ -24,8 +24,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +42,7 @@ __all__ = [
     "composed_epsilon",
     "pld_epsilon",
     "pure_epsilon",
+    "quick_epsilon",
     "renyi_epsilon",
     "total_loss",
 ]
@@ -97,7 +100,10 @@ class Bound:
 
 
 def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -> Bound:
-    """The smallest of the valid bounds on epsilon at ``delta``, with its name; without ``refine`` not by pld.
+    """The smallest of the valid bounds on epsilon at ``delta``, with its name.
+
+    Without ``refine`` only by bounds that take some microseconds once they have been asked for; they are a
+    few per cent larger.
 
     >>> response = PrivacyLoss(np.array([-1.0, 1.0]), np.array([0.26894142, 0.73105858]))
     >>> composed_epsilon([Part(response, 100)], 0.0)
@@ -114,12 +120,15 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
     if len(parts) == 1 and parts[0].count == 1 and isinstance(parts[0].loss, PrivacyLoss):
         return Bound(_single_epsilon(parts[0].loss, delta), "exact")
     bounds = [Bound(pure_epsilon(parts), "pure")]
-    if delta > 0.0:
+    if delta > 0.0 and not refine:
+        bounds.append(Bound(quick_epsilon(parts, delta), "rdp"))
+    elif delta > 0.0:
         renyi, rate = renyi_epsilon(parts, delta)
         bounds.append(Bound(renyi, "rdp"))
-        if refine and renyi < math.inf and _worth_a_grid(parts, renyi):
+        if renyi < math.inf and _worth_a_grid(parts, renyi):
             bounds.append(Bound(pld_epsilon(parts, delta, rate), "pld"))
-    return min(bounds, key=lambda bound: bound.epsilon)
+    # Next to the sum of losses itself a delta buys nothing: then the statement without one is worth more.
+    return min(bounds, key=lambda bound: bound.epsilon * (1.0 - 1e-6 * (bound.method == "pure")))
 
 
 def _worth_a_grid(parts: Sequence[Part], renyi: float) -> bool:
@@ -134,9 +143,12 @@ def _worth_a_grid(parts: Sequence[Part], renyi: float) -> bool:
 
 
 def pure_epsilon(parts: Sequence[Part]) -> float:
-    """The sum of the largest losses, rounded up."""
-    terms = [part.count * part.loss.max_loss for part in parts]
-    return math.fsum(terms) if len(terms) == 1 else math.fsum(terms) * (1.0 + 4.0 * _UNIT)
+    """The sum of the largest losses: exact arithmetic, rounded up at the end."""
+    if any(math.isinf(part.loss.max_loss) for part in parts):
+        return math.inf
+    exact = sum((Fraction(part.loss.max_loss) * part.count for part in parts), Fraction(0))
+    total = float(exact)
+    return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
 
 
 def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:
@@ -152,6 +164,31 @@ def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:
 
     found = _minimise(bound)
     return max(bound(found), 0.0), math.exp(found)
+
+
+def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
+    """The Rényi bound at the best of fixed rates, whose moments are kept with each loss: for every round."""
+    left = delta - math.fsum(part.count * part.loss.infinity for part in parts)
+    if left <= 0.0:
+        return math.inf
+    total = np.zeros(_RATES.size)
+    for part in parts:
+        total += part.count * _moments(part.loss)
+    # Sums of some parts, each with its own rounding upwards: a hair more covers that of the sum.
+    total += 1e-13 * np.abs(total)
+    bounds = (total - math.log(left) - np.log1p(_RATES)) / _RATES - np.log1p(1.0 / _RATES)
+    return max(float(np.nanmin(bounds)), 0.0)
+
+
+_RATES = np.geomspace(1e-5, 1e5, 161)
+_kept_moments: WeakKeyDictionary[Moments, Floats] = WeakKeyDictionary()
+
+
+def _moments(loss: Moments) -> Floats:
+    """The log moments of a loss at the fixed rates, computed once."""
+    if loss not in _kept_moments:
+        _kept_moments[loss] = np.array([loss.log_moment(float(rate)) for rate in _RATES])
+    return _kept_moments[loss]
 
 
 def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:

@@ -8,11 +8,11 @@ from functools import cached_property
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.ledger import Ledger, fingerprint
+from fl_privquant.privacy.ledger import Ledger, Release, fingerprint
 from fl_privquant.privacy.norm import NO_NORMS, Norms
 from fl_privquant.privacy.statement import LOCAL, View
 
-__all__ = ["ALL_CLIENTS", "Sampling", "UpdateRelease", "releases_of"]
+__all__ = ["ALL_CLIENTS", "Sampling", "UpdateRelease", "release_event", "releases_of"]
 
 _KINDS = ("none", "poisson", "fixed-size")
 
@@ -96,6 +96,11 @@ class UpdateRelease:
         return (self.fingerprint, self.dimension, self.view, self.sampling, self.norms)
 
 
+def release_event(release: Release, mechanism: Mechanism, view: View = LOCAL) -> UpdateRelease:
+    """A ledger's release as an event that an accountant can count exactly."""
+    return UpdateRelease(mechanism, release.dimension, view, norms=Norms(l2=release.l2))
+
+
 def releases_of(
     ledger: Ledger, mechanisms: Mapping[str, Mechanism | bytes], view: View = LOCAL
 ) -> list[UpdateRelease]:
@@ -110,16 +115,12 @@ def releases_of(
     view
         What the adversary saw of all of them.
     """
-    known: dict[str, Mechanism] = {}
     found: list[UpdateRelease] = []
-    for release in ledger.releases:
-        name = release.mechanism
-        if name not in known:
-            if name not in mechanisms:
-                raise InvalidSpecError(
-                    f"ledger: round {release.round} used mechanism {name!r}, which is not among those given"
-                )
-            given = mechanisms[name]
-            known[name] = Mechanism.from_bytes(given) if isinstance(given, bytes) else given
-        found.append(UpdateRelease(known[name], release.dimension, view))
+    for kind, count in ledger.counts:
+        name = kind.mechanism
+        if name not in mechanisms:
+            raise InvalidSpecError(f"ledger: a release by mechanism {name!r}, which is not among those given")
+        given = mechanisms[name]
+        mechanism = Mechanism.from_bytes(given) if isinstance(given, bytes) else given
+        found += [release_event(kind, mechanism.for_dimension(kind.dimension), view)] * count
     return found

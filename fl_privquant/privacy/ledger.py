@@ -1,9 +1,7 @@
-"""What was released, apart from how it is counted: events, their ledger, and pure composition.
+"""What was released, apart from how it is counted: releases, and the ledger that keeps them.
 
-An event keeps what an accountant needs to count again, and better: which mechanism (by fingerprint),
-its certified loss for one coordinate (or whatever its unit is), how many of them, and the round. Here
-they are counted by basic composition, which is exact arithmetic on upper bounds: the losses of all
-coordinates of all releases are added up, and so are the deltas.
+A release keeps what an accountant needs to count it: which mechanism (by fingerprint), how many coordinates,
+which norm, and the round. Its certified loss goes with it for whoever reads a ledger by eye.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
-from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
+from fl_privquant.errors import InvalidSpecError
 
 __all__ = ["Budget", "Ledger", "Release", "fingerprint"]
 
@@ -41,9 +38,8 @@ class Release:
         Number of coordinates.
     count
         How many units the update is; by default one for each coordinate.
-
-    >>> Release(round=1, mechanism="", epsilon=0.5, delta=0.0, dimension=1000).total_epsilon
-    500.0
+    l2
+        L2 norm that the update was clipped to, in units of the coordinate clip; None for any.
     """
 
     round: int
@@ -52,61 +48,77 @@ class Release:
     delta: float
     dimension: int
     count: int = -1
+    l2: float | None = None
 
     def __post_init__(self) -> None:
         if self.count < 0:
             object.__setattr__(self, "count", self.dimension)
 
     @property
+    def kind(self) -> Release:
+        """The release without its round: those of one kind cost the same."""
+        return replace(self, round=0)
+
+    @property
     def text(self) -> str:
-        """All but the round, in one line, without loss."""
+        """All but the round, in one line, without loss.
+
+        >>> Release(3, "ab", 0.5, 0.0, 10, l2=2.0).text
+        'ab 0x1.0000000000000p-1 0x0.0p+0 10 10 0x1.0000000000000p+1'
+        """
         losses = f"{float(self.epsilon).hex()} {float(self.delta).hex()}"
-        return f"{self.mechanism} {losses} {self.dimension} {self.count}"
+        norm = "" if self.l2 is None else f" {float(self.l2).hex()}"
+        return f"{self.mechanism} {losses} {self.dimension} {self.count}{norm}"
 
-    @property
-    def total_epsilon(self) -> float:
-        """Loss of the whole update, one round, local view, by basic composition; rounded up."""
-        return _total([(self.epsilon, self.count)])
-
-    @property
-    def total_delta(self) -> float:
-        """The delta that goes with :attr:`total_epsilon`."""
-        return _total([(self.delta, self.count)])
+    @classmethod
+    def from_text(cls, text: str, number: int = 0) -> Release:
+        """The release that :attr:`text` describes, in round ``number``."""
+        mechanism, epsilon, delta, dimension, count, *norm = text.split(" ")
+        if len(norm) > 1:
+            raise ValueError(f"{text!r} is no release")
+        return cls(
+            number,
+            mechanism,
+            float.fromhex(epsilon),
+            float.fromhex(delta),
+            int(dimension),
+            int(count),
+            float.fromhex(norm[0]) if norm else None,
+        )
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent at most, over all releases."""
+    """What a client may spend at most over all releases: their total epsilon at this delta.
+
+    With delta 0 losses add up without an allowance (pure differential privacy); at 1e-5, say, the same
+    epsilon lasts for many more releases.
+    """
 
     epsilon: float
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.epsilon >= 0.0 and 0.0 <= self.delta <= 1.0):
+        if not (self.epsilon >= 0.0 and 0.0 <= self.delta < 1.0):
             raise InvalidSpecError(
-                f"budget: epsilon {self.epsilon}, delta {self.delta}; expected epsilon >= 0, delta in [0, 1]"
+                f"budget: epsilon {self.epsilon}, delta {self.delta}; expected epsilon >= 0, delta in [0, 1)"
             )
 
     @property
     def unlimited(self) -> bool:
         """Whether anything may be spent."""
-        return math.isinf(self.epsilon) and self.delta >= 1.0
+        return math.isinf(self.epsilon)
 
 
 class Ledger:
     """Every release so far.
 
-    Releases that differ in their round only are kept together, so that checking a budget takes no
-    longer after a thousand rounds than after one.
+    Releases that differ in their round only are kept together, so that counting takes no longer after a
+    thousand rounds than after one.
 
-    >>> ledger = Ledger([Release(1, "", 0.5, 0.0, 10), Release(2, "", 0.25, 0.0, 10)])
-    >>> ledger.epsilon, ledger.delta, len(ledger)
-    (7.5, 0.0, 2)
-    >>> ledger.check(Release(3, "", 0.5, 0.0, 10), Budget(epsilon=10.0))
-    Traceback (most recent call last):
-    ...
-    fl_privquant.errors.BudgetExhaustedError: round 3 would spend epsilon 5, delta 0: with 7.5, 0 spent in \
-2 releases this exceeds the budget of 10, 0 (local view, whole updates, basic composition)
+    >>> ledger = Ledger([Release(1, "ab", 0.5, 0.0, 10), Release(2, "ab", 0.5, 0.0, 10)])
+    >>> len(ledger), [(kind.mechanism, count) for kind, count in ledger.counts]
+    (2, [('ab', 2)])
     """
 
     def __init__(self, releases: Iterable[Release] = ()) -> None:
@@ -123,35 +135,13 @@ class Ledger:
         return [replace(kind, round=number) for kind, rounds in self._rounds.items() for number in rounds]
 
     @property
-    def epsilon(self) -> float:
-        """Loss of all releases together, by basic composition; rounded up."""
-        return _total((kind.epsilon, kind.count * len(rounds)) for kind, rounds in self._rounds.items())
-
-    @property
-    def delta(self) -> float:
-        """The delta that goes with :attr:`epsilon`."""
-        return _total((kind.delta, kind.count * len(rounds)) for kind, rounds in self._rounds.items())
+    def counts(self) -> list[tuple[Release, int]]:
+        """Each kind of release, and how many there are."""
+        return [(kind, len(rounds)) for kind, rounds in self._rounds.items()]
 
     def add(self, release: Release) -> None:
         """Record a release."""
-        self._rounds.setdefault(replace(release, round=0), array("q")).append(release.round)
-
-    def check(self, release: Release, budget: Budget) -> None:
-        """Raise BudgetExhaustedError if one more release would exceed the budget."""
-        if budget.unlimited:
-            return
-        counts = [(kind, kind.count * len(rounds)) for kind, rounds in self._rounds.items()]
-        counts.append((release, release.count))
-        epsilon = _total((kind.epsilon, count) for kind, count in counts)
-        delta = _total((kind.delta, count) for kind, count in counts)
-        if epsilon <= budget.epsilon and delta <= budget.delta:
-            return
-        raise BudgetExhaustedError(
-            f"round {release.round} would spend epsilon {release.total_epsilon:g}, delta "
-            f"{release.total_delta:g}: "
-            f"with {self.epsilon:g}, {self.delta:g} spent in {len(self)} releases this exceeds the budget "
-            f"of {budget.epsilon:g}, {budget.delta:g} (local view, whole updates, basic composition)"
-        )
+        self._rounds.setdefault(release.kind, array("q")).append(release.round)
 
     def to_dict(self) -> dict[str, str]:
         """The ledger as texts, for JSON and records: what kind of release, and in which rounds.
@@ -165,22 +155,6 @@ class Ledger:
     def from_dict(cls, content: Mapping[str, str]) -> Ledger:
         """The ledger that :meth:`to_dict` wrote."""
         ledger = cls()
-        for key, rounds in content.items():
-            mechanism, epsilon, delta, dimension, count = key.split(" ")
-            kind = Release(
-                0, mechanism, float.fromhex(epsilon), float.fromhex(delta), int(dimension), int(count)
-            )
-            ledger._rounds[kind] = array("q", map(int, rounds.split()))
+        for text, rounds in content.items():
+            ledger._rounds[Release.from_text(text)] = array("q", map(int, rounds.split()))
         return ledger
-
-
-def _total(losses: Iterable[tuple[float, int]]) -> float:
-    """The sum of loss times count, never below the exact one."""
-    counts: dict[float, int] = {}
-    for loss, count in losses:
-        counts[loss] = counts.get(loss, 0) + count
-    if counts.pop(math.inf, 0):
-        return math.inf
-    exact = sum((Fraction(loss) * count for loss, count in counts.items()), Fraction(0))
-    total = float(exact)
-    return total if Fraction(total) >= exact else math.nextafter(total, math.inf)

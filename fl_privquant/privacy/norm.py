@@ -47,7 +47,7 @@ from fl_privquant.renyi import INPUT_ROUNDING, renyi_of_update
 from fl_privquant.sampling.discrete import DiscreteGaussian, Skellam
 from fl_privquant.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
 
-__all__ = ["NO_NORMS", "NormBound", "Norms", "norm_loss", "register_norm_bound"]
+__all__ = ["NO_NORMS", "NormBound", "Norms", "norm_loss", "norm_losses", "register_norm_bound"]
 
 Floats = NDArray[np.float64]
 
@@ -91,21 +91,29 @@ _BOUNDERS: list[Bounder] = []
 def register_norm_bound(bounder: Bounder) -> Bounder:
     """Add a bound: a function of mechanism, norms, dimension and honest clients; it gives a loss and a name.
 
-    It gives None where it does not apply. The loss is that of one whole update.
+    It gives None where it does not apply. The loss is that of one whole update: a :class:`PrivacyLoss`, or
+    anything with :class:`Moments`, such as a :class:`NormBound` around a Rényi divergence. It must hold for
+    any two updates within the norms, each coordinate clipped to [-1, 1], and for a sum with ``honest`` - 1
+    other clients whose inputs are the worst; ``honest`` is 1 in the local view. The accountant counts by
+    every bound that applies, keeps what they give, and states the smallest total with the bound's name.
     """
     _BOUNDERS.append(bounder)
     return bounder
 
 
+def norm_losses(
+    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
+) -> list[tuple[Moments, str]]:
+    """The losses of one whole update of bounded norm by all bounds that apply, and their names."""
+    found = [bounder(mechanism, norms, dimension, num_honest) for bounder in _BOUNDERS]
+    return [each for each in found if each is not None]
+
+
 def norm_loss(
     mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
 ) -> tuple[Moments, str] | None:
-    """The loss of one whole update of bounded norm and the name of the bound; None if no bound applies."""
-    for bounder in _BOUNDERS:
-        found = bounder(mechanism, norms, dimension, num_honest)
-        if found is not None:
-            return found
-    return None
+    """The first of :func:`norm_losses`; None if no bound applies."""
+    return next(iter(norm_losses(mechanism, norms, dimension, num_honest)), None)
 
 
 @register_norm_bound

@@ -16,12 +16,14 @@ import numpy as np
 from scipy.stats import binom
 
 from fl_privquant.lattice import LatticeLaw
+from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.privacy.blanket import BlanketDraws, covered_loss
+from fl_privquant.privacy.compose import Moments
 from fl_privquant.privacy.loss import ROUNDING, PrivacyLoss
 from fl_privquant.table import TOTAL_WEIGHT
 
-__all__ = ["pbm_loss"]
+__all__ = ["pbm_loss", "theorem_losses"]
 
 # Accuracy of scipy's binomial probabilities.
 _BINOMIAL = 1e-11
@@ -45,3 +47,8 @@ def pbm_loss(mechanism: PbmMechanism, num_honest: int = 1) -> PrivacyLoss:
     coin = LatticeLaw(0, np.array([0.5, 0.5]))
     draws = BlanketDraws(coin, (num_honest - 1) * mechanism.trials, 2.0 * rare)
     return covered_loss(rows, codes, draws, local, _BINOMIAL)
+
+
+def theorem_losses(mechanism: Mechanism, num_honest: int) -> list[tuple[Moments, str]]:
+    """The losses of one unit in a sum by theorems of the mechanism's own, with their names."""
+    return []

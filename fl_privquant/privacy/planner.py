@@ -135,13 +135,18 @@ class PlannedDesign:
 class Advice:
     """What would meet a target that nothing meets; None where even that would not."""
 
-    epsilon: float
+    least: PrivacyStatement
     rounds: int | None
     num_clients: int | None
 
+    @property
+    def epsilon(self) -> float:
+        """The smallest target that a design meets."""
+        return self.least.epsilon
+
     def __str__(self) -> str:
-        least = f"least ε per coordinate {_LEAST_EPSILON:g}"
-        wishes = [f"ε of {self.epsilon:.4g} or more"]
+        least = f"the most private design that was tried has {_unit(_LEAST_EPSILON).brief}"
+        wishes = [f"a target of {self.least.brief} or more"]
         if self.rounds is not None:
             wishes.append(f"at most {self.rounds} round{'' if self.rounds == 1 else 's'}")
         if self.num_clients is not None:
@@ -275,7 +280,7 @@ class _Search:
         statement = wish.statement(mechanism, refine=False)
         if 1.0 / _FAR < statement.epsilon / wish.epsilon < _FAR:
             statement = wish.statement(mechanism)
-        self.reason = f"costs ε = {statement.epsilon:.4g} even at ε = {epsilon:.3g} per coordinate"
+        self.reason = f"costs {statement.brief} even with {mechanism.statement.brief}"
         clip = "coordinate"
         if statement.method.startswith(("l1", "l2")):
             clip = f"{statement.method[:2].upper()} and coordinate"
@@ -292,7 +297,7 @@ class _Search:
 def _advice(wish: Wish) -> Advice:
     """What would meet the target with the most private design on the grid."""
     mechanism = design(_SCOUT, epsilon=_RATIO**_LOWEST)
-    least = wish.statement(mechanism).epsilon
+    least = wish.statement(mechanism)
 
     def meets(changed: Wish) -> bool:
         return changed.statement(mechanism, refine=False).epsilon <= wish.epsilon
@@ -308,6 +313,10 @@ def _advice(wish: Wish) -> Advice:
             _MOST_CLIENTS,
         )
     return Advice(least, rounds, clients)
+
+
+def _unit(epsilon: float) -> PrivacyStatement:
+    return PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
 
 
 def _last(holds: Callable[[int], bool], most: int) -> int | None:

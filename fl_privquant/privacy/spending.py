@@ -1,9 +1,8 @@
 """The spending ledger of one client: append-only, kept in a file, and counted by the accountant.
 
-:class:`fl_privquant.privacy.ledger.Ledger` adds up certified losses; this one keeps the mechanisms themselves
-and the view of each release, so that the accountant can state what they come to together, and a budget means
-that. A release is written, and on the disk, before it may leave the client: after a crash in between
-the ledger counts too much, never too little.
+It keeps the mechanisms themselves and the view of each release, so that the accountant can state what they
+come to together, and a budget means that. A release is written, and on the disk, before it may leave the
+client: after a crash in between the ledger counts too much, never too little.
 
 The file has one JSON object a line: mechanisms by fingerprint, releases in order. Each line carries a hash of
 all lines before it, so that a line that was changed or taken out is found.
@@ -96,24 +95,15 @@ class SpendingLedger:
         """What was spent so far."""
         return self._accountant.statement(delta)
 
-    def check(self, number: int, release: UpdateRelease, budget: Budget) -> None:
-        """Raise BudgetExhaustedError if one more release would exceed the budget."""
-        after = self._accountant.copy()
-        after.add(release)
-        would = after.statement(budget.delta)
-        if would.epsilon <= budget.epsilon:
-            return
-        allowed = PrivacyStatement(budget.epsilon, budget.delta, would.unit, would.view)
-        raise BudgetExhaustedError(
-            f"round {number}: one more release makes {would.figures} [{would.method}], above the budget of "
-            f"{allowed.figures}. Spent: {self.statement(budget.delta)}"
-        )
-
-    def spend(self, number: int, release: UpdateRelease, budget: Budget | None = None) -> None:
-        """Record a release, if the budget allows it; only then may it leave the client."""
+    def check(self, number: int, release: UpdateRelease, *budgets: Budget) -> None:
+        """Raise BudgetExhaustedError if one more release would exceed a budget."""
         with self._locked():
-            if budget is not None:
-                self.check(number, release, budget)
+            self._accountant.check(number, release, budgets)
+
+    def spend(self, number: int, release: UpdateRelease, *budgets: Budget) -> None:
+        """Record a release, if all budgets allow it; only then may it leave the client."""
+        with self._locked():
+            self._accountant.check(number, release, budgets)
             contents: list[dict[str, Any]] = []
             if not self._entries:
                 contents.append({"version": _VERSION})
@@ -160,7 +150,13 @@ class SpendingLedger:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             text = file.read()
-            if text != self.to_text():
+            known = self.to_text()
+            if not text.startswith(known):
+                raise BudgetExhaustedError(
+                    f"ledger {self.path}: what was in it is gone; what was spent is not known, so nothing "
+                    "more may be"
+                )
+            if text != known:
                 self._reset()
                 self._load(text)
                 # A line that was cut short belongs to a release that never left: it is taken off.

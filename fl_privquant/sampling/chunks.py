@@ -8,9 +8,10 @@ do not depend on how the update was cut.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -18,18 +19,58 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["Chunk", "encode_in_chunks"]
+__all__ = ["Chunk", "LazyVector", "encode_in_chunks"]
 
 # Words of randomness in memory at a time, for each thread: 256 KB, which stays in a core's cache.
 _CHUNK = 1 << 15
 
-_Flat: TypeAlias = "NDArray[Any] | np.flatiter[NDArray[Any]]"
+_NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class LazyVector(ABC):
+    """A vector that is computed where it is read, part by part, so that it never lies in memory as a whole.
+
+    To all but :func:`encode_in_chunks` it is an array like any other, made when it is asked for.
+
+    Parameters
+    ----------
+    size
+        Number of coordinates.
+    dtype
+        Their type, float32 or float64.
+    """
+
+    def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
+        self.size = size
+        self.shape = (size,)
+        self.dtype = dtype
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """(stop - start,) a new array of these coordinates."""
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        whole = self.read(0, self.size)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+
+class _Given(LazyVector):
+    """The coordinates of an array, in C order; no copy of it is made."""
+
+    def __init__(self, inputs: NDArray[Any]) -> None:
+        super().__init__(inputs.size, inputs.dtype)
+        self.shape = inputs.shape
+        plain = inputs.ndim <= 1 or inputs.flags.c_contiguous
+        self._flat = inputs.reshape(-1) if plain else inputs.flat
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return np.asarray(self._flat[start:stop])
 
 
 class Chunk(NamedTuple):
     """A part of an update that is being encoded.
 
-    Parameters
+    Attributes
     ----------
     x
         (k,) inputs, float32 or float64.
@@ -86,74 +127,71 @@ def encode_in_chunks(
     InvalidUpdateError
         If an input is not a finite floating-point number; nothing is encoded then.
     """
-    inputs = np.asarray(x)
-    if inputs.dtype.kind != "f":
+    source = x if isinstance(x, LazyVector) else _Given(np.asarray(x))
+    if source.dtype.kind != "f":
         raise InvalidUpdateError(
-            f"update: {inputs.dtype} inputs, expected floating point; convert with astype(numpy.float32)"
+            f"update: {source.dtype} inputs, expected floating point; convert with astype(numpy.float32)"
         )
     if not (math.isfinite(clip) and clip > 0.0):
         raise InvalidSpecError(f"clip: {clip} is not a finite number above 0")
     if threads < 1:
         raise InvalidSpecError(f"threads: {threads} is below 1")
-    source = _flat(inputs)
+    size = source.size
     randomness = stream if stream is not None else RandomStream.secure()
-    first_word = randomness.reserve(words_per_input * inputs.size)
-    out = np.empty(inputs.shape, dtype=_float_type(inputs) if dtype is None else dtype)
+    first_word = randomness.reserve(words_per_input * size)
+    out = np.empty(source.shape, dtype=_float_type(source.dtype) if dtype is None else dtype)
     flat_out = out.reshape(-1)
 
     def encode_range(begin: int, end: int) -> int:
         """Number of inputs from ``begin`` to ``end`` that are not finite; their codes are written."""
         buffer = np.empty(min(_CHUNK, end - begin) if words_per_input else 0, dtype=np.uint64)
+        reader = randomness.reader(first_word + begin)
         not_finite = 0
         for start in range(begin, end, _CHUNK):
             stop = min(start + _CHUNK, end)
             words = buffer[: stop - start]
-            randomness.fill(words, first_word + start)
-            second_words = first_word + inputs.size + start
-            part = _readable(source[start:stop])
+            reader.read(words)
+            part = _readable(source.read(start, stop))
+            second_words = first_word + size + start
             not_finite += encode_chunk(
                 Chunk(part, float(clip), words, flat_out[start:stop], randomness, second_words)
             )
         return not_finite
 
-    chunks = -(-inputs.size // _CHUNK)
+    chunks = -(-size // _CHUNK)
     workers = min(threads, chunks)
     if workers <= 1:
-        not_finite = encode_range(0, inputs.size)
+        not_finite = encode_range(0, size)
     else:
-        bounds = [min(chunks * worker // workers * _CHUNK, inputs.size) for worker in range(workers + 1)]
+        bounds = [min(chunks * worker // workers * _CHUNK, size) for worker in range(workers + 1)]
         with ThreadPoolExecutor(workers) as pool:
             not_finite = sum(pool.map(encode_range, bounds[:-1], bounds[1:]))
     if not_finite:
         raise InvalidUpdateError(
-            f"update: {not_finite} of {inputs.size} inputs are not finite, the first at flat index "
-            f"{_first_not_finite(source, inputs.size)}; nothing was encoded, look for divergence upstream"
+            f"update: {not_finite} of {size} inputs are not finite, the first at flat index "
+            f"{_first_not_finite(source)}; nothing was encoded, look for divergence upstream"
         )
     return out
 
 
-def _flat(inputs: NDArray[Any]) -> _Flat:
-    """The inputs in C order, to be sliced; no copy of them is made."""
-    return inputs.reshape(-1) if inputs.ndim <= 1 or inputs.flags.c_contiguous else inputs.flat
-
-
-def _float_type(inputs: NDArray[Any]) -> type[np.float32] | type[np.float64]:
-    return np.float32 if inputs.dtype.itemsize <= 4 else np.float64
+def _float_type(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
+    return np.float32 if dtype.itemsize <= 4 else np.float64
 
 
 def _readable(chunk: NDArray[Any]) -> NDArray[Any]:
     """The chunk as the compiled kernels take it, copied only if it must be."""
-    # A long double beyond the range of a double becomes infinite, and is refused as such.
-    with np.errstate(over="ignore"):
-        native = np.require(chunk, _float_type(chunk), ["C", "A"])
+    if chunk.dtype not in _NATIVE or not (chunk.flags.c_contiguous and chunk.flags.aligned):
+        # A long double beyond the range of a double becomes infinite, and is refused as such.
+        with np.errstate(over="ignore"):
+            chunk = np.require(chunk, _float_type(chunk.dtype), ["C", "A"])
     # To numba, what may be written is another type: without this it would compile the kernel twice.
-    native.flags.writeable = False
-    return native
+    chunk.flags.writeable = False
+    return chunk
 
 
-def _first_not_finite(source: _Flat, size: int) -> int:
-    for start in range(0, size, _CHUNK):
-        bad = np.flatnonzero(~np.isfinite(_readable(source[start : start + _CHUNK])))
+def _first_not_finite(source: LazyVector) -> int:
+    for start in range(0, source.size, _CHUNK):
+        bad = np.flatnonzero(~np.isfinite(_readable(source.read(start, min(start + _CHUNK, source.size)))))
         if bad.size:
             return start + int(bad[0])
-    return size
+    return source.size

@@ -6,7 +6,7 @@ random word, one look-up and one comparison, in vector code: a few nanoseconds, 
 Rejection (Canonne, Kamath, Steinke 2020; :mod:`fl_privquant.sampling.rejection`) has no distance at
 all, but takes thousands of times as long and tells by its time what it drew; and it knows no Skellam
 noise. What its exactness would buy is bounded: N draws from the tables add at most
-(1 + e^epsilon) N :attr:`total_variation` to delta, less than 10^-12 for 10^17 draws at epsilon 2.
+(1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12 for 10^17 draws at epsilon 2.
 Where a table would be too large (sigma above 20 000, a Laplace scale above 3 700), Laplace and
 Gaussian noise are drawn by rejection; for Skellam noise, use a coarser lattice.
 
@@ -17,6 +17,7 @@ pieces it is drawn.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -56,8 +57,8 @@ _NEGLIGIBLE = 2.0**-70
 Floats = NDArray[np.float64]
 
 
-class _IntegerNoise:
-    """What the three noises share: drawing, and what the draws are worth."""
+class _IntegerNoise(ABC):
+    """What the three noises share: drawing from a table, and what the draws are worth."""
 
     parameter: ClassVar[str]
 
@@ -74,12 +75,12 @@ class _IntegerNoise:
     @property
     def total_variation(self) -> float:
         """Upper bound of the distance of one draw to the closed form; 0 where drawing is exact."""
-        return _tabulate(self).total_variation if self._tabulated else 0.0
+        return 0.0 if self._table is None else self._table.total_variation
 
     @property
     def largest(self) -> int | None:
         """The largest magnitude that can be drawn; None where there is no bound."""
-        return _tabulate(self).largest if self._tabulated else None
+        return None if self._table is None else self._table.largest
 
     def sample(self, shape: int | tuple[int, ...], stream: RandomStream) -> NDArray[np.int64]:
         """Independent draws (int64) of the given shape."""
@@ -89,33 +90,52 @@ class _IntegerNoise:
 
     def fill(self, out: NDArray[np.int64], stream: RandomStream, first_word: int) -> None:
         """Write draws into a vector, one for each reserved word from address ``first_word`` on."""
-        if self._tabulated:
-            _draw_from_table(_tabulate(self), out, stream, first_word)
-        else:
-            for i in range(out.size):
-                out[i] = self._draw(Continuation(stream, first_word + i))
+        _draw_from_table(_tabulate(self), out, stream, first_word)
 
     def units(self) -> list[int]:
         """Probability of each magnitude 0, 1, ... in units of 2^-127, exactly as it is drawn."""
-        if not self._tabulated:
+        table = self._table
+        if table is None:
             raise InvalidSpecError(f"{self.parameter}: too large to be drawn from a table")
-        table = _tabulate(self)
         return table.units()[: table.largest + 1]
 
     @property
+    def _table(self) -> NoiseTable | None:
+        """What draws come from; None where they need no table."""
+        return _tabulate(self)
+
+    @abstractmethod
+    def _ratios(self) -> Ratios:
+        """The law, as ratios of neighbouring probabilities."""
+
+
+class _NoiseWithoutBound(_IntegerNoise):
+    """Noise that is drawn by rejection where a table would be too large."""
+
+    def fill(self, out: NDArray[np.int64], stream: RandomStream, first_word: int) -> None:
+        """Write draws into a vector, one for each reserved word from address ``first_word`` on."""
+        if self._tabulated:
+            super().fill(out, stream, first_word)
+            return
+        for i in range(out.size):
+            out[i] = self._draw(Continuation(stream, first_word + i))
+
+    @property
+    def _table(self) -> NoiseTable | None:
+        return _tabulate(self) if self._tabulated else None
+
+    @property
+    @abstractmethod
     def _tabulated(self) -> bool:
         """Whether draws come from a table, or else from :meth:`_draw`."""
-        return True
 
-    def _ratios(self) -> Ratios:
-        raise NotImplementedError
-
+    @abstractmethod
     def _draw(self, source: Uniform) -> int:
-        raise NotImplementedError
+        """One draw by rejection, exact."""
 
 
 @dataclass(frozen=True)
-class DiscreteLaplace(_IntegerNoise):
+class DiscreteLaplace(_NoiseWithoutBound):
     """Integer noise k with probability proportional to exp(-|k| / scale).
 
     Guarantee: added to an integer of sensitivity D, the output is D / scale differentially private
@@ -160,7 +180,7 @@ class DiscreteLaplace(_IntegerNoise):
 
 
 @dataclass(frozen=True)
-class DiscreteGaussian(_IntegerNoise):
+class DiscreteGaussian(_NoiseWithoutBound):
     """Integer noise k with probability proportional to exp(-k^2 / (2 sigma^2)).
 
     Guarantee: added to an integer of sensitivity D, the output has D^2 / (2 sigma^2) zero-concentrated

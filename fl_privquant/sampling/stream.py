@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["RandomStream"]
+__all__ = ["RandomStream", "WordReader"]
 
 _KEY_BYTES = 32
 _BLOCK_BYTES = 16
@@ -116,23 +116,43 @@ class RandomStream:
     def fill(self, out: NDArray[np.uint64], first_word: int) -> None:
         """Write the words from address ``first_word`` on into ``out``; threads may do so at once.
 
-        Words are the keystream's bytes read as little-endian, on every machine. Nothing is
-        reserved here: the address should come from :meth:`reserve`.
+        Nothing is reserved here: the address should come from :meth:`reserve`.
         """
+        self.reader(first_word).read(out)
+
+    def reader(self, first_word: int) -> WordReader:
+        """A reader of the words from address ``first_word`` on; nothing is reserved, as for :meth:`fill`."""
+        return WordReader(self._algorithm, first_word)
+
+
+class WordReader:
+    """Words of a stream one after the other, for one thread.
+
+    To begin at an address costs as much as thousands of words: whoever reads on keeps its reader.
+    """
+
+    def __init__(self, algorithm: algorithms.AES, first_word: int) -> None:
+        if not 0 <= first_word <= _MAX_WORDS:
+            raise InvalidSpecError(f"first_word: {first_word} is outside the stream's 2^129 words")
+        self._left = _MAX_WORDS - first_word
+        # The counter after the last word would be the first one again; nobody gets there.
+        block, skipped_words = divmod(first_word % _MAX_WORDS, 2)
+        counter = modes.CTR(block.to_bytes(_BLOCK_BYTES, "big"))
+        self._encryptor = Cipher(algorithm, counter).encryptor()
+        self._encryptor.update(_ZEROS[: skipped_words * _WORD_BYTES])
+
+    def read(self, out: NDArray[np.uint64]) -> None:
+        """Write the next words into ``out``: the keystream's bytes as little-endian, on every machine."""
         if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous:
             raise InvalidSpecError(f"out: {out.ndim}-d {out.dtype}, expected a contiguous vector of uint64")
-        if not 0 <= first_word <= _MAX_WORDS - out.size:
-            raise InvalidSpecError(f"first_word: {first_word} is outside the stream's 2^129 words")
+        if out.size > self._left:
+            raise InvalidSpecError(f"out: {out.size} words, with {self._left} left of the stream's 2^129")
+        self._left -= out.size
         if out.size == 0:
             return
-        block, skipped_words = divmod(first_word, 2)
-        counter = modes.CTR(block.to_bytes(_BLOCK_BYTES, "big"))
-        # A cipher context is cheap beside a chunk of words, and is not thread safe.
-        encryptor = Cipher(self._algorithm, counter).encryptor()
-        encryptor.update(_ZEROS[: skipped_words * _WORD_BYTES])
         target = out.view(np.uint8).data
         for start in range(0, len(target), len(_ZEROS)):
             part = target[start : start + len(_ZEROS)]
-            encryptor.update_into(_ZEROS[: len(part)], part)
+            self._encryptor.update_into(_ZEROS[: len(part)], part)
         if sys.byteorder == "big":
             out.byteswap(inplace=True)

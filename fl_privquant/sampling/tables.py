@@ -18,7 +18,7 @@ _MAX_GRID = 1 << 20
 class Tables(NamedTuple):
     """The arrays of the kernel, in the order in which it reads them.
 
-    Parameters
+    Attributes
     ----------
     grid
         (G + 1,) for each cell of a uniform grid over [-1, 1], the first piece that it meets.

@@ -144,10 +144,19 @@ def _pack_blocks(blocks: Sequence[bytes]) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Message:
+class _Message(ABC):
     KIND: ClassVar[int]
 
     round_id: RoundId
+
+    @abstractmethod
+    def to_bytes(self) -> bytes:
+        """The message as it is sent."""
+
+    @classmethod
+    @abstractmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
+        """The message that was sent as these bytes; InvalidUpdateError if they are none of its kind."""
 
     def _prefix(self) -> bytes:
         return _PREFIX.pack(_MAGIC, _VERSION, self.KIND, self.round_id.session, self.round_id.number)
@@ -197,7 +206,7 @@ class Invitation(_Message):
 
 
 @dataclass(frozen=True)
-class ClientMessage(_Message, ABC):
+class ClientMessage(_Message):
     """What a client sends: with its id, and with its signature if clients have identities."""
 
     client_id: int
@@ -344,7 +353,7 @@ class ShareDelivery(_Message):
 
 @dataclass(frozen=True)
 class MaskedInput(ClientMessage):
-    """The client's codes with all its masks added, as a payload of :func:`pack_codes`."""
+    """The client's codes with all its masks added, packed (:func:`fl_privquant.codec.pack.pack_codes`)."""
 
     KIND = 6
 

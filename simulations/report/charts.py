@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.report.statistics import over_seeds, student_interval
 from simulations.report.study import GROUP, Study
 
 __all__ = [
-    *("FLOOR", "LEAST_ROOM", "UNIT", "Chart", "Curve", "Dimension"),
+    *("ASKED", "CERTIFIED", "FLOOR", "LEAST_ROOM", "Chart", "Curve", "Dimension"),
     *("charts_of", "dimensions_of", "extent", "place_of", "shown", "ticks_of"),
 ]
 
-UNIT = "per coordinate, one release, local view"
+CERTIFIED = PrivacyStatement.heading(Unit.COORDINATE, "local", "certified ε")
+ASKED = PrivacyStatement.heading(Unit.COORDINATE, "local", "ε asked")
 MEGABYTE = 1e6
 FLOOR = 1e-5
 LEAST_ROOM = 0.02
@@ -35,7 +37,9 @@ class Dimension:
 
     def text(self, value: Any) -> str:
         """A value, with what it is."""
-        return {"epsilon": f"ε asked {value:g}", "bits": f"{value:g} bits"}.get(self.key) or str(value)
+        if self.key == "epsilon":
+            return f"ε asked {PrivacyStatement(value, 0.0, Unit.COORDINATE).epsilon_cell}"
+        return f"{value:g} bits" if self.key == "bits" else str(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +85,7 @@ def dimensions_of(study: Study) -> tuple[Dimension, ...]:
     bits = sorted({value for values in swept if len(values) > 1 for value in values})
     found = (
         Dimension("setting", "Setting", study.settings),
-        Dimension("epsilon", f"ε asked, {UNIT}", tuple(map(float, asked))),
+        Dimension("epsilon", ASKED, tuple(map(float, asked))),
         Dimension("bits", "Bits a coordinate", tuple(map(float, bits))),
     )
     return tuple(each for each in found if len(each.values) > 1)
@@ -130,8 +134,30 @@ def charts_of(study: Study) -> list[Chart]:
             _by_round(study, dimensions, error, logarithmic=True),
             log_y=True,
         ),
+        *(
+            Chart(f"{column}-rounds", f"{word} against rounds", caption, "round", axis, by_round, log_y=log_y)
+            for column, word, caption, axis, log_y in _POLICIES
+            if _changes(study, column) and (by_round := _by_round(study, dimensions, column))
+        ),
     ]
     return [_with_floor_noted(study, chart) for chart in found if chart.curves]
+
+
+_POLICIES = (
+    ("clip", "Clip", "Coordinates of updates are clipped to it.", "clip", True),
+    (
+        "bits_per_coordinate",
+        "Bits",
+        "What carries one coordinate, without secure aggregation.",
+        "bits a coordinate",
+        False,
+    ),
+)
+
+
+def _changes(study: Study, column: str) -> bool:
+    """Whether a policy changes it in the course of a run."""
+    return any(run.rounds[column].nunique() > 1 for run in study.runs)
 
 
 def _with_floor_noted(study: Study, chart: Chart) -> Chart:
@@ -196,7 +222,7 @@ def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, k
         "epsilon": (
             "privacy",
             "After the last round. Further left is more private; dashed levels have no privacy.",
-            f"certified ε {UNIT}",
+            CERTIFIED,
         ),
         "bits": ("bits", "After the last round, by the bits that carry one coordinate.", "bits a coordinate"),
     }

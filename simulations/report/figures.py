@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from fl_privquant.plots import draw_law, pyplot
-from simulations.report.charts import UNIT, Chart, Curve, Dimension, extent, shown, ticks_of
+from simulations.report.charts import ASKED, Chart, Curve, Dimension, extent, shown, ticks_of
 from simulations.report.collect import write_atomically
 from simulations.report.laws import DrawnLaw
 from simulations.report.marks import mark_of
-from simulations.report.words import epsilon_text
 
 __all__ = ["draw_charts", "draw_laws"]
 
@@ -84,9 +83,7 @@ def draw_laws(laws: list[DrawnLaw], dimensions: tuple[Dimension, ...], folder: P
                     continue
                 draw_law(axes, law.mechanism)
                 words = ", ".join([law.title, *(by_key[key].text(value) for key, value in law.place.items())])
-                axes.set_title(
-                    f"{words}\ncertified ε {epsilon_text(law.mechanism.epsilon)} {UNIT}", fontsize=8
-                )
+                axes.set_title(f"{words}\ncertified {law.mechanism.statement.brief}", fontsize=8)
                 axes.legend_ and axes.legend_.set_frame_on(False)
             name = "laws" + "".join(f"--{key}-{value:g}" for key, value in place)
             written += _save(figure, folder / name)
@@ -139,7 +136,7 @@ def _draw_grid(
         )
         words = [chart.title, fixed.get("setting", "")]
         if "epsilon" in by_key and "epsilon" not in chart.ignores:
-            words.append(f"ε {UNIT}")
+            words.append(ASKED)
         figure.suptitle("\n".join(filter(None, words)), fontsize=9.5, x=0.01, ha="left")
         return _save(figure, path)
 

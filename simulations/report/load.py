@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,16 @@ import pandas as pd
 
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy import PrivacyStatement, Unit
 
 __all__ = ["DamagedFileError", "Problem", "Run", "load_runs"]
 
-TEXT_COLUMNS = ("study", "run", "label", "mechanism", "composition_method")
+TEXT_COLUMNS = ("study", "run", "label", "mechanism", "composition_method", "composition_method_sum")
 NUMBER_COLUMNS = (
     *("epsilon", "bits", "seed", "round", "accuracy", "loss", "mean_squared_error", "share_clipped"),
-    *("bytes_up", "bytes_down", "epsilon_coordinate", "epsilon_client_total", "delta_client_total"),
+    *("clip", "bits_per_coordinate"),
+    *("bytes_up", "bytes_down", "epsilon_coordinate", "delta_client_total", "num_honest"),
+    *("epsilon_client_round", "epsilon_client_round_sum", "epsilon_client_total", "epsilon_client_total_sum"),
     *("num_clients", "num_replies", "seconds_clients", "seconds_aggregate", "seconds_evaluate"),
 )
 _NEEDED = ("label", "seed", "round")
@@ -78,6 +81,19 @@ class Run:
         return float(self.provenance.get("delta") or 0.0)
 
     @property
+    def certified(self) -> PrivacyStatement:
+        """What is certified for one unit of the mechanism, local view."""
+        stated = self.provenance.get("statements") or ()
+        unit = Unit(stated[0]["unit"]) if stated else Unit.COORDINATE
+        return PrivacyStatement(self.certified_epsilon, self.delta, unit, method="exact")
+
+    @property
+    def asked(self) -> PrivacyStatement:
+        """What the mechanism was asked to lose at most, in its unit; infinite if nothing was."""
+        wish = float(self.rounds["epsilon"].iloc[-1])
+        return replace(self.certified, epsilon=math.inf if math.isnan(wish) else wish)
+
+    @property
     def statement(self) -> tuple[str, ...]:
         """The privacy statement of the run, line by line."""
         lines = self.provenance.get("statement") or ()
@@ -120,8 +136,8 @@ def _load_run(path: Path, problems: list[Problem]) -> Run:
     run = Run(path.name, config, provenance, rounds, summary, mechanism, split)
     if run.mechanism is not None and run.mechanism.epsilon > run.certified_epsilon * (1 + 1e-9):
         raise DamagedFileError(
-            f"mechanism.pqm has ε {run.mechanism.epsilon:.9g} per coordinate and release (local view), "
-            f"provenance.json claims {run.certified_epsilon:.9g}: the two do not belong together"
+            f"mechanism.pqm has {run.mechanism.statement.brief}, provenance.json claims "
+            f"{run.certified.figures}: the two do not belong together"
         )
     return run
 

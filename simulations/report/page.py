@@ -13,10 +13,11 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup
 
+from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.report.charts import (
+    ASKED,
     FLOOR,
     LEAST_ROOM,
-    UNIT,
     Chart,
     Curve,
     Dimension,
@@ -28,7 +29,6 @@ from simulations.report.laws import laws_of, legend_of, svg_of
 from simulations.report.marks import mark_of
 from simulations.report.study import SECURE, Study, setting_value
 from simulations.report.tables import NOTES, privacy_table, summary_table
-from simulations.report.words import epsilon_text
 
 __all__ = ["render"]
 
@@ -50,7 +50,7 @@ def render(study: Study) -> str:
     return environment.get_template("page.html.jinja").render(
         study=study,
         facts=_facts(study),
-        unit=UNIT,
+        asked=ASKED,
         notes=NOTES,
         marks={series: mark_of(series, _is_private(study, series)) for series in study.series},
         privacy=privacy_table(study),
@@ -107,7 +107,7 @@ def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
         speaks: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for run in study.runs_of(series):
             last = run.rounds.iloc[-1]
-            words = [f"ε asked {last['epsilon']:g} {UNIT}"] if math.isfinite(last["epsilon"]) else []
+            words = [f"asked {run.asked.brief}"] if math.isfinite(last["epsilon"]) else []
             words += [f"{last['bits']:g} bits"] if math.isfinite(last["bits"]) else []
             words += [study.setting_of(run)] if study.varying else []
             if run.statement and "; ".join(words) not in speaks[run.statement]:
@@ -122,11 +122,12 @@ def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
 
 
 def _large_total(study: Study) -> str:
-    if not study.runs:
-        return ""
-    totals = study.summary["epsilon_client_total"]
-    totals = totals[totals.map(math.isfinite)]
-    return epsilon_text(float(totals.max())) if len(totals) and totals.max() > _LARGE_TOTAL else ""
+    """The largest client total, local view, if it is so large that it needs a word."""
+    totals = [
+        (row["epsilon_client_total"], row["delta_client_total"]) for row in study.summary.to_dict("records")
+    ]
+    epsilon, delta = max((each for each in totals if math.isfinite(each[0])), default=(0.0, 0.0))
+    return PrivacyStatement(epsilon, delta, Unit.TOTAL).brief if epsilon > _LARGE_TOTAL else ""
 
 
 def _start(dimensions: tuple[Dimension, ...]) -> dict[str, int]:
@@ -157,7 +158,7 @@ def _laws(study: Study, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
     cards = []
     for law in drawn:
         mechanism = law.mechanism
-        epsilon = epsilon_text(mechanism.epsilon)
+        certified = mechanism.statement.brief
         cards.append(
             {
                 "series": law.series,
@@ -165,14 +166,14 @@ def _laws(study: Study, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
                 # The certified epsilon follows, with its unit.
                 "place": [by_key[key].text(value) for key, value in law.place.items() if key != "epsilon"],
                 "indices": _indices(law.place, dimensions),
-                "epsilon": epsilon,
+                "certified": certified,
                 "levels": mechanism.num_levels,
                 "mse": f"{mechanism.mse():.3g}",
                 "svg": Markup(
                     svg_of(
                         mechanism.law,
                         f"Output probabilities of {law.title} against the input, "
-                        f"{mechanism.num_levels} outputs, certified ε {epsilon} {UNIT}",
+                        f"{mechanism.num_levels} outputs, certified {certified}",
                     )
                 ),
                 "legend": legend_of(mechanism.law),

@@ -9,18 +9,24 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.report.charts import UNIT
+from fl_privquant.privacy import PrivacyStatement, Unit
+from fl_privquant.privacy.statement import REPLACE_ONE
+from simulations.report.charts import CERTIFIED
 from simulations.report.statistics import student_interval
 from simulations.report.study import GROUP, Study
-from simulations.report.words import THIN, bytes_text, delta_text, epsilon_text, percent_text, with_interval
+from simulations.report.words import THIN, bytes_text, percent_text, with_interval
 
 __all__ = ["Table", "privacy_table", "summary_table"]
 
+LEVELS = {
+    "epsilon_client_round": PrivacyStatement.heading(Unit.ROUND, "local"),
+    "epsilon_client_round_sum": PrivacyStatement.heading(Unit.ROUND, "aggregate"),
+    "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL, "local"),
+    "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, "aggregate"),
+}
+"""The levels of what an epsilon can mean besides the certified one, by their column."""
+
 NOTES = {
-    "certified ε": UNIT,
-    "δ": "of the certified ε",
-    "client total ε": "all coordinates and rounds, local view",
-    "client total δ": "of the client total",
     "bits": "a\u00a0coordinate",
     "MSE of the mean": "a coordinate, over rounds",
     "accuracy, %": "test set, last round",
@@ -53,7 +59,7 @@ class Table:
     @staticmethod
     def is_words(heading: str) -> bool:
         """Whether a column holds words, and is set to the left."""
-        return heading in ("mechanism", "setting", "composed by")
+        return heading in ("mechanism", "setting", "counted by")
 
     def by_setting(self) -> list[tuple[str, list[tuple[str, list[tuple[str, str]]]]]]:
         """The rows of each setting together: its series, and its cells under their headings."""
@@ -113,21 +119,20 @@ class Table:
 
 
 def privacy_table(study: Study) -> Table:
-    """What is certified for one coordinate, and what that composes to for a client over a run."""
+    """What is certified for one coordinate, and what that composes to for a client: in a round, in a run."""
+    levels = _levels(study)
     pure = not study.runs or not (study.summary[["delta", "delta_client_total"]] > 0).any(axis=None)
     # Neither the bits nor most settings change what is private: such groups are one row.
     merged: dict[tuple[str, ...], list[float]] = {}
     for group, frame in sorted(_groups(study), key=lambda item: _privacy_order(study, item)):
-        dimensions = {
-            run.provenance.get("dimension") for run in study.runs_of(group["series"], group["setting"])
-        }
+        runs = study.runs_of(group["series"], group["setting"])
+        dimensions = {run.provenance.get("dimension") for run in runs}
         row = (
             group["series"],
-            epsilon_text(frame["certified_epsilon"].max()),
-            *([] if pure else [delta_text(frame["delta"].max())]),
+            _certified(study, frame),
             # Clients differ in how often they took part: the largest loss is the one to state.
-            _total(frame["epsilon_client_total"]),
-            *([] if pure else [delta_text(frame["delta_client_total"].fillna(0.0).max())]),
+            *(_cell(frame[column]) for column in levels),
+            *([] if pure else [_delta(frame)]),
             _method(frame),
             " or ".join(f"{value:,}".replace(",", THIN) for value in sorted(filter(None, dimensions))) or "–",
             f"{frame['round'].max():.0f}",
@@ -135,14 +140,21 @@ def privacy_table(study: Study) -> Table:
         merged.setdefault(row, []).append(group["bits"])
     rows = [(*row, ", ".join(dict.fromkeys(map(_bits, bits)))) for row, bits in merged.items()]
     headings = (
-        *("mechanism", "certified ε", *([] if pure else ["δ"])),
-        *("client total ε", *([] if pure else ["client total δ"]), "composed by"),
-        *("coordinates", "rounds", "bits"),
+        *("mechanism", CERTIFIED, *levels.values(), *([] if pure else ["δ of rounds and totals"])),
+        *("counted by", "coordinates", "rounds", "bits"),
+    )
+    honest = study.summary["num_honest"].dropna() if study.runs else pd.Series(dtype=float)
+    in_sums = (
+        "; aggregate: who sees no more than sums of codes, with at least "
+        f"{honest.min():.0f} honest clients in each"
+        if len(honest)
+        else ""
     )
     caption = (
-        f"Certified ε is {UNIT}: it bounds what whoever sees a client's messages learns about one coordinate "
-        "from one of them. Client total ε is for all coordinates and rounds of one client that took part "
-        "throughout, local view. ε is rounded up" + (", and δ is 0 everywhere." if pure else ".")
+        "Certified ε bounds what whoever sees a client's messages learns about one coordinate from one of "
+        "them. A client round is one whole update, a client total all updates of the client that was asked "
+        f"most often. Local: who sees each client's codes{in_sums}. For {REPLACE_ONE}; all figures are "
+        "upper bounds, rounded up" + (", and δ is 0 everywhere." if pure else ".")
     )
     series = tuple(name for name, *_ in merged)
     return Table("privacy", "Privacy of each mechanism", caption, headings, tuple(rows), series)
@@ -151,6 +163,7 @@ def privacy_table(study: Study) -> Table:
 def summary_table(study: Study) -> Table:
     """The results of each mechanism: mean and interval over seeds."""
     rows, series, intervals = [], [], []
+    levels = _levels(study)
     accurate = not study.runs or study.summary["accuracy"].notna().any()
     for group, frame in _groups(study):
         mean, low, high, count = student_interval(frame["accuracy" if accurate else "loss"])
@@ -161,27 +174,26 @@ def summary_table(study: Study) -> Table:
             (
                 *([group["setting"]] if study.varying else []),
                 group["series"],
-                epsilon_text(frame["certified_epsilon"].max()),
+                _certified(study, frame),
                 _bits(group["bits"]),
                 percent_text(mean, half) if accurate else with_interval(mean, half),
                 with_interval(error, (error_high - error_low) / 2),
                 bytes_text(frame["bytes_up"].mean() / 1e6),
-                _total(frame["epsilon_client_total"]),
+                *(_cell(frame[column]) for column in levels if "total" in column),
                 str(count),
             )
         )
         series.append(group["series"])
     headings = (
         *(["setting"] if study.varying else []),
-        *("mechanism", "certified ε", "bits"),
+        *("mechanism", CERTIFIED, "bits"),
         "accuracy, %" if accurate else "loss",
-        *("MSE of the mean", "MB up", "client total ε", "seeds"),
+        *("MSE of the mean", "MB up"),
+        *(heading for column, heading in levels.items() if "total" in column),
+        "seeds",
     )
-    deltas = study.summary["delta"] if study.runs else pd.Series(dtype=float)
     caption = (
-        f"{study.name}. Certified ε is {UNIT}"
-        + (" (δ is in the privacy table); " if (deltas > 0).any() else "; ")
-        + "client total ε is composed over all coordinates and rounds of one client, local view. "
+        f"{study.name}. What each ε covers, and its δ, is in the privacy table. "
         + ("Accuracy" if accurate else "Loss")
         + " after the last round and mean squared error of the decoded mean update (a coordinate, averaged "
         "over rounds): mean ± half of the 95 % interval over seeds (Student t). "
@@ -222,15 +234,41 @@ def _bits(bits: float) -> str:
     return f"{bits:.3g}" if math.isfinite(bits) else "–"
 
 
+def _levels(study: Study) -> dict[str, str]:
+    """The levels that the study has: sums only where there was secure aggregation."""
+    return {
+        column: heading
+        for column, heading in LEVELS.items()
+        if not column.endswith("_sum") or (study.runs and study.summary[column].notna().any())
+    }
+
+
+def _certified(study: Study, frame: pd.DataFrame) -> str:
+    """The largest certified epsilon; with its unit, where that is not the one of the heading."""
+    found = [run.certified for run in study.runs if run.name in set(frame["run"])]
+    worst = max(found, key=lambda each: each.epsilon)
+    differs = worst.unit is not Unit.COORDINATE and math.isfinite(worst.epsilon)
+    return f"{worst.epsilon_cell} ({worst.unit})" if differs else worst.epsilon_cell
+
+
 def _method(frame: pd.DataFrame) -> str:
-    """How the client total was composed, where there is one."""
+    """How the client totals were counted, where there are any."""
     spent = frame[frame["epsilon_client_total"].map(math.isfinite)]
-    return " / ".join(sorted(set(spent["composition_method"]) - {"", "nan", "None"})) or "–"
+    methods = {*spent["composition_method"], *spent["composition_method_sum"]}
+    return " / ".join(sorted(methods - {"", "nan", "None", "no sums"})) or "–"
 
 
-def _total(epsilons: pd.Series) -> str:
+def _delta(frame: pd.DataFrame) -> str:
+    delta = max(frame["delta_client_total"].fillna(0.0).max(), frame["delta"].max())
+    return PrivacyStatement(0.0, float(delta), Unit.TOTAL).delta_cell
+
+
+def _cell(epsilons: pd.Series) -> str:
     # NaN compares below everything: max() alone would hide a run without a guarantee.
-    return epsilon_text(math.inf if epsilons.isna().any() else float(epsilons.max()))
+    if epsilons.isna().all():
+        return "–"
+    worst = math.inf if epsilons.isna().any() else float(epsilons.max())
+    return PrivacyStatement(worst, 0.0, Unit.TOTAL).epsilon_cell
 
 
 _LATEX = {

@@ -29,7 +29,9 @@ def print_summary(study: Study, console: Console | None = None) -> None:
             if heading != "setting":
                 words = table.is_words(heading)
                 width = longest if heading == "mechanism" else None
-                shown.add_column(heading, justify="left" if words else "right", no_wrap=True, min_width=width)
+                # Headings that say what an epsilon covers are long: a line for each part.
+                lines = heading.replace(", ", ",\n") if "ε" in heading else heading
+                shown.add_column(lines, justify="left" if words else "right", no_wrap=True, min_width=width)
         for series, row in rows:
             cells = [escape(cell) for _, cell in row]
             # The colour that is readable on dark: terminals are that more often than not.

@@ -1,4 +1,4 @@
-"""Numbers as text: privacy rounded up, errors with their interval, thousands with thin spaces."""
+"""Numbers as text: errors with their interval, thousands with thin spaces."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import math
 __all__ = [
     "bytes_text",
     "count_text",
-    "delta_text",
-    "epsilon_text",
     "percent_text",
     "scientific",
     "with_interval",
@@ -16,28 +14,6 @@ __all__ = [
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 THIN = "\u202f"
-NOT_PRIVATE = "∞ (not private)"
-
-
-def epsilon_text(epsilon: float, digits: int = 4) -> str:
-    """An epsilon, rounded up: a report must not promise more than was certified.
-
-    >>> epsilon_text(0.99999999), epsilon_text(1.00012), epsilon_text(0.5)
-    ('1', '1.001', '0.5')
-    """
-    if not math.isfinite(epsilon):
-        return NOT_PRIVATE
-    if epsilon <= 0:
-        return "0"
-    scale = 10.0 ** (digits - 1 - math.floor(math.log10(epsilon)))
-    # A billionth is the noise of floating point, not privacy that is kept silent about.
-    rounded = math.ceil(epsilon * scale * (1 - 1e-9)) / scale
-    return count_text(rounded) if rounded >= 1000 else f"{rounded:.{digits}g}"
-
-
-def delta_text(delta: float) -> str:
-    """A delta; 0 for pure differential privacy."""
-    return "0" if delta == 0 else scientific(delta, 2)
 
 
 def count_text(value: float) -> str:

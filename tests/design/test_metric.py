@@ -71,7 +71,7 @@ def test_round_trip_and_forgery(mechanism: Any) -> None:
         mechanism.metric,
         mechanism.metric_epsilon,
     )
-    assert "metric epsilon" in repr(again)
+    assert f"metric: {mechanism.metric_statement.brief} per " in repr(again)
     object.__setattr__(again, "claimed_metric_epsilon", mechanism.metric_epsilon * (1 - 1e-9))
     with pytest.raises(CertificationError, match="metric epsilon"):
         pq.Mechanism.from_bytes(again.to_bytes())

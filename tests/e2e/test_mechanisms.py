@@ -33,4 +33,4 @@ def test_a_run_gives_the_mean_of_the_decoded_updates(name, rotate):
         np.testing.assert_array_equal(each, expected[key])
         assert each.dtype == initial_arrays()[key].dtype
     # A mechanism for whole updates spends its epsilon once, the others once a coordinate.
-    assert strategy.ledger.epsilon >= mechanism.for_dimension(25).epsilon
+    assert strategy.ledger.statement(0.0).epsilon >= mechanism.for_dimension(25).epsilon

@@ -1,6 +1,6 @@
-import json
 import math
 import multiprocessing
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,10 +9,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
-from fl_privquant.flower.client_ledger import RECORD_LEDGER, open_ledger
+from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger
 from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import Reply, Request
-from fl_privquant.privacy.ledger import Budget, Ledger, Release
+from fl_privquant.privacy import Accountant, Budget, SpendingLedger, UpdateRelease, releases_of
 from tests.flower.apps import as_arrays, as_record, initial_arrays
 from tests.mechanisms.forgery import forged
 
@@ -215,14 +215,81 @@ def test_the_ledger_can_be_counted_again(mechanism):
     mod = PrivQuantMod(2.0)
     for number in (1, 2, 5):
         assert mod(ask(mechanism, number), context, train).has_content()
-    with open_ledger(None, context) as ledger:
-        assert [(each.round, each.dimension) for each in ledger.ledger.releases] == [
-            (1, DIMENSION), (2, DIMENSION), (5, DIMENSION)
-        ]  # fmt: skip
-        assert ledger.ledger.epsilon == pytest.approx(3 * DIMENSION * mechanism.epsilon)
-        ((name, blob),) = ledger.mechanisms.items()
-        assert ledger.ledger.releases[0].mechanism == name
-        assert pq.Mechanism.from_bytes(blob).epsilon == mechanism.epsilon
+    ledger = ClientLedger(context)
+    assert [(each.round, each.dimension) for each in ledger.ledger.releases] == [
+        (1, DIMENSION), (2, DIMENSION), (5, DIMENSION)
+    ]  # fmt: skip
+    ((name, blob),) = ledger.mechanisms.items()
+    assert ledger.ledger.releases[0].mechanism == name
+    assert pq.Mechanism.from_bytes(blob).epsilon == mechanism.epsilon
+    assert ledger.statement(0.0).epsilon == pytest.approx(3 * DIMENSION * mechanism.epsilon)
+    again = Accountant(releases_of(ledger.ledger, ledger.mechanisms))
+    assert ledger.statement(1e-5) == again.statement(1e-5)
+
+
+def test_a_clip_to_a_norm_is_counted_by_the_norm():
+    mechanism = pq.design("one_bit", epsilon=1.0)
+    plain, clipped = client(), client()
+    for number in range(3):
+        PrivQuantMod(2.0)(ask(mechanism, number), plain, train)
+        PrivQuantMod(2.0)(ask(mechanism, number, l2_clip=0.01), clipped, train)
+    assert [each.l2 for each in ClientLedger(clipped).ledger.releases] == [pytest.approx(0.05)] * 3
+    found = ClientLedger(clipped).statement(1e-5)
+    assert found.method == "l2 renyi+rdp"
+    assert found.epsilon < 0.1 * ClientLedger(plain).statement(1e-5).epsilon
+
+
+def test_a_budget_at_a_delta_lasts_longer():
+    mechanism = pq.design("one_bit", epsilon=0.5)
+
+    def answered(budget):
+        mod, context = PrivQuantMod(2.0, budget=budget), client()
+        count = 0
+        while mod(ask(mechanism, count), context, train).has_content():
+            count += 1
+        return count, ClientLedger(context)
+
+    budget = 4.5 * DIMENSION * mechanism.epsilon
+    pure, _ = answered(budget)
+    count, ledger = answered(Budget(budget, 1e-5))
+    assert pure == 4
+    assert count >= 6
+    # As much as fits, and not one more: counted anew, without the mod.
+    release = UpdateRelease(mechanism, DIMENSION)
+    assert Accountant([release] * count).statement(1e-5).epsilon <= budget
+    assert Accountant([release] * (count + 1)).statement(1e-5).epsilon > budget
+    assert len(ledger.ledger) == count
+
+
+def test_the_nodes_budget_holds_beside_the_apps(mechanism):
+    cost = DIMENSION * mechanism.epsilon
+    node = {"partition-id": 0, "privquant-budget": 2.5 * cost, "privquant-budget-delta": 1e-5}
+    for budget, allowed in ((1.5 * cost, 1), (Budget(1e9, 1e-5), 2), (None, 2)):
+        mod, context = PrivQuantMod(2.0, budget), client(node)
+        answers = [mod(ask(mechanism, number), context, train).has_content() for number in range(9)]
+        assert sum(answers) >= allowed
+        assert not answers[-1]
+        assert ClientLedger(context).statement(1e-5).epsilon <= 2.5 * cost
+
+
+def test_a_server_that_counts_less_than_the_client_is_refused(mechanism):
+    context, mod = client(), PrivQuantMod(2.0)
+    for number, counted in ((1, 0), (2, 1), (3, 7)):
+        assert mod(ask(mechanism, number, counted_releases=counted), context, train).has_content()
+    # More is fine: requests get lost. Less means that the server has forgotten, or says so.
+    reason = refused(mod, ask(mechanism, 4, counted_releases=2), context, never)
+    assert "LedgerMismatchError" in reason
+    assert "has counted 2 releases of this kind, this client has made 3" in reason
+    assert len(ClientLedger(context).ledger) == 3
+    # Another kind of release is counted by itself.
+    other = pq.design("one_bit", epsilon=1.0)
+    assert mod(ask(other, 5, counted_releases=0), context, train).has_content()
+
+
+def test_a_message_that_is_delivered_twice_is_answered_once(mechanism):
+    context, mod, message = client(), PrivQuantMod(2.0), ask(mechanism, 1, counted_releases=0)
+    assert mod(message, context, train).has_content()
+    assert "LedgerMismatchError" in refused(mod, message, context, never)
 
 
 def test_the_budget_is_used_up_and_not_exceeded(mechanism):
@@ -234,7 +301,9 @@ def test_the_budget_is_used_up_and_not_exceeded(mechanism):
         False,
         False,
     ]
-    assert "exceeds the budget" in refused(mod, ask(mechanism, 9), context, never)
+    reason = refused(mod, ask(mechanism, 9), context, never)
+    assert "above the budget of ε = " in reason
+    assert "Spent: client total (25 coordinates, 2 rounds), local view: ε = " in reason
 
 
 def test_a_damaged_ledger_stops_everything(mechanism):
@@ -248,9 +317,13 @@ def test_a_ledger_file_outlives_the_clients_state(mechanism, tmp_path):
     mod = PrivQuantMod(2.0, budget=2 * DIMENSION * mechanism.epsilon, ledger_file=path)
     # A new state each time: a new run, or a SuperNode that was restarted.
     assert [mod(ask(mechanism, 1), client(), train).has_content() for _ in range(3)] == [True, True, False]
-    assert len(json.loads(path.read_text())["releases"]) == 1
-    path.write_text("{")
-    assert "cannot be read" in refused(mod, ask(mechanism), client(), never)
+    assert SpendingLedger(path).rounds == (1, 1)
+    # Another process, whose budget would allow more.
+    assert PrivQuantMod(2.0, budget=1e9, ledger_file=path)(ask(mechanism, 2), client(), train).has_content()
+    path.write_text("{}\n")
+    assert "nothing more may be" in refused(mod, ask(mechanism), client(), never)
+    fresh = PrivQuantMod(2.0, budget=1e9, ledger_file=path)
+    assert "nothing more may be" in refused(fresh, ask(mechanism), client(), never)
 
 
 def _spend(path, blob, count):
@@ -282,11 +355,12 @@ def test_limits_out_of_range_are_refused_at_once(arguments):
 
 
 def test_budgets_are_counted_exactly():
-    # Ten times 0.1 in floating point is not 1; a budget of 1 must hold ten of these, and not eleven.
-    release = Release(1, "m", 0.1, 0.0, 1)
-    ledger = Ledger([release] * 9)
-    with pytest.raises(pq.BudgetExhaustedError):
-        # The double 0.1 is a little above a tenth, so that ten of them are above 1.
-        ledger.check(release, Budget(1.0))
-    ledger.check(release, Budget(math.nextafter(1.0, 2.0)))
-    assert Ledger.from_dict(ledger.to_dict()).releases == ledger.releases
+    # Ten times a float is rounded; the exact product decides, rounded up.
+    release = UpdateRelease(pq.design("one_bit", epsilon=0.1), 1)
+    spent = Accountant([release] * 9)
+    exact = 10 * Fraction(release.mechanism.epsilon)
+    enough = float(exact) if Fraction(float(exact)) >= exact else math.nextafter(float(exact), 2.0)
+    spent.check(10, release, [Budget(enough)])
+    with pytest.raises(pq.BudgetExhaustedError) as raised:
+        spent.check(10, release, [Budget(math.nextafter(enough, 0.0))])
+    assert raised.value.statement == spent.statement(0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def run(
     client, server = ClientApp(), ServerApp()
     mods: list[Any] = [leaves or Leaves(None, set())]
     mods += [SecureAggregationMod()] if secure else []
-    mods.append(PrivQuantMod(max_epsilon=10.0, max_delta=1e-3, seed=5))
+    mods.append(PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=5))
 
     @client.train(mods=mods)
     def train(message: Message, context: Context) -> Message:
@@ -101,6 +102,7 @@ def run(
         mechanism("rqm", levels=5),
         mechanism("discrete_laplace", num_clients=CLIENTS),
         mechanism("skellam", num_clients=CLIENTS),
+        pq.design("none", fixed_point_bits=20),
     ],
     ids=lambda each: each.name,
 )
@@ -108,6 +110,15 @@ def test_the_model_is_the_same_to_the_last_bit(encoder: Any) -> None:
     plain = run(secure=False, encoder=encoder)
     assert np.array_equal(run(secure=True, encoder=encoder), plain)
     assert np.abs(plain).max() > 0
+
+
+def test_none_goes_through_in_fixed_point() -> None:
+    lossless = pq.design("none")
+    plain, secure = run(secure=False, encoder=lossless), run(secure=True, encoder=lossless)
+    # Each of the clients errs by less than a step, in each round.
+    step = 0.1 * lossless.for_sums().step
+    assert 0.0 < np.abs(secure - plain).max() < ROUNDS * step
+    assert np.array_equal(secure, run(secure=False, encoder=lossless.for_sums()))
 
 
 @pytest.mark.parametrize("stage", STAGES)

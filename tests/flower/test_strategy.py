@@ -166,8 +166,9 @@ def test_the_summary_says_what_is_promised(mechanism, flower_log):
         "coordinates 0.2",
         "randomized Hadamard",
         "Client weights: uniform ('num-examples' is replaced by 1)",
-        "one coordinate release, local view: epsilon 2",
-        "one client's update (25 coordinates), one round, local view: epsilon 50",
+        "coordinate release, local view: ε = 2, δ = 0 for one client's update replaced by any other",
+        "client round (25 coordinates), local view: ε = ",
+        "client total (25 coordinates, 1 round), local view: ε = ",
         "Wrapped strategy: FedAvg",
     ):
         assert text in flower_log.text, text
@@ -185,7 +186,7 @@ def test_secure_clients_are_not_called_simulated(mechanism, flower_log):
 
 def test_no_protection_is_called_by_its_name(flower_log):
     run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0), client_app([PrivQuantMod(max_epsilon=math.inf)]))
-    assert "does not protect updates (epsilon is infinite)" in flower_log.text
+    assert "coordinate release, local view: no privacy (ε is infinite)" in flower_log.text
 
 
 def test_a_sum_of_codes_aggregates_like_the_payloads(mechanism):

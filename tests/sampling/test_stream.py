@@ -145,6 +145,8 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(InvalidSpecError, match="first_word"):
         stream.fill(np.empty(4, dtype=np.uint64), -1)
     with pytest.raises(InvalidSpecError, match="first_word"):
+        stream.reader((2 << 128) + 1)
+    with pytest.raises(InvalidSpecError, match="4 words, with 3 left"):
         stream.fill(np.empty(4, dtype=np.uint64), (2 << 128) - 3)
     with pytest.raises(InvalidSpecError, match="count"):
         stream.reserve(-1)

@@ -15,6 +15,7 @@ import pandas as pd
 
 import fl_privquant as pq
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy import PrivacyStatement, Unit
 
 DIMENSION = 650
 ALL = ("optm", "optm independent", "rqm", "erm", "one_bit", "stochastic", "none")
@@ -118,6 +119,7 @@ def _rounds(
     accuracy = top - (top - 0.1) * np.exp(-steps / (3 + 40 * harm)) + rng.normal(0, 0.004, rounds + 1)
     error = mechanism.mse() * 0.1**2 / clients if not isinstance(mechanism.mse(), complex) else 0.0
     per_round = clients * DIMENSION * mechanism.bits_per_coordinate / 8
+    spent, secure = mechanism.epsilon * DIMENSION, config["secagg"]["enabled"]
     squared = np.maximum(error, 1e-9) * np.exp(rng.normal(0, 0.05, rounds + 1))
     return pd.DataFrame(
         {
@@ -136,11 +138,16 @@ def _rounds(
             "bytes_up": per_round * steps,
             "bytes_down": clients * DIMENSION * 4.0 * steps,
             "epsilon_coordinate": mechanism.epsilon,
-            "epsilon_client_total": np.where(
-                steps == 0, 0.0, mechanism.epsilon * DIMENSION * np.maximum(steps, 1)
-            ),
+            "epsilon_client_round": np.where(steps == 0, 0.0, spent),
+            "epsilon_client_total": np.where(steps == 0, 0.0, spent * np.maximum(steps, 1)),
+            "epsilon_client_round_sum": np.where(steps == 0, 0.0, spent / 8) if secure else np.nan,
+            "epsilon_client_total_sum": np.where(steps == 0, 0.0, spent * np.maximum(steps, 1) / 8)
+            if secure
+            else np.nan,
             "delta_client_total": np.minimum(1.0, mechanism.delta * DIMENSION * steps),
-            "composition_method": "basic composition",
+            "composition_method": "pure",
+            "composition_method_sum": "blanket+pld" if secure else "no sums",
+            "num_honest": 18.0 if secure else np.nan,
             "num_clients": clients,
             "num_replies": np.where(steps == 0, 0, clients),
             "seconds_clients": 0.02,
@@ -151,6 +158,9 @@ def _rounds(
 
 
 def _provenance(label: str, mechanism: Mechanism, seed: int, rounds: int) -> dict[str, Any]:
+    total = mechanism.epsilon * DIMENSION * rounds
+    scope = f"{DIMENSION} coordinates, {rounds} rounds"
+    statements = [mechanism.statement, PrivacyStatement(total, 0.0, Unit.TOTAL, method="pure", scope=scope)]
     return {
         "versions": {"fl_privquant": "0.1.0", "flwr": "1.41.0", "numpy": np.__version__, "python": "3.11.7"},
         "git_commit": "1f3870be274f6c49b3e31a0c6728957f",
@@ -160,11 +170,7 @@ def _provenance(label: str, mechanism: Mechanism, seed: int, rounds: int) -> dic
         "certified_epsilon": mechanism.epsilon,
         "delta": mechanism.delta,
         "dimension": DIMENSION,
-        "statement": [
-            f"one coordinate, one release, local view: ε = {mechanism.epsilon:.6g}, δ = {mechanism.delta:g}",
-            f"one client, {DIMENSION} coordinates, {rounds} rounds, local view: "
-            f"ε = {mechanism.epsilon * DIMENSION * rounds:.6g} by basic composition",
-            "randomness: seeded, for simulation only",
-        ],
+        "statements": [each.to_dict() for each in statements],
+        "statement": [*map(str, statements), "randomness: seeded, for simulation only"],
         "simulated": True,
     }

@@ -11,13 +11,15 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 from scipy import stats
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.plots import COLOURS, colour_of
+from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.report import build_report, show_report
 from simulations.report.__main__ import main
-from simulations.report.charts import charts_of, dimensions_of, extent, shown
+from simulations.report.charts import CERTIFIED, charts_of, dimensions_of, extent, shown
 from simulations.report.collect import write_tidy_tables
 from simulations.report.figures import draw_charts
 from simulations.report.laws import legend_of, svg_of
@@ -25,12 +27,10 @@ from simulations.report.marks import _contrast, mark_of
 from simulations.report.page import render
 from simulations.report.statistics import student_interval
 from simulations.report.study import Study
-from simulations.report.tables import Table, privacy_table, summary_table
-from simulations.report.words import epsilon_text
+from simulations.report.tables import LEVELS, Table, privacy_table, summary_table
 from tests.conftest import random_law
 from tests.simulations.synthetic import mechanism_of, write_run, write_study
 
-UNIT = "per coordinate, one release, local view"
 LABELS = ("optm", "one_bit", "stochastic", "none")
 
 
@@ -102,7 +102,7 @@ def test_page_needs_no_javascript_for_text_and_tables(sweep: Path) -> None:
     assert text.count("<table") == text.count("<thead>")
     assert "Simulated privacy." in text
     for run in Study.load(sweep).runs:
-        assert all(line in text for line in run.statement)
+        assert all(str(escape(line)) in text for line in run.statement)
     head = text[: text.index('<script type="application/json"')]
     assert "http://" not in head
     assert "https://" not in head
@@ -112,8 +112,8 @@ def test_tables_name_unit_and_view(sweep: Path) -> None:
     for name in ("privacy", "summary"):
         for kind in ("md", "tex"):
             text = (sweep / "tables" / f"{name}.{kind}").read_text()
-            assert UNIT in text
-            assert "all coordinates and rounds of one client" in text
+            for heading in (CERTIFIED, PrivacyStatement.heading(Unit.TOTAL, "local")):
+                assert heading.replace("ε", "$\\varepsilon$") in text or heading in text
     latex = (sweep / "tables" / "summary.tex").read_text()
     assert "one\\_bit" in latex
     assert "$\\pm$" in latex
@@ -127,8 +127,23 @@ def test_privacy_table_merges_what_does_not_matter(tmp_path: Path) -> None:
     cells = {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
     assert len(table.rows) == 2
     assert cells["optm"]["bits"] == "1, 2"
-    assert cells["gaussian"]["δ"] == "10⁻⁶"
-    assert cells["optm"]["client total ε"] == "1\u202f300"
+    assert cells["gaussian"]["δ of rounds and totals"] == "0.0013"
+    assert cells["optm"][CERTIFIED] == "1"
+    assert cells["optm"][LEVELS["epsilon_client_round"]] == "650"
+    assert cells["optm"][LEVELS["epsilon_client_total"]] == "1300"
+    assert LEVELS["epsilon_client_total_sum"] not in table.headings
+
+
+def test_privacy_table_has_the_aggregate_view_where_there_were_sums(tmp_path: Path) -> None:
+    write_study(tmp_path, ("optm",), seeds=(0,), rounds=2, settings=({}, {"secagg.enabled": True}))
+    table = privacy_table(Study.load(tmp_path))
+    cells = {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
+    plain, secure = cells["optm"], cells["optm + secure aggregation"]
+    assert plain[LEVELS["epsilon_client_total_sum"]] == "–"
+    assert secure[LEVELS["epsilon_client_total_sum"]] == "162.5"
+    assert secure[LEVELS["epsilon_client_total"]] == "1300"
+    assert secure["counted by"] == "blanket+pld / pure"
+    assert "at least 18 honest clients in each" in table.caption
 
 
 def test_means_and_intervals_are_student(small: Path) -> None:
@@ -207,7 +222,7 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
     "claims too much": (
         lambda run: edit_json(run / "provenance.json", certified_epsilon=0.25),
         "damaged",
-        "mechanism.pqm has ε 1 per coordinate",
+        "mechanism.pqm has ε = 1, δ = 0 (coordinate release, local view)",
     ),
 }
 
@@ -277,7 +292,8 @@ def test_command_prints_the_table_and_the_path(
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
     assert "certified ε" in printed
-    assert UNIT in printed
+    assert "coordinate release" in printed
+    assert "local view" in printed
     assert f"report: {small / 'report.html'}" in printed
 
 
@@ -373,7 +389,7 @@ def test_colours_are_those_of_the_package_and_readable_at_night() -> None:
 
 @given(st.floats(1e-6, 1e9))
 def test_epsilon_is_never_rounded_down(epsilon: float) -> None:
-    shown = float(epsilon_text(epsilon).replace("\u202f", ""))
+    shown = float(PrivacyStatement(epsilon, 0.0, Unit.TOTAL).epsilon_cell.replace("\u202f", ""))
     assert epsilon * (1 - 1e-8) <= shown <= epsilon * 1.002
 
 

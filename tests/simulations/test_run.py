@@ -20,8 +20,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy import Accountant, PrivacyStatement, UpdateRelease, View, statement_levels
 from simulations.config import RunConfig
 from simulations.overrides import CONF
 from simulations.results import ResultsError, RunDirectory
@@ -38,9 +39,12 @@ COLUMNS = [
     "loss",
     "mean_squared_error",
     "share_clipped",
+    "clip",
+    "bits_per_coordinate",
     "epsilon_client_total",
     "bytes_up",
 ]
+DOUBLING = {"name": "doubling", "window": 1, "smoothing": 0.0}
 
 
 def config_of(tmp_path: Path, **changes: Any) -> RunConfig:
@@ -131,8 +135,53 @@ def test_results_are_complete_and_finished_runs_are_skipped(tmp_path: Path) -> N
     assert (path / "partition.png").stat().st_size > 1000
     rows = rows_of(config)
     assert pd.read_csv(path / "rounds.csv")["round"].tolist() == rows["round"].tolist() == [0, 1, 2, 3]
-    assert rows["epsilon_client_total"].iloc[-1] == pytest.approx(3 * 650, rel=1e-6)
+    # Every round by quick bounds, the last one in full: what the accountant says by itself.
+    release = UpdateRelease(config.design(), 650)
+    accountant = Accountant([release] * 3)
+    levels = statement_levels(release, 3, 1e-5)
+    assert rows["epsilon_client_total"].iloc[-1] == accountant.statement(1e-5).epsilon
+    assert rows["epsilon_client_round"].iloc[-1] == levels[1].epsilon
+    quick = Accountant([release] * 2).statement(1e-5, refine=False)
+    assert rows["epsilon_client_total"].iloc[2] == quick.epsilon > rows["epsilon_client_total"].iloc[1]
+    assert rows["composition_method"].tolist() == ["exact", "rdp", "rdp", "pld"]
+    assert rows["epsilon_client_total_sum"].isna().all()
+    assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
     assert not list(path.glob("*.checkpoint"))
+
+
+def test_secure_aggregation_has_the_aggregate_view(tmp_path: Path) -> None:
+    config = config_of(tmp_path, federation={"num_clients": 20, "rounds": 2}, secagg={"enabled": True})
+    execute(config)
+    rows = rows_of(config)
+    # A tenth of the clients is assumed to be corrupt.
+    assert rows["num_honest"].tolist()[1:] == [18, 18]
+    levels = statement_levels(UpdateRelease(config.design(), 650, View(18)), 2, 1e-5)
+    last = rows.iloc[-1]
+    assert [last[f"epsilon_client_{each}"] for each in ("round", "round_sum", "total", "total_sum")] == [
+        each.epsilon for each in levels[1:]
+    ]
+    assert last["epsilon_client_total_sum"] < 0.2 * last["epsilon_client_total"]
+    provenance = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+    assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
+    assert "aggregate view of 18" in provenance["statement"][-2]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_budget_stops_the_run_with_what_was_spent(secure: bool, tmp_path: Path) -> None:
+    release = UpdateRelease(
+        config_of(tmp_path).design(), 650, View(8) if secure else View()
+    )  # 10 clients, one corrupt and one lost at most
+    budget = Accountant([release] * 2).statement(1e-5).epsilon
+    config = config_of(
+        tmp_path,
+        federation={"num_clients": 10, "rounds": 5},
+        secagg={"enabled": secure},
+        privacy={"budget": budget},
+    )
+    with pytest.raises(BudgetExhaustedError, match=r"round 3: .*Spent: client total .*2 rounds") as raised:
+        execute(config)
+    assert raised.value.statement.epsilon <= budget
+    assert rows_of(config)["round"].tolist() == [0, 1, 2]
 
 
 def test_without_a_mechanism_the_mean_is_exact(tmp_path: Path) -> None:
@@ -248,7 +297,7 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
     """2 x 2 runs, killed in the middle and started again: the same rows as without interruption."""
     sweep = [
         "-m", "mechanism=optm,one_bit", "seed=0,1", "task=cancer", "federation.num_clients=4",
-        "federation.rounds=6", "study=killed",
+        "federation.rounds=6", "clip_policy=quantile", "study=killed",
     ]  # fmt: skip
     command = [sys.executable, "-m", "simulations.run", *sweep, f"output={tmp_path}"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -287,16 +336,54 @@ def _some_rounds(study: Path, runs: int, rounds: int) -> bool:
     return len(started) == runs and len(started[-1].read_text().splitlines()) > rounds
 
 
-def test_secure_aggregation_changes_no_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policies", [{}, {"clip_policy": {"name": "quantile"}, "bits_policy": DOUBLING}])
+def test_secure_aggregation_changes_no_number(policies: dict[str, Any], tmp_path: Path) -> None:
     found = []
     for enabled in (False, True):
-        config = config_of(tmp_path, secagg={"enabled": enabled})
+        config = config_of(tmp_path, secagg={"enabled": enabled}, **policies)
         execute(config)
         found.append(rows_of(config))
     numbers = [name for name in COLUMNS if name != "bytes_up"]
     pd.testing.assert_frame_equal(found[0][numbers], found[1][numbers])
+    assert found[0]["clip"].iloc[1:].nunique() == (3 if policies else 1)
     # A masked code is as wide as the sum of all: 5 bits for 4 clients and codes up to 7, instead of 2.
     assert found[1]["bytes_up"].iloc[-1] > 2 * found[0]["bytes_up"].iloc[-1]
+
+
+def test_a_clip_that_is_too_wide_is_found_out(tmp_path: Path) -> None:
+    """Updates lie within 0.1; the clip begins at ten times that, and the error of the mean falls with it."""
+    task = {"name": "mean", "dimension": 200}
+    federation = {"num_clients": 20, "rounds": 20}
+    errors = []
+    for name in ("constant", "quantile"):
+        config = config_of(
+            tmp_path,
+            task=task,
+            federation=federation,
+            codec={"clip": 1.0},
+            clip_policy={"name": name, "rate": 0.5},
+        )
+        execute(config)
+        rows = rows_of(config)
+        errors.append(rows["mean_squared_error"].iloc[-1])
+        clips = rows["clip"].iloc[1:]
+        assert math.isnan(rows["clip"].iloc[0])
+        assert clips.nunique() == (1 if name == "constant" else 20)
+    assert errors[1] < errors[0] / 10
+
+
+def test_bits_follow_the_schedule(tmp_path: Path) -> None:
+    policy = {"name": "schedule", "rounds": [1, 3], "bits": [1, 3]}
+    config = config_of(tmp_path, bits_policy=policy, federation={"num_clients": 4, "rounds": 4})
+    execute(config)
+    rows = rows_of(config)
+    assert rows["bits_per_coordinate"].iloc[1:].tolist() == [1.0, 1.0, 3.0, 3.0]
+    assert np.diff(rows["bytes_up"]).tolist() == [
+        4 * (16 + 82),
+        4 * (16 + 82),
+        4 * (16 + 244),
+        4 * (16 + 244),
+    ]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,14 +46,20 @@ def train_model(
     return get_weights(model)
 
 
+@lru_cache(maxsize=1)
+def _digits() -> tuple[NDArray[Any], NDArray[Any]]:
+    images, labels = load_digits(return_X_y=True)
+    return images / 16.0, labels
+
+
 def load_data(partition: int, num_partitions: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Images and labels of one client."""
-    images, labels = load_digits(return_X_y=True)
+    images, labels = _digits()
     chosen = np.arange(len(labels)) % _TEST_EVERY != 0
-    return images[chosen][partition::num_partitions] / 16.0, labels[chosen][partition::num_partitions]
+    return images[chosen][partition::num_partitions], labels[chosen][partition::num_partitions]
 
 
 def load_test_data() -> tuple[NDArray[Any], NDArray[Any]]:
     """Images and labels to test with."""
-    images, labels = load_digits(return_X_y=True)
-    return images[::_TEST_EVERY] / 16.0, labels[::_TEST_EVERY]
+    images, labels = _digits()
+    return images[::_TEST_EVERY], labels[::_TEST_EVERY]

@@ -1,0 +1,46 @@
+"""Writes the pages that mkdocs does not find: one a module, the tutorial with its outputs, and the index."""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path
+
+import mkdocs_gen_files
+import nbformat
+from nbconvert import MarkdownExporter
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "fl_privquant"
+TUTORIAL = ROOT / "simulations" / "tutorial.ipynb"
+
+
+def write_modules() -> list[str]:
+    """Lines of the navigation, after a page for each public module was written."""
+    navigation = mkdocs_gen_files.Nav()
+    for path in sorted(PACKAGE.rglob("*.py"), key=lambda each: (each.parent, each.name)):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+            page = posixpath.join("reference", *parts, "index.md")
+        else:
+            page = posixpath.join("reference", *parts) + ".md"
+        navigation[parts] = page
+        with mkdocs_gen_files.open(page, "w") as file:
+            file.write(f"# {parts[-1]}\n\n::: {'.'.join(parts)}\n")
+    return list(navigation.build_literate_nav())
+
+
+def write_tutorial() -> None:
+    """The executed notebook as a page."""
+    exporter = MarkdownExporter()
+    text, resources = exporter.from_notebook_node(nbformat.read(TUTORIAL, as_version=4))
+    with mkdocs_gen_files.open("tutorial.md", "w") as file:
+        file.write(text)
+    for name, picture in resources["outputs"].items():
+        with mkdocs_gen_files.open(name, "wb") as file:
+            file.write(picture)
+
+
+write_tutorial()
+with mkdocs_gen_files.open("SUMMARY.md", "w") as summary:
+    summary.writelines(["* [fl_privquant](index.md)\n", "* [Tutorial](tutorial.md)\n", *write_modules()])

@@ -1,0 +1,153 @@
+"""What an epsilon means: its unit, its view, its neighbours, how it was counted, and what that assumes.
+
+Nothing in this package puts an epsilon before people in another way: a line is ``str()`` of a statement, a
+figure in a sentence is its :attr:`~PrivacyStatement.brief`, and a column of figures stands under a heading
+that :meth:`PrivacyStatement.heading` made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from fl_privquant.errors import InvalidSpecError
+
+__all__ = ["REPLACE_ONE", "PrivacyStatement", "Unit"]
+
+REPLACE_ONE = "one client's update replaced by any other"
+"""The neighbouring relation of every statement of this package."""
+
+
+class Unit(StrEnum):
+    """What is protected: how much of a client's contribution a statement covers."""
+
+    COORDINATE = "coordinate release"
+    ROUND = "client round"
+    TOTAL = "client total"
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """An (epsilon, delta) that cannot be misread: nothing in this package prints an epsilon without one.
+
+    Guarantee: with P and Q the laws of all that the adversary sees, for two neighbouring inputs,
+    P(S) <= e^epsilon Q(S) + delta for every set S. Both figures are upper bounds.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The bound.
+    unit
+        What is protected.
+    view
+        What the adversary sees, in words.
+    neighbours
+        Which inputs are indistinguishable.
+    method
+        How it was counted: exact, pure, pld, rdp, blanket+pld, ...
+    assumptions
+        What must hold, in words.
+    scope
+        Sizes that belong to the unit, such as "650 coordinates, 30 rounds".
+
+    >>> statement = PrivacyStatement(1.0, 0.0, Unit.COORDINATE, "local", method="exact")
+    >>> print(statement)
+    coordinate release, local view: ε = 1, δ = 0 for one client's update replaced by any other [exact]
+    >>> print(statement.brief)
+    ε = 1, δ = 0 (coordinate release, local view)
+    >>> print(PrivacyStatement.heading(Unit.TOTAL, "aggregate of 20"))
+    ε, client total, aggregate view of 20
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    view: str = "local"
+    neighbours: str = REPLACE_ONE
+    method: str = "pld"
+    assumptions: tuple[str, ...] = ()
+    scope: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon >= 0.0 and 0.0 <= self.delta <= 1.0):
+            raise InvalidSpecError(
+                f"epsilon {self.epsilon}, delta {self.delta}: expected epsilon >= 0 and delta in [0, 1]"
+            )
+
+    def __str__(self) -> str:
+        scope = f" ({self.scope})" if self.scope else ""
+        assumed = f"; assumes {'; '.join(self.assumptions)}" if self.assumptions else ""
+        return (
+            f"{self.unit}{scope}, {_seen(self.view)}: {self.figures} for {self.neighbours} "
+            f"[{self.method}]{assumed}"
+        )
+
+    @property
+    def figures(self) -> str:
+        """Epsilon and delta, rounded up to what is printed; for where unit and view are said beside it."""
+        if math.isinf(self.epsilon):
+            return "no privacy (ε is infinite)"
+        return f"ε = {self.epsilon_cell}, δ = {self.delta_cell}"
+
+    @property
+    def brief(self) -> str:
+        """The figures with unit and view, to go into a sentence."""
+        return f"{self.figures} ({self.unit}, {_seen(self.view)})"
+
+    def above(self, epsilon: float, delta: float = 0.0) -> str:
+        """That these figures are above claimed ones, to many digits: such differences can be small."""
+        claim = f"ε = {epsilon:.12g}, δ = {delta:.12g}"
+        return (
+            f"certified ε = {self.epsilon:.12g}, δ = {self.delta:.12g} ({self.unit}, {_seen(self.view)}) is "
+            f"above the claimed {claim}"
+        )
+
+    @staticmethod
+    def at_least(epsilon: float, unit: Unit, view: str = "local") -> str:
+        """A lower bound, as an attack gives it: no statement, but with unit and view all the same."""
+        return f"ε >= {math.floor(epsilon * 1e4) / 1e4:.4f} ({unit}, {_seen(view)})"
+
+    @property
+    def epsilon_cell(self) -> str:
+        """Epsilon, rounded up: for a column under a :meth:`heading`."""
+        return "∞ (not private)" if math.isinf(self.epsilon) else _rounded_up(self.epsilon)
+
+    @property
+    def delta_cell(self) -> str:
+        """Delta, rounded up: for a column beside that of epsilon."""
+        return _rounded_up(self.delta)
+
+    @staticmethod
+    def heading(unit: Unit, view: str = "local", word: str = "ε") -> str:
+        """What stands above a column of epsilons, or beside an axis: which unit they are for, which view."""
+        return f"{word}, {unit}, {_seen(view)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as plain values, for JSON."""
+        return {**asdict(self), "unit": self.unit.value, "assumptions": list(self.assumptions)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> PrivacyStatement:
+        """The statement that :meth:`to_dict` wrote."""
+        fields = {**content, "unit": Unit(content["unit"]), "assumptions": tuple(content["assumptions"])}
+        return cls(**fields)
+
+
+def _seen(view: str) -> str:
+    return view.replace("aggregate of", "aggregate view of") if "of" in view else f"{view} view"
+
+
+def _rounded_up(value: float, digits: int = 4) -> str:
+    """The value with some digits, never below it."""
+    if value == 0.0 or not math.isfinite(value):
+        return f"{value:g}"
+    # A float such as 1e-5 is not that decimal number: what is a few units above it is meant to be it.
+    exponent = math.floor(math.log10(abs(value))) - digits + 1
+    scaled = value / 10.0**exponent
+    rounded = math.ceil(scaled - 1e-9 * scaled) * 10.0**exponent
+    if 1e4 <= rounded < 1e12:
+        return f"{rounded:,.0f}".replace(",", "\u202f")
+    return f"{rounded:.{digits}g}"

@@ -1,0 +1,313 @@
+"""Clip and levels that change from round to round: where they settle, what they cost, and how they resume."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import FedMedian
+
+import fl_privquant as pq
+from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import (
+    CheckpointStrategy,
+    DoublingMechanism,
+    PrivQuantMod,
+    PrivQuantStrategy,
+    QuantileClip,
+    ScheduledMechanism,
+    SecureAggregationMod,
+    SecureAggregationStrategy,
+)
+from fl_privquant.flower.engines import Federation, InlineEngine
+from tests.flower.apps import SEED, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+CLIENTS, DIMENSION = 60, 200
+OPTM = pq.design("optm", epsilon=2.0, bits=2)
+
+
+def updates_of_all_clients() -> np.ndarray:
+    """A vector for each client; their scales differ by a factor of some ten."""
+    generator = np.random.default_rng(1)
+    scales = np.exp(generator.normal(math.log(0.03), 0.6, (CLIENTS, 1)))
+    return (scales * generator.normal(size=(CLIENTS, DIMENSION))).astype(np.float32)
+
+
+def settled_clip(
+    policy: QuantileClip, vectors: np.ndarray, mechanism: Any = OPTM, rounds: int = 90, **options: Any
+) -> float:
+    """The geometric mean of the clip over the last third of the rounds, by sums of codes only."""
+    arrays = [{"update": each} for each in vectors]
+    layout = Layout.of(arrays[0])
+    clips = []
+    stream = pq.RandomStream.seeded(3)
+    for number in range(1, rounds + 1):
+        clip = policy(number)
+        clips.append(clip)
+        codec = UpdateCodec(layout, mechanism, clip, clip_quantile=policy.coordinate_quantile, **options)
+        total = np.zeros(codec.dimension, dtype=np.int64)
+        for each in arrays:
+            codec.add_codes(codec.encode(each, stream), total)
+        policy.observe(codec.clip_vote_share(total, len(arrays)))
+    return float(np.exp(np.mean(np.log(clips[-rounds // 3 :]))))
+
+
+@pytest.mark.parametrize(
+    ("initial", "coordinates", "clients"),
+    [(1e-3, 0.99, 0.5), (1.0, 0.99, 0.5), (1.0, 0.5, 0.5), (0.01, 0.9, 0.7)],
+)
+def test_the_clip_settles_at_the_quantile(initial: float, coordinates: float, clients: float) -> None:
+    vectors = updates_of_all_clients()
+    wanted = np.quantile(np.quantile(np.abs(vectors), coordinates, axis=1), clients)
+    policy = QuantileClip(initial, coordinate_quantile=coordinates, client_quantile=clients, rate=0.3)
+    found = settled_clip(policy, vectors)
+    # A vote of 60 clients has a standard error of 0.1 at most, 0.15 in the logarithm of the clip; over
+    # 30 rounds with feedback that is some 0.04 for the mean. The quantiles differ by 0.5 and more.
+    assert math.log(found / wanted) == pytest.approx(0.0, abs=0.2)
+
+
+def test_a_clip_that_ignores_the_votes_does_not_settle_there() -> None:
+    """Negative control: the same rounds, with votes that carry nothing."""
+
+    class Deaf(QuantileClip):
+        def observe(self, share: float) -> None:
+            super().observe(np.random.default_rng(0).random())
+
+    vectors = updates_of_all_clients()
+    wanted = np.median(np.quantile(np.abs(vectors), 0.99, axis=1))
+    assert abs(math.log(settled_clip(Deaf(10.0), vectors, rounds=30) / wanted)) > 1.0
+
+
+def test_votes_are_about_the_rotated_and_shortened_update() -> None:
+    """A few huge coordinates set no clip once they are spread over all."""
+    vectors = np.zeros((20, 256), np.float32)
+    vectors[:, 7] = 1.0
+    clip = settled_clip(QuantileClip(1.0, rate=0.5), vectors, rounds=60, l2_clip=0.5, rotation_seed=4)
+    assert clip == pytest.approx(0.5 / math.sqrt(256), rel=0.3)
+
+
+@pytest.mark.parametrize(
+    "name", ["optm", "one_bit", "pbm", "discrete_laplace", "skellam", "laplace", "snapping"]
+)
+def test_a_vote_is_unbiased_and_one_more_release(name: str) -> None:
+    mechanism = pq.design(name, epsilon=1.0)
+    update = {"update": np.linspace(-0.9, 0.9, 19)}
+    layout = Layout.of(update)
+    draws = 1_000
+    for clip, wanted in ((1.0, 1.0), (0.5, 0.0)):
+        codec = UpdateCodec(layout, mechanism, clip, clip_quantile=0.9)
+        assert codec.dimension == 20
+        stream = pq.RandomStream.seeded(8)
+        payloads = [codec.encode(update, stream) for _ in range(draws)]
+        votes = np.array([codec.clip_vote(each) for each in payloads])
+        stated = wanted + 0.5 * float(mechanism.bias(np.array([2 * wanted - 1.0]))[0])
+        # 6 standard errors: odds below 1e-7 for all 14 figures together.
+        assert votes.mean() == pytest.approx(stated, abs=6 * votes.std() / math.sqrt(draws))
+        assert codec.decode(payloads[0])["update"].shape == (19,)
+        if mechanism.summable:
+            share = codec.clip_vote_share(codec.codes(payloads[0]), 1)
+            assert share == pytest.approx(votes[0], abs=1e-6)
+
+
+def test_what_cannot_vote() -> None:
+    layout = Layout.of({"update": np.zeros(5)})
+    with pytest.raises(InvalidSpecError, match="one epsilon on a whole update"):
+        UpdateCodec(layout, pq.design("cldp_linf", epsilon=1.0), 0.1, clip_quantile=0.9)
+    with pytest.raises(InvalidSpecError, match=r"clip_quantile: 0.0 is outside"):
+        UpdateCodec(layout, OPTM, 0.1, clip_quantile=0.0)
+    # Nothing is clipped, so there is nothing to vote on.
+    assert UpdateCodec(layout, pq.design("none"), 0.1, clip_quantile=0.9).dimension == 5
+    silent = UpdateCodec(layout, OPTM, 0.1)
+    with pytest.raises(InvalidSpecError, match="did not vote"):
+        silent.clip_vote(silent.encode({"update": np.zeros(5)}))
+
+
+def test_the_bound_of_the_norm_counts_the_vote() -> None:
+    layout = Layout.of({"update": np.zeros(5)})
+    assert UpdateCodec(layout, OPTM, 0.4, l2_clip=0.3).l2_bound == 0.3
+    assert UpdateCodec(layout, OPTM, 0.4, l2_clip=0.3, clip_quantile=0.9).l2_bound == pytest.approx(0.5)
+    assert UpdateCodec(layout, OPTM, 0.4, clip_quantile=0.9).l2_bound is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"initial": 0.0}, "initial"),
+        ({"initial": 1.0, "most": 0.5}, "outside least"),
+        ({"initial": 1.0, "rate": 0.0}, "rate"),
+        ({"initial": 1.0, "client_quantile": 1.0}, "client_quantile"),
+        ({"initial": 1.0, "coordinate_quantile": math.nan}, "coordinate_quantile"),
+    ],
+)
+def test_bad_quantile_clips_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpecError, match=message):
+        QuantileClip(**options)
+
+
+def test_the_clip_stays_inside_its_bounds() -> None:
+    policy = QuantileClip(1.0, least=0.5, most=2.0)
+    policy.observe(1e9)
+    assert policy(1) == pytest.approx(0.5)
+    policy.observe(-1e9)
+    assert policy(1) == pytest.approx(2.0)
+
+
+def levels_after(losses: list[float], **options: Any) -> list[int]:
+    policy = DoublingMechanism(lambda levels: OPTM, 2, 8, **options)
+    found = []
+    for number, loss in enumerate(losses):
+        policy.observe(number, loss)
+        found.append(policy.levels)
+    return found
+
+
+def test_levels_double_when_the_loss_stalls() -> None:
+    falling = [1.0 / (number + 1) for number in range(30)]
+    assert levels_after(falling) == [2] * 30
+    # No lower than two observations ago; then the new levels get a whole window; never above most_levels.
+    assert levels_after([1.0] * 9, window=2, smoothing=0.0) == [2, 2, 4, 4, 8, 8, 8, 8, 8]
+    # The running mean still falls where the loss itself has stopped to.
+    stopped = [1.0, 0.5, 0.5, 0.5, 0.5, 0.5]
+    assert levels_after(stopped, window=2, smoothing=0.0) == [2, 2, 2, 4, 4, 8]
+    assert levels_after(stopped, window=2, smoothing=0.5) == [2] * 6
+
+
+def test_a_round_counts_once_and_what_is_not_finite_not_at_all() -> None:
+    policy = DoublingMechanism(lambda levels: OPTM, 2, 8, window=1, smoothing=0.0)
+    for number, loss in ((0, 1.0), (0, 1.0), (1, math.nan), (1, 0.5), (0, 3.0)):
+        policy.observe(number, loss)
+    assert policy.levels == 2
+    policy.observe(2, 0.5)
+    assert policy.levels == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"levels": 1}, "levels: 1"),
+        ({"levels": 16}, "most_levels 8"),
+        ({"window": 0}, "window"),
+        ({"smoothing": 1.0}, "smoothing"),
+    ],
+)
+def test_bad_doublings_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpecError, match=message):
+        DoublingMechanism(lambda levels: OPTM, **({"levels": 2, "most_levels": 8} | options))
+
+
+def test_schedules_begin_with_round_1() -> None:
+    with pytest.raises(InvalidSpecError, match="do not begin with round 1"):
+        ScheduledMechanism({2: OPTM})
+
+
+def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """The server's own loss: it stalls at once."""
+    return MetricRecord({"loss": 1.0})
+
+
+class Stopped(BaseException):
+    """Not an error that anything handles."""
+
+
+def run(
+    secure: bool = False,
+    path: Path | None = None,
+    stops_in: int | None = None,
+    rounds: int = 6,
+    sum_codes: bool = True,
+    inner: Any = None,
+) -> Any:
+    """A run with both policies; its server app has the strategy, the result and the clients' ledgers."""
+    kept: dict[str, Any] = {}
+    contexts: dict[int, Any] = {}
+
+    def make() -> Any:
+        bits = DoublingMechanism(
+            lambda levels: pq.design("optm", epsilon=2.0, levels=levels), 2, 8, window=1, smoothing=0.0
+        )
+        clip = QuantileClip(1.0, rate=0.5)
+        private = PrivQuantStrategy(inner or fedavg(), bits, clip, sum_codes=sum_codes)
+        kept.update(private=private, bits=bits)
+        outermost: Any = SecureAggregationStrategy(private) if secure else private
+        return outermost if path is None else CheckpointStrategy(outermost, path)
+
+    def train(arrays: Any, partition: int, server_round: int) -> Any:
+        if server_round == stops_in and partition >= 2:
+            raise Stopped
+        return trained(arrays, partition, server_round)
+
+    def keep_context(message: Any, context: Any, call_next: Any) -> Any:
+        contexts[int(context.node_config["partition-id"])] = context
+        return call_next(message, context)
+
+    mods = [keep_context, *([SecureAggregationMod()] if secure else []), PrivQuantMod(10.0, seed=SEED)]
+    server = server_app(
+        make,
+        num_rounds=rounds,
+        evaluate_fn=lambda number, arrays: kept["bits"].watching(evaluate)(number, arrays),
+    )
+    server.run_result = InlineEngine().run(server, client_app(mods, train), Federation(6, seed=3))
+    server.private, server.contexts = kept["private"], contexts
+    return server
+
+
+def test_both_policies_with_secure_aggregation_and_without_to_the_last_bit() -> None:
+    plain, secure = run(), run(secure=True)
+    assert_same_arrays(as_arrays(secure.run_result.arrays), as_arrays(plain.run_result.arrays))
+    assert secure.private.clip.clip == plain.private.clip.clip < 1.0
+    assert secure.private.mechanism.levels == plain.private.mechanism.levels == 8
+
+
+def test_votes_are_counted_by_both_sides_and_stated() -> None:
+    server = run(rounds=2)
+    # 25 coordinates and the vote, in each of two rounds with their own mechanism.
+    assert [each.dimension for each in server.private.ledger.releases] == [26, 26]
+    assert server.private.ledger.epsilon == pytest.approx(2 * 26 * 2.0, rel=1e-6)
+    assert any("vote on the clip" in line for line in server.private.privacy_statement())
+    for context in server.contexts.values():
+        kinds = [key.split() for key in context.state["privquant-ledger"] if not key.startswith("mechanism")]
+        assert {(dimension, count) for *_, dimension, count in kinds} == {("26", "26")}
+    without = PrivQuantStrategy(fedavg(), OPTM, 0.1).privacy_statement()
+    assert not any("vote" in line for line in without)
+
+
+def test_strategies_that_see_single_updates_have_votes_too() -> None:
+    assert run(sum_codes=False, inner=fedavg(FedMedian), rounds=3).private.clip.clip < 1.0
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_run_that_stopped_goes_on_with_the_same_clip_and_levels(secure: bool, tmp_path: Path) -> None:
+    path = tmp_path / "run.checkpoint"
+    whole = run(secure)
+    with pytest.raises(Stopped):
+        run(secure, path, stops_in=4)
+    resumed = run(secure, path)
+    assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(whole.run_result.arrays))
+    assert resumed.private.clip.clip == whole.private.clip.clip
+    assert resumed.private.mechanism.checkpoint_state() == whole.private.mechanism.checkpoint_state()
+
+
+def test_a_checkpoint_without_the_policy_is_refused() -> None:
+    state = PrivQuantStrategy(fedavg(), OPTM, 0.1).checkpoint_state()
+    with pytest.raises(InvalidSpecError, match="clip: the checkpoint knows nothing of its policy"):
+        PrivQuantStrategy(fedavg(), OPTM, QuantileClip(0.1)).restore_state(state)
+
+
+def test_the_aggregated_loss_of_federated_evaluation_is_observed() -> None:
+    class Evaluates(type(fedavg())):  # type: ignore[misc]
+        def aggregate_evaluate(self, server_round: int, replies: Any) -> MetricRecord:
+            return MetricRecord({"loss": 1.0, "secret": 5.0})
+
+    policy = DoublingMechanism(lambda levels: OPTM, 2, 4, window=1, smoothing=0.0)
+    strategy = PrivQuantStrategy(Evaluates(), policy, 0.1)
+    for number in (1, 2):
+        strategy.aggregate_evaluate(number, [])
+    assert policy.levels == 4

@@ -1,0 +1,83 @@
+"""The documentation builds without a warning, and says something about every public name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fl_privquant
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted(each.name for each in pkgutil.walk_packages(fl_privquant.__path__, "fl_privquant."))
+
+
+def undocumented(module_name: str) -> list[str]:
+    """Public names of a module, and public members of its classes, that nothing is said about."""
+    module = importlib.import_module(module_name)
+    missing = [] if module.__doc__ else [module_name]
+    for name in getattr(module, "__all__", ()):
+        each = getattr(module, name)
+        if not (inspect.isclass(each) or inspect.isfunction(each)):
+            continue
+        if not each.__doc__:
+            missing.append(name)
+        if inspect.isclass(each) and each.__module__ == module_name:
+            members = [key for key in vars(each) if not key.startswith("_")]
+            missing += [f"{name}.{key}" for key in members if not _described(each, key)]
+    return missing
+
+
+def _described(owner: type, name: str) -> bool:
+    """Whether a method or property has a docstring, here or in a base; other attributes do not need one."""
+    found = [vars(base)[name] for base in owner.__mro__ if name in vars(base)]
+    plain = [each.__func__ if isinstance(each, classmethod | staticmethod) else each for each in found]
+    if not (inspect.isfunction(plain[0]) or isinstance(plain[0], property)):
+        return True
+    return any(each.__doc__ for each in plain)
+
+
+@pytest.mark.parametrize("module_name", MODULES)
+def test_every_public_name_is_documented(module_name: str) -> None:
+    assert undocumented(module_name) == []
+
+
+def test_a_method_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fl_privquant.Law.pmf, "__doc__", None)
+    assert undocumented("fl_privquant.law") == ["Law.pmf"]
+
+
+@pytest.mark.slow
+def test_the_documentation_builds_without_warnings(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    quiet = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "-f",
+            "docs/mkdocs.yml",
+            "-d",
+            tmp_path,
+        ],
+        cwd=ROOT,
+        env=os.environ | quiet,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "reference" / "fl_privquant" / "secagg" / "index.html").read_text()
+    # Roles became links, and what is re-exported is described where it is imported from.
+    assert ":class:" not in page
+    assert "ClientRound" in page
+    assert (tmp_path / "tutorial.html").stat().st_size > 10_000
