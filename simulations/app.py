@@ -100,7 +100,8 @@ def main(grid: Grid, context: Context) -> None:
     directory = RunDirectory.of(config)
     task = task_of(config)
     initial = task.initial_arrays()
-    encoder = _mechanism_policy(config, Layout.of(initial).dimension)
+    dimension = Layout.of(initial).dimension
+    encoder = _mechanism_policy(config, dimension)
     mechanism = encoder(1) if callable(encoder) else encoder
     if config.secagg.enabled:
         # What is recorded is what encodes: under secure aggregation, floats become fixed point.
@@ -169,14 +170,14 @@ def main(grid: Grid, context: Context) -> None:
     # A run of which nothing is left to do has its last row in full already.
     if len(recording.rows) > 1 and private.ledger:
         recording.rows[-1] |= recording.spent(refine=True)
-    dimension = private.codec.dimension if recording.rows[-1]["round"] else 0
     directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
-    lines = private.privacy_statement()
+    statements, lines = private.statements(), private.privacy_statement()
     if config.privacy.run_epsilon is not None or config.mechanism["name"] == CENTRAL:
-        lines.append(str(run_statement(config, mechanism, dimension)))
+        statements.append(run_statement(config, mechanism, dimension))
+        lines.append(str(statements[-1]))
     model = {name: each.numpy() for name, each in result.arrays.items()}
     directory.write_json(
-        "provenance.json", provenance(config, mechanism, dimension, private.statements(), lines, model)
+        "provenance.json", provenance(config, mechanism, dimension, statements, lines, model)
     )
     task.plot_partition(directory.path / "partition.png")
     directory.write_rows(recording.rows)

@@ -200,8 +200,9 @@ class PrivacyConfig:
     """``randomness`` seeded (reproducible, privacy simulated) or secure; limits that clients set.
 
     ``budget`` is for all rounds of a client, at ``delta``: in the aggregate view with secure aggregation,
-    else in the local one; what exceeds it is refused. ``run_epsilon`` is for all rounds too, in the aggregate
-    view: the mechanism is designed to meet it, and has no epsilon of its own.
+    else in the local one.
+    ``run_epsilon`` is a budget for a client's total, in the aggregate view: the mechanism is then designed to
+    meet it with ``delta``, and has no epsilon of its own.
     """
 
     randomness: str = "seeded"

@@ -11,6 +11,7 @@ from fl_privquant.flower.mod import PrivQuantMod
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledMechanism
 from fl_privquant.flower.secure_aggregation import SecureAggregationMod, SecureAggregationStrategy
 from fl_privquant.flower.strategy import NoUsableReplyError, PrivQuantStrategy
+from fl_privquant.flower.target import RunTarget
 
 __all__ = [
     "CheckpointStrategy",
@@ -19,6 +20,7 @@ __all__ = [
     "PrivQuantMod",
     "PrivQuantStrategy",
     "QuantileClip",
+    "RunTarget",
     "ScheduledMechanism",
     "SecureAggregationMod",
     "SecureAggregationStrategy",

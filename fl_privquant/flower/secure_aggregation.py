@@ -26,6 +26,7 @@ from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.strategy import PrivQuantStrategy
+from fl_privquant.flower.target import RunTarget
 from fl_privquant.privacy.statement import View
 from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, new_session
 
@@ -182,6 +183,31 @@ class SecureAggregationStrategy(Strategy):
         self._server: ServerRound | None = None
         self._grid: Grid | None = None
         self._asked = 0
+
+    @classmethod
+    def for_target(
+        cls,
+        strategy: Strategy,
+        target: RunTarget,
+        arrays: ArrayRecord,
+        *,
+        rotation_seed: int = 0,
+        max_failed_rounds: int = 0,
+        **settings: Any,
+    ) -> SecureAggregationStrategy:
+        """The strategy, around any that needs the mean only, whose whole run meets a privacy target.
+
+        Mechanism, clips and budget follow from the target and the model's arrays; ``settings`` are those of
+        this class that the target does not name.
+        """
+        return cls(
+            PrivQuantStrategy.for_target(
+                strategy, target, arrays, rotation_seed=rotation_seed, max_failed_rounds=max_failed_rounds
+            ),
+            corrupt_fraction=target.corrupt_fraction,
+            dropout_fraction=target.dropout_fraction,
+            **settings,
+        )
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Nothing: keys are drawn anew for each round, and a session for each start."""

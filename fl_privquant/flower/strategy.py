@@ -23,6 +23,7 @@ from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, InvalidU
 from fl_privquant.flower.arrays import DecodedArray, read_arrays, records_of
 from fl_privquant.flower.policies import DoublingMechanism, Policy, QuantileClip
 from fl_privquant.flower.protocol import RECORD_METRICS, Reply, Request, certified, is_request, with_counts
+from fl_privquant.flower.target import RunTarget
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.accountant import Accountant, coordinate_statement
 from fl_privquant.privacy.events import release_event
@@ -156,6 +157,27 @@ class PrivQuantStrategy(Strategy):
         self.num_updates = 0
         self.simulated = False
         self._round: _Round | None = None
+
+    @classmethod
+    def for_target(
+        cls, strategy: Strategy, target: RunTarget, arrays: ArrayRecord, **settings: Any
+    ) -> PrivQuantStrategy:
+        """The strategy whose whole run meets a target, for a model of these arrays, in the secure sum.
+
+        :meth:`SecureAggregationStrategy.for_target` does both.
+        """
+        dimension = Layout.of(read_arrays(arrays)).dimension
+        return cls(
+            strategy,
+            target.mechanism(dimension),
+            target.clip(dimension),
+            l2_clip=target.l2_clip,
+            rotate=True,
+            sum_codes=True,
+            budget=target.budget,
+            delta=target.delta,
+            **settings,
+        )
 
     @property
     def mechanism(self) -> Mechanism | Callable[[int], Mechanism]:

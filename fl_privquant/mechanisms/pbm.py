@@ -234,10 +234,10 @@ class PbmMechanism(Mechanism, kind="pbm"):
         stream = rng if rng is not None else RandomStream.secure()
         dtype = np.uint8 if self.num_levels <= 256 else np.uint16
         total: NDArray[Any] = np.asarray(
-            self._bit.encode(x, clip=clip, stream=stream, threads=threads)
+            self._sampler.encode(x, clip=clip, stream=stream, threads=threads)
         ).astype(dtype)
         for _ in range(self.trials - 1):
-            total += self._bit.encode(x, clip=clip, stream=stream, threads=threads)
+            total += self._sampler.encode(x, clip=clip, stream=stream, threads=threads)
         return np.asarray(total)
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
@@ -253,11 +253,16 @@ class PbmMechanism(Mechanism, kind="pbm"):
         return self.codebook.decode_sum(total, num_clients, clip)
 
     @cached_property
-    def _bit(self) -> Sampler:
+    def bit(self) -> CertifiedTable:
+        """The table that each trial is drawn from."""
         outer = 0.5 / self.theta
         weights = np.array([[TOTAL_WEIGHT - self.rare, self.rare], [self.rare, TOTAL_WEIGHT - self.rare]])
-        bit = Codebook(np.array([0, 1]), 2.0 * outer, -outer)
-        return Sampler(CertifiedTable(bit, weights, np.array([0]), np.array([1])))
+        values = Codebook(np.array([0, 1]), 2.0 * outer, -outer)
+        return CertifiedTable(values, weights, np.array([0]), np.array([1]))
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler(self.bit)
 
     def _header(self) -> dict[str, Any]:
         return {

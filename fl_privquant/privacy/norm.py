@@ -40,12 +40,14 @@ from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.gaussian import GaussianMechanism
 from fl_privquant.mechanisms.metric import MetricTableMechanism
+from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.privacy.compose import Moments
 from fl_privquant.privacy.noise import noise_loss, sum_gap
 from fl_privquant.privacy.response import gaussian_loss, response_loss
 from fl_privquant.renyi import INPUT_ROUNDING, renyi_of_update
 from fl_privquant.sampling.discrete import DiscreteGaussian, Skellam
 from fl_privquant.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
+from fl_privquant.table import CertifiedTable
 
 __all__ = ["NO_NORMS", "NormBound", "Norms", "norm_loss", "norm_losses", "register_norm_bound"]
 
@@ -174,12 +176,20 @@ def _metric(
 def _secure_sum(
     mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
 ) -> tuple[Moments, str] | None:
-    if norms.l2 is None or not isinstance(mechanism, TableMechanism):
+    if norms.l2 is None:
         return None
-    certificate = _certificate(mechanism, num_honest)
+    distance = 2.0 * norms.l2 * NORM_ROUNDING
+    if isinstance(mechanism, TableMechanism):
+        table, update = mechanism.table, UpdateBound(distance, dimension)
+    elif isinstance(mechanism, PbmMechanism):
+        # Tell the sum of each trial's bits: as many coordinates of one bit, all with the same input.
+        trials = mechanism.trials
+        table, update = mechanism.bit, UpdateBound(math.sqrt(trials) * distance, trials * dimension)
+    else:
+        return None
+    certificate = _certificate(table, num_honest)
     if certificate is None:
         return None
-    update = UpdateBound(2.0 * norms.l2 * NORM_ROUNDING, dimension)
     separation = certificate.separation(update.rate)
     if math.isfinite(separation):
         loss = gaussian_loss(separation * update.widened)
@@ -192,8 +202,8 @@ def _secure_sum(
 
 
 @lru_cache(maxsize=64)
-def _certificate(mechanism: TableMechanism, num_honest: int) -> SumCertificate | None:
-    return certify_sum(mechanism.table, num_honest)
+def _certificate(table: CertifiedTable, num_honest: int) -> SumCertificate | None:
+    return certify_sum(table, num_honest)
 
 
 @register_norm_bound

@@ -20,6 +20,7 @@ from fl_privquant.errors import (
     InvalidSpecError,
 )
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.mechanisms.registry import design, entry, mechanisms
 from fl_privquant.privacy.accountant import Accountant
 from fl_privquant.privacy.events import UpdateRelease
@@ -36,7 +37,7 @@ _FAR = 1.6
 # Instant to design and never far from the others: it tells where to look, and what would meet a target.
 _SCOUT = "one_bit"
 # What a plan looks at unless told otherwise; others take longer to design.
-_DEFAULTS = ("optm", "one_bit", "pbm", "discrete_gaussian", "skellam", "discrete_laplace")
+_DEFAULTS = ("optm_aggregate", "optm", "one_bit", "pbm", "discrete_gaussian", "skellam", "discrete_laplace")
 _LOCAL_ONLY = ("gaussian", "laplace")
 
 
@@ -167,7 +168,7 @@ class Plan:
 
 def default_mechanisms(in_sum: bool) -> tuple[str, ...]:
     """The mechanisms that a plan looks at unless told otherwise; for sums, those whose codes can be added."""
-    names = _DEFAULTS if in_sum else (*_DEFAULTS, *_LOCAL_ONLY)
+    names = _DEFAULTS if in_sum else (*_DEFAULTS[1:], *_LOCAL_ONLY)
     return tuple(name for name in names if name in mechanisms())
 
 
@@ -192,17 +193,17 @@ def plan(
     """
     scout = _Search(wish, _SCOUT)
     start = scout.largest(round(math.log(1.0, _RATIO)))
-    if start is None:
-        return Plan(wish, (), {}, _advice(wish), {})
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
     curves: dict[str, tuple[PlannedDesign, ...]] = {}
     for name in names or default_mechanisms(wish.in_sum):
         progress(name)
-        search = scout if name == _SCOUT else _Search(wish, name)
-        index = search.largest(start)
+        search = scout if name == _SCOUT else _search(wish, name)
+        # Where the scout finds nothing, nothing else that is counted by coordinates does.
+        hopeless = start is None and not isinstance(search, _TargetSearch)
+        index = None if hopeless else search.largest(start or 0)
         if index is None:
-            missing[name] = search.reason
+            missing[name] = search.reason or scout.reason
             continue
         designs.append(search.at(index))
         if curve:
@@ -262,12 +263,8 @@ class _Search:
 
     def _design(self, epsilon: float) -> PlannedDesign | None:
         wish = self.wish
-        known = {each.name for each in dataclasses.fields(entry(self.name).spec)}
-        wanted: dict[str, Any] = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.survivors}
-        if self.name == _SCOUT:
-            del wanted["levels"]
         try:
-            mechanism = design(self.name, **{key: value for key, value in wanted.items() if key in known})
+            mechanism = design(self.name, **self._parameters(epsilon))
             mechanism = mechanism.for_dimension(wish.dimension)
             width = mechanism.sum_bits(wish.survivors) if wish.in_sum else mechanism.bits_per_coordinate
         except (InfeasibleDesignError, InvalidSpecError, CertificationError, CodeOverflowError) as error:
@@ -292,6 +289,46 @@ class _Search:
             math.ceil(width * wish.dimension / 8),
             clip,
         )
+
+    def _parameters(self, epsilon: float) -> dict[str, Any]:
+        wish = self.wish
+        known = {each.name for each in dataclasses.fields(entry(self.name).spec)}
+        wanted: dict[str, Any] = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.survivors}
+        if self.name == _SCOUT:
+            del wanted["levels"]
+        return {key: value for key, value in wanted.items() if key in known}
+
+
+class _TargetSearch(_Search):
+    """The designs of a mechanism that is specified by a target for the run; grid points are shares of it."""
+
+    def largest(self, start: int) -> int | None:
+        """The design for the target itself, if there is one."""
+        return 0 if self.spend(0) <= self.wish.epsilon else None
+
+    def _parameters(self, epsilon: float) -> dict[str, Any]:
+        wish = self.wish
+        if wish.norms.l2 is None or not wish.in_sum or wish.unit is Unit.COORDINATE:
+            raise InvalidSpecError(
+                "counts whole updates in the secure sum, by their L2 norm; give that, in units of the "
+                f"coordinate clip: {usual_norm_ratio(wish.dimension):.3g} suits rotated updates"
+            )
+        return {
+            "run_epsilon": epsilon * wish.epsilon,
+            "run_delta": wish.delta,
+            "rounds": wish.rounds if wish.unit is Unit.TOTAL else 1,
+            "levels": 2**wish.bits,
+            "num_clients": wish.num_clients,
+            "dimension": wish.dimension,
+            "norm_ratio": wish.norms.l2,
+            "corrupt_fraction": wish.corrupt / wish.num_clients,
+            "dropout_fraction": wish.dropped / wish.num_clients,
+        }
+
+
+def _search(wish: Wish, name: str) -> _Search:
+    fields = {each.name for each in dataclasses.fields(entry(name).spec)}
+    return _TargetSearch(wish, name) if "run_epsilon" in fields else _Search(wish, name)
 
 
 def _advice(wish: Wish) -> Advice:
