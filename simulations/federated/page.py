@@ -101,7 +101,7 @@ def _epsilons(tables: Tables) -> dict[str, Any]:
         optm = _one(here, mechanism="optm")
         accuracies = [_accuracy(_one(here, mechanism=name)) for name in ("optm", "one_bit", "pbm")]
         totals = [_total(optm, view).epsilon_cell for view in ("local", "aggregate")]
-        rows.append([f"{epsilon:g}", *accuracies, *totals])
+        rows.append([PrivacyStatement(epsilon, 0.0, Unit.COORDINATE).epsilon_cell, *accuracies, *totals])
     return {"none": _one(table, mechanism="none"), "rows": rows}
 
 
@@ -145,7 +145,7 @@ def _budget(tables: Tables) -> list[dict[str, Any]]:
                 found.append(
                     {
                         "task": label,
-                        "wanted": f"{wanted:g}",
+                        "wanted": PrivacyStatement(wanted, 0.0, Unit.TOTAL).epsilon_cell,
                         "row": row,
                         "stated": _total(row, "aggregate").epsilon_cell,
                         "ratio": row.mean_squared_error / central.mean_squared_error,  # type: ignore[operator]
