@@ -36,6 +36,7 @@ COLOURS = {
     "optm": "#0b5fa5",
     "optm paired": "#4d9bd6",
     "optm independent": "#9cc9ec",
+    "optm_aggregate": "#f77f00",
     "rqm": "#d1495b",
     "erm": "#edae49",
     "mvu": "#66a182",

@@ -344,7 +344,9 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _has_levels(name: str) -> bool:
     """Whether the mechanism's number of levels can be chosen."""
-    return name != "one_bit" and "levels" in {each.name for each in dataclasses.fields(entry(name).spec)}
+    return name not in ("one_bit", CENTRAL) and "levels" in {
+        each.name for each in dataclasses.fields(entry(name).spec)
+    }
 
 
 def _build(kind: type, values: Mapping[str, Any], path: str) -> Any:

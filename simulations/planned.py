@@ -35,7 +35,7 @@ TRUSTED = "central"
 _FOR_THE_SUM = "optm_aggregate"
 # Counted by the norm of an update; others are laws for a coordinate, and are counted by coordinates: a
 # certificate by the norm takes minutes for laws of many pieces.
-_BY_NORM = (_FOR_THE_SUM, "skellam", "discrete_gaussian", "gaussian")
+_BY_NORM = (_FOR_THE_SUM, "pbm", "skellam", "discrete_gaussian", "gaussian")
 
 
 def mechanism_of(config: RunConfig, dimension: int) -> Mechanism:

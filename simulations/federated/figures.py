@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fl_privquant.plots import colour_of, pyplot, save
+from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.federated.collect import read_table
 from simulations.report.marks import mark_of
 
@@ -54,24 +55,27 @@ def _mechanisms(plt: Any, tables: Tables) -> Any:
         marker = mark_of(row.mechanism).marker
         _point(left, row, "accuracy", place, colour, marker)
         right.plot(row.mean_squared_error, place, marker=marker, color=colour, linestyle="")
-        names.append(_with_epsilon(row))
+        names.append(_with_privacy(row))
     left.set(yticks=range(len(names)), yticklabels=names, xlabel=_INTERVAL)
     right.set(xscale="log", xlabel=_ERROR.replace("\n", " "))
-    figure.suptitle("digits, softmax regression, 100 clients, 15 rounds", fontsize=10)
+    unit = PrivacyStatement.heading(Unit.COORDINATE)
+    figure.suptitle(f"digits, softmax regression, 100 clients, 15 rounds; {unit} unless said", fontsize=10)
     return figure
 
 
-def _with_epsilon(row: Any) -> str:
+def _with_privacy(row: Any) -> str:
+    bits = f"{row.mechanism}, {row.bits_per_coordinate:.3g} bits"
     if not np.isfinite(row.epsilon):
-        return f"{row.mechanism} (not private, {row.bits_per_coordinate:.3g} bits)"
-    unit = "coordinate" if row.unit == "coordinate release" else "round"
-    return f"{row.mechanism} (ε {row.epsilon:.3g} a {unit}, {row.bits_per_coordinate:.3g} bits)"
+        return f"{bits}, not private"
+    unit = Unit(row.unit)
+    figures = PrivacyStatement(row.epsilon, row.delta, unit).figures
+    return f"{bits}, {figures}{'' if unit is Unit.COORDINATE else f' ({unit})'}"
 
 
 def _epsilon(plt: Any, tables: Tables) -> Any:
     """Accuracy and error against the epsilon of a coordinate."""
     table = tables("epsilon-mnist")
-    return _two_panels(plt, table, "epsilon", "ε for one coordinate and release, local view", True)
+    return _two_panels(plt, table, "epsilon", PrivacyStatement.heading(Unit.COORDINATE), True)
 
 
 def _bits(plt: Any, tables: Tables) -> Any:
@@ -79,7 +83,8 @@ def _bits(plt: Any, tables: Tables) -> Any:
     table = tables("bits-mnist")
     # What was asked for: sizes on the wire also hold a header.
     table = table.assign(bits=np.round(table.bits_per_coordinate))
-    return _two_panels(plt, table, "bits", "bits a coordinate (ε = 4 a coordinate, local view)", False)
+    brief = PrivacyStatement(float(table.epsilon.max().round(6)), 0.0, Unit.COORDINATE).brief
+    return _two_panels(plt, table, "bits", f"bits a coordinate, {brief}", False)
 
 
 def _two_panels(plt: Any, table: pd.DataFrame, column: str, label: str, logarithmic: bool) -> Any:
@@ -118,10 +123,10 @@ def _settings(plt: Any, tables: Tables) -> Any:
         "MNIST\nCNN, IID": tables("cnn-mnist"),
     }
     figure, axis = plt.subplots(figsize=(9.0, 3.6), layout="constrained")
-    for shift, mechanism in enumerate(("none", "optm", "rqm", "one_bit")):
+    for shift, mechanism in enumerate(("none", "optm")):
         for place, table in enumerate(shown.values()):
             (row,) = table[table.mechanism == mechanism].itertuples()
-            at = place + 0.14 * (shift - 1.5)
+            at = place + 0.2 * (shift - 0.5)
             _point(axis, row, "accuracy", at, colour_of(mechanism), mark_of(mechanism).marker, upright=True)
         axis.plot([], [], color=colour_of(mechanism), marker=mark_of(mechanism).marker, label=mechanism)
     axis.set(xticks=range(len(shown)), xticklabels=shown, ylabel=_INTERVAL)
@@ -146,7 +151,9 @@ def _budget(plt: Any, tables: Tables) -> Any:
             _curve(bottom, x, rows, "mean_squared_error", str(mechanism))
         values = sorted(set(table.run_epsilon))
         top.set(title={"digits": "digits, 650 coordinates", "mnist": "MNIST, 7850 coordinates"}[task])
-        bottom.set(yscale="log", xscale="log", xlabel="ε of a client's total, sum over 100, δ = 1e-5")
+        bottom.set(
+            yscale="log", xscale="log", xlabel=PrivacyStatement.heading(Unit.TOTAL, "aggregate of 100")
+        )
         bottom.set(xticks=values, xticklabels=[f"{value:g}" for value in values])
         bottom.minorticks_off()
     axes[0, 0].set_ylabel(_INTERVAL)
