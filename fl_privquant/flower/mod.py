@@ -137,7 +137,7 @@ class PrivQuantMod:
             layout = Layout.of(arrays)
             mechanism = request.certified_mechanism(layout.dimension)
             self._check_mechanism(mechanism, ctxt)
-            release = request.release(request.codec(layout).dimension)
+            release = request.release(layout)
             budgets = self._budgets(ctxt)
             ledger = ClientLedger(ctxt, self._open_file())
             # Before the training: an update that may not leave need not be computed.

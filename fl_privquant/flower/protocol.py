@@ -165,17 +165,18 @@ class Request:
         except Exception as error:  # whatever a forged blob provokes is a refusal, never a crash
             raise CertificationError(f"mechanism: malformed ({type(error).__name__}: {error})") from error
 
-    def release(self, dimension: int) -> Release:
-        """What an update of ``dimension`` coordinates spends."""
-        mechanism = self.certified_mechanism(dimension)
+    def release(self, layout: Layout) -> Release:
+        """What an update of that layout spends; a vote on the clip is part of it."""
+        codec = self.codec(layout)
+        bound = codec.l2_bound
         return Release(
             self.round,
             self.fingerprint,
-            mechanism.epsilon,
-            mechanism.delta,
-            dimension,
-            mechanism.releases(dimension),
-            None if self.l2_clip is None else self.l2_clip / self.clip,
+            codec.mechanism.epsilon,
+            codec.mechanism.delta,
+            codec.dimension,
+            codec.mechanism.releases(codec.dimension),
+            None if bound is None else bound / self.clip,
         )
 
     def codec(self, layout: Layout) -> UpdateCodec:

@@ -285,7 +285,7 @@ class PrivQuantStrategy(Strategy):
         found = [coordinate_statement(mechanism)]
         if self._round is None or math.isinf(mechanism.epsilon):
             return found
-        release = request.release(self._round.codec.dimension)
+        release = request.release(self._round.codec.layout)
         views = [LOCAL] if self.ledger.last_view.is_local else [LOCAL, self.ledger.last_view]
         for view in views:
             single = Accountant([release_event(release, self._round.codec.mechanism, view)])
@@ -341,7 +341,7 @@ class PrivQuantStrategy(Strategy):
         asked = {message.metadata.dst_node_id for message in messages}
         template = messages[0] if messages else None
         if messages:
-            release = request.release(codec.dimension)
+            release = request.release(codec.layout)
             if self.budget is not None:
                 view = self.planned_view(len(asked))
                 self.ledger.check(release, request.mechanism, asked, self.budget, view)

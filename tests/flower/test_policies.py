@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from fl_privquant.flower import (
     SecureAggregationStrategy,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.protocol import Request
 from tests.flower.apps import SEED, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -311,3 +313,12 @@ def test_the_aggregated_loss_of_federated_evaluation_is_observed() -> None:
     for number in (1, 2):
         strategy.aggregate_evaluate(number, [])
     assert policy.levels == 4
+
+
+def test_the_vote_is_in_the_norm_that_is_counted_by() -> None:
+    """The vote of +-clip is one more coordinate of the L2-clipped update: without it ε would be too small."""
+    layout = Layout.of({"weight": np.zeros(25, np.float32)})
+    plain = Request(1, OPTM.to_bytes(), clip=0.1, l2_clip=0.3)
+    voting = dataclasses.replace(plain, clip_quantile=0.9)
+    assert plain.release(layout).l2 == pytest.approx(3.0)
+    assert voting.release(layout).l2 == pytest.approx(math.hypot(3.0, 1.0))
