@@ -120,7 +120,8 @@ class FederationLedger:
 
         The budget is for the view that the release is to have.
         """
-        event = release_event(release, _certified(mechanism, release), view)
+        self._mechanisms.setdefault(release.mechanism, mechanism)
+        event = self._event(_Asked(release.kind, view.num_honest))
         asked = set(nodes)
         histories = {node: each for node, each in self._all().items() if node in asked}
         for counts in self._worst(histories, not view.is_local):
@@ -246,17 +247,18 @@ class FederationLedger:
     def _accountant(self, counts: Mapping[_Asked, int]) -> Accountant:
         accountant = Accountant()
         for asked, count in counts.items():
-            if asked not in self._events:
-                if asked.kind.mechanism not in self._mechanisms:
-                    raise InvalidSpecError(f"ledger: mechanism {asked.kind.mechanism!r} is not known")
-                mechanism = _certified(self._mechanisms[asked.kind.mechanism], asked.kind)
-                self._events[asked] = release_event(asked.kind, mechanism, View(asked.num_honest))
-            accountant.add(self._events[asked], count)
+            accountant.add(self._event(asked), count)
         return accountant
 
-
-def _certified(blob: bytes, release: Release) -> Mechanism:
-    return Mechanism.from_bytes(blob).for_dimension(release.dimension)
+    def _event(self, asked: _Asked) -> UpdateRelease:
+        """What the accountant counts: certified once, and kept."""
+        if asked not in self._events:
+            if asked.kind.mechanism not in self._mechanisms:
+                raise InvalidSpecError(f"ledger: mechanism {asked.kind.mechanism!r} is not known")
+            mechanism = Mechanism.from_bytes(self._mechanisms[asked.kind.mechanism])
+            sized = mechanism.for_dimension(asked.kind.dimension)
+            self._events[asked] = release_event(asked.kind, sized, View(asked.num_honest))
+        return self._events[asked]
 
 
 def _maximal(histories: Iterable[frozenset[tuple[_Asked, int]]]) -> list[dict[_Asked, int]] | None:
