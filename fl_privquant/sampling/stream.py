@@ -139,7 +139,8 @@ class WordReader:
         block, skipped_words = divmod(first_word % _MAX_WORDS, 2)
         counter = modes.CTR(block.to_bytes(_BLOCK_BYTES, "big"))
         self._encryptor = Cipher(algorithm, counter).encryptor()
-        self._encryptor.update(_ZEROS[: skipped_words * _WORD_BYTES])
+        if skipped_words:
+            self._encryptor.update(_ZEROS[: skipped_words * _WORD_BYTES])
 
     def read(self, out: NDArray[np.uint64]) -> None:
         """Write the next words into ``out``: the keystream's bytes as little-endian, on every machine."""
