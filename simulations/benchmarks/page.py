@@ -28,11 +28,11 @@ TITLES = {
 }
 LABELS = {"coordinates": "coordinates d", "clients": "clients n", "levels": "levels m"}
 NOTES = {
-    "coordinates": "Everything is linear in the coordinates once they outweigh the call itself.",
-    "clients": "A client of a secure sum pays for its neighbours, whose number grows with the logarithm of "
-    "the clients; everything else is about constant a client.",
-    "levels": "Encoding costs the same for 2 levels and for 256. One program grows with about the square of "
-    "the levels or more; a design solves some hundred small ones.",
+    "coordinates": "Below some 10⁵ coordinates what a call or a key agreement costs outweighs them.",
+    "clients": "Costs are for one client. In a secure sum it pays for its neighbours: 8 of them, or as many "
+    "as keep the odds of a failure below those that were asked for. A statement is made once a run.",
+    "levels": "Encoding draws from alias tables, whatever the number of levels. A program has 2 m + 1 rows "
+    "of m probabilities; a design solves many, for the bins.",
 }
 
 _INTRODUCTION = """\

@@ -52,6 +52,19 @@ def test_a_missed_target_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> 
     assert command.main(["wire"]) == 1
 
 
+def test_one_that_fails_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr(page, "write_rows", lambda name, rows: kept.append(name))
+    monkeypatch.setattr(page, "write_page", lambda: kept.append("page"))
+    for name, run in (("sweep", lambda: 1 / 0), ("wire", lambda: ROWS[:1])):
+        monkeypatch.setattr(importlib.import_module(f"simulations.benchmarks.{name}"), "run", run)
+    assert command.main(["sweep", "wire", "--write"]) == 1
+    assert kept == ["wire", "page"]
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_tables_and_page(tmp_path: Path) -> None:
     page.write_rows("wire", [Row("old", 1.0, 1.0)], tmp_path)
     page.write_rows("encode", ROWS[:1], tmp_path)
