@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from simulations.planned import run_statement
 from simulations.report.statistics import student_interval
 from simulations.results import ResultsError, RunDirectory
 
-__all__ = ["TABLES", "collect", "read_table", "write_table"]
+__all__ = ["TABLES", "collect", "read_table", "table_or_none", "write_table"]
 
 TABLES = Path(__file__).parent / "tables"
 """Where the committed tables are."""
@@ -55,6 +55,14 @@ def read_table(name: str, folder: Path = TABLES) -> pd.DataFrame:
     if not path.exists():
         raise ResultsError(f"{path} is missing; python -m simulations.federated {name} makes it")
     return pd.read_csv(path, keep_default_na=True, na_values=[""], dtype={"view": "string"})
+
+
+def table_or_none(tables: Callable[[str], pd.DataFrame], name: str) -> pd.DataFrame | None:
+    """The table of a study, if it was run."""
+    try:
+        return tables(name)
+    except ResultsError:
+        return None
 
 
 def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import pandas as pd
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.config import CENTRAL
-from simulations.federated.collect import read_table
-from simulations.federated.studies import study
+from simulations.federated.collect import read_table, table_or_none
+from simulations.federated.studies import STUDIES, study
 
 __all__ = ["ALLOWED_LOSS", "PAGE", "chosen_clip", "page"]
 
@@ -28,7 +28,8 @@ Tables = Callable[[str], pd.DataFrame]
 
 
 def page(tables: Tables = read_table) -> str:
-    """The page as Markdown."""
+    """The page as Markdown; studies without a table are named as such."""
+    missing = [each.name for each in STUDIES if table_or_none(tables, each.name) is None]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -38,6 +39,7 @@ def page(tables: Tables = read_table) -> str:
         autoescape=False,
     )
     return environment.get_template("page.md.jinja").render(
+        missing=missing,
         clips=_clips(tables),
         mechanisms=_mechanisms(tables),
         epsilons=_epsilons(tables),
@@ -68,7 +70,10 @@ def _clips(tables: Tables) -> list[tuple[str, str]]:
         ("norm-digits", "l2_clip", "digits, softmax: L2 clip"),
         ("norm-mnist", "l2_clip", "MNIST, softmax: L2 clip"),
     ):
-        table = tables(name).sort_values(column)
+        table = table_or_none(tables, name)
+        if table is None:
+            continue
+        table = table.sort_values(column)
         chosen = chosen_clip(table, column)
         pairs = zip(table[column], table.accuracy, strict=True)
         texts = [(f"{value:g} ({accuracy:.3f})", value == chosen) for value, accuracy in pairs]
@@ -115,7 +120,9 @@ def _settings(tables: Tables) -> list[dict[str, Any]]:
         ("MNIST, softmax, Dirichlet 0.3", "partition-mnist", 2.0),
         ("MNIST, CNN, IID", "cnn-mnist", 2.0),
     ):
-        table = tables(name)
+        table = table_or_none(tables, name)
+        if table is None:
+            continue
         none = _one(table, mechanism="none")
         optm = _one(table[np.isclose(table.epsilon, epsilon, rtol=1e-3)], mechanism="optm")
         lost = 100.0 * (none.accuracy - optm.accuracy)
