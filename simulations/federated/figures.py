@@ -30,6 +30,8 @@ _STYLE = {
     "grid.color": "#e6e6e6",
     "legend.frameon": False,
 }
+# A narrower axis would make a sight of what is chance.
+_LEAST_SPAN = 0.02
 _ERROR = "mean squared error of the decoded mean,\na coordinate and round"
 _INTERVAL = "test accuracy, 95 % over seeds"
 
@@ -97,6 +99,8 @@ def _two_panels(plt: Any, table: pd.DataFrame, column: str, label: str, logarith
         x = rows[column] * 1.04**place if logarithmic else rows[column] + 0.03 * place
         _curve(left, x, rows, "accuracy", str(mechanism))
         _curve(right, x, rows, "mean_squared_error", str(mechanism))
+        right.plot(x, rows.noise_error, ":", color=colour_of(str(mechanism)))
+    left.plot([], [], ":", color="#777777", label="noise alone,\nexact (right)")
     for row in table[~np.isfinite(table.epsilon)].itertuples():
         left.axhline(
             row.accuracy, color=colour_of(row.mechanism), linestyle="--", label="no privacy, no clip"
@@ -105,9 +109,12 @@ def _two_panels(plt: Any, table: pd.DataFrame, column: str, label: str, logarith
     for axis in (left, right):
         if logarithmic:
             axis.set_xscale("log")
-        axis.set(xlabel=label, xticks=values, xticklabels=[f"{value:g}" for value in values])
+        axis.set(xticks=values, xticklabels=[f"{value:g}" for value in values])
         axis.minorticks_off()
+    figure.supxlabel(label, fontsize=9)
     left.set_ylabel(_INTERVAL)
+    middle, half = np.mean(left.get_ylim()), max(np.ptp(left.get_ylim()) / 2, _LEAST_SPAN / 2)
+    left.set_ylim(middle - half, middle + half)
     right.set(yscale="log", ylabel=_ERROR)
     figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
     return figure

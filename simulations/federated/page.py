@@ -84,15 +84,14 @@ def _clips(tables: Tables) -> list[tuple[str, str]]:
 def _mechanisms(tables: Tables) -> dict[str, Any]:
     table = tables("mechanisms-digits")
     private = table[np.isfinite(table.epsilon) & (table.unit == Unit.COORDINATE.value)]
-    worst = private.loc[private.mean_squared_error.idxmax()]
-    best = private.loc[private.mean_squared_error.idxmin()]
+    worst, best = private.loc[private.noise_error.idxmax()], private.loc[private.noise_error.idxmin()]
     optm = _one(table, mechanism="optm")
     return {
         "none": _one(table, mechanism="none"),
         "optm": optm,
         "worst": worst,
         "best": best,
-        "ratio": worst.mean_squared_error / best.mean_squared_error,
+        "ratio": worst.noise_error / best.noise_error,
         "points": 100.0 * (private.accuracy.max() - private.accuracy.min()),
         "total": _total(optm, "local").brief,
     }
