@@ -50,13 +50,11 @@ def main(
             if chosen.on_mnist and mnist is not None:
                 overrides.append(f"task.data_root={mnist}")
             print(f"{chosen.name}: {run_study(chosen, overrides)}")
-        missing = {each.name for each in STUDIES if not (TABLES / f"{each.name}.csv").exists()}
         for name, (_, needed) in DRAWN.items():
-            if not missing & set(needed):
+            if all((TABLES / f"{each}.csv").exists() for each in needed):
                 print(f"{name}: {draw(name, FIGURES)}")
-        if not missing:
-            PAGE.write_text(page())
-            print(PAGE)
+        PAGE.write_text(page())
+        print(PAGE)
     except PrivQuantError as error:
         console.print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import pandas as pd
 
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy import Unit
+from simulations.central import noise_of_sum
 from simulations.config import CENTRAL, RunConfig
-from simulations.planned import run_statement
+from simulations.planned import central_budget, run_statement
 from simulations.report.statistics import student_interval
 from simulations.results import ResultsError, RunDirectory
 
-__all__ = ["TABLES", "collect", "read_table", "write_table"]
+__all__ = ["TABLES", "collect", "read_table", "table_or_none", "write_table"]
 
 TABLES = Path(__file__).parent / "tables"
 """Where the committed tables are."""
@@ -57,6 +59,14 @@ def read_table(name: str, folder: Path = TABLES) -> pd.DataFrame:
     return pd.read_csv(path, keep_default_na=True, na_values=[""], dtype={"view": "string"})
 
 
+def table_or_none(tables: Callable[[str], pd.DataFrame], name: str) -> pd.DataFrame | None:
+    """The table of a study, if it was run."""
+    try:
+        return tables(name)
+    except ResultsError:
+        return None
+
+
 def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
     first = configs[0]
     runs = [_finished(config) for config in configs]
@@ -74,6 +84,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "seeds": len(runs),
         **_interval("accuracy", [run["accuracy"] for run in runs]),
         **_interval("mean_squared_error", [run["mean_squared_error"] for run in runs]),
+        "noise_error": _noise(first, mechanism),
         "share_clipped": sum(run["share_clipped"] for run in runs) / len(runs),
         "bits_per_coordinate": 8.0 * runs[0]["bytes_up"] / (first.federation.rounds * clients * dimension),
         "bits_in_secure_sum": mechanism.sum_bits(clients) if mechanism.summable else math.nan,
@@ -102,6 +113,17 @@ def _finished(config: RunConfig) -> dict[str, Any]:
         "dimension": provenance["dimension"],
         "model": provenance.get("model_sha256", ""),
     }
+
+
+def _noise(config: RunConfig, mechanism: Mechanism) -> float:
+    """The error of a coordinate of the mean that is noise, without clipping: exact, for uniform inputs."""
+    clients = config.federation.num_clients
+    if config.mechanism["name"] == CENTRAL:
+        l2_clip, epsilon, delta = central_budget(config)
+        return (noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta) / clients) ** 2
+    if mechanism.unit != Unit.COORDINATE.value:
+        return math.nan
+    return mechanism.mse() * config.codec.clip**2 / clients
 
 
 def _interval(name: str, values: list[float]) -> dict[str, float]:

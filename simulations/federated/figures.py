@@ -11,7 +11,7 @@ import pandas as pd
 
 from fl_privquant.plots import colour_of, pyplot, save
 from fl_privquant.privacy import PrivacyStatement, Unit
-from simulations.federated.collect import read_table
+from simulations.federated.collect import read_table, table_or_none
 from simulations.report.marks import mark_of
 
 __all__ = ["DRAWN", "FIGURES", "draw"]
@@ -30,6 +30,8 @@ _STYLE = {
     "grid.color": "#e6e6e6",
     "legend.frameon": False,
 }
+# A narrower axis would make a sight of what is chance.
+_LEAST_SPAN = 0.02
 _ERROR = "mean squared error of the decoded mean,\na coordinate and round"
 _INTERVAL = "test accuracy, 95 % over seeds"
 
@@ -46,7 +48,8 @@ def draw(name: str, folder: Path = FIGURES, tables: Tables = read_table) -> Path
 
 def _mechanisms(plt: Any, tables: Tables) -> Any:
     """Accuracy and error of every mechanism, the smallest error on top."""
-    table = pd.concat([tables("mechanisms-digits"), tables("vectors-digits")])
+    parts = [table_or_none(tables, name) for name in ("mechanisms-digits", "vectors-digits")]
+    table = pd.concat([part for part in parts if part is not None])
     table = table.sort_values("mean_squared_error", ascending=False).reset_index(drop=True)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 6.2), sharey=True, layout="constrained")
     names = []
@@ -96,6 +99,8 @@ def _two_panels(plt: Any, table: pd.DataFrame, column: str, label: str, logarith
         x = rows[column] * 1.04**place if logarithmic else rows[column] + 0.03 * place
         _curve(left, x, rows, "accuracy", str(mechanism))
         _curve(right, x, rows, "mean_squared_error", str(mechanism))
+        right.plot(x, rows.noise_error, ":", color=colour_of(str(mechanism)))
+    left.plot([], [], ":", color="#777777", label="noise alone,\nexact (right)")
     for row in table[~np.isfinite(table.epsilon)].itertuples():
         left.axhline(
             row.accuracy, color=colour_of(row.mechanism), linestyle="--", label="no privacy, no clip"
@@ -104,9 +109,12 @@ def _two_panels(plt: Any, table: pd.DataFrame, column: str, label: str, logarith
     for axis in (left, right):
         if logarithmic:
             axis.set_xscale("log")
-        axis.set(xlabel=label, xticks=values, xticklabels=[f"{value:g}" for value in values])
+        axis.set(xticks=values, xticklabels=[f"{value:g}" for value in values])
         axis.minorticks_off()
+    figure.supxlabel(label, fontsize=9)
     left.set_ylabel(_INTERVAL)
+    middle, half = np.mean(left.get_ylim()), max(np.ptp(left.get_ylim()) / 2, _LEAST_SPAN / 2)
+    left.set_ylim(middle - half, middle + half)
     right.set(yscale="log", ylabel=_ERROR)
     figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
     return figure
@@ -114,14 +122,16 @@ def _two_panels(plt: Any, table: pd.DataFrame, column: str, label: str, logarith
 
 def _settings(plt: Any, tables: Tables) -> Any:
     """Accuracy by task, model and partition."""
-    shown = {
-        "digits\nsoftmax, IID": tables("mechanisms-digits"),
-        "digits\nsoftmax, Dirichlet 0.3": tables("partition-digits"),
-        "digits\nCNN, IID": tables("cnn-digits"),
-        "MNIST\nsoftmax, IID": _at(tables("epsilon-mnist"), 2.0),
-        "MNIST\nsoftmax, Dirichlet 0.3": tables("partition-mnist"),
-        "MNIST\nCNN, IID": tables("cnn-mnist"),
+    names = {
+        "digits\nsoftmax, IID": "mechanisms-digits",
+        "digits\nsoftmax, Dirichlet 0.3": "partition-digits",
+        "digits\nCNN, IID": "cnn-digits",
+        "MNIST\nsoftmax, IID": "epsilon-mnist",
+        "MNIST\nsoftmax, Dirichlet 0.3": "partition-mnist",
+        "MNIST\nCNN, IID": "cnn-mnist",
     }
+    found = {label: table_or_none(tables, name) for label, name in names.items()}
+    shown = {label: _centre(table) for label, table in found.items() if table is not None}
     figure, axis = plt.subplots(figsize=(9.0, 3.6), layout="constrained")
     for shift, mechanism in enumerate(("none", "optm")):
         for place, table in enumerate(shown.values()):
@@ -134,8 +144,12 @@ def _settings(plt: Any, tables: Tables) -> Any:
     return figure
 
 
-def _at(table: pd.DataFrame, epsilon: float) -> pd.DataFrame:
-    return table[np.isclose(table.epsilon, epsilon, rtol=1e-3) | ~np.isfinite(table.epsilon)]
+def _centre(table: pd.DataFrame) -> pd.DataFrame:
+    """Of a sweep over epsilon, its centre."""
+    several = table[table.mechanism == "optm"].shape[0] > 1
+    return (
+        table[np.isclose(table.epsilon, 2.0, rtol=1e-3) | ~np.isfinite(table.epsilon)] if several else table
+    )
 
 
 def _budget(plt: Any, tables: Tables) -> Any:
@@ -189,20 +203,10 @@ def _point(
 
 
 DRAWN: Mapping[str, tuple[Callable[[Any, Tables], Any], tuple[str, ...]]] = {
-    "mechanisms": (_mechanisms, ("mechanisms-digits", "vectors-digits")),
+    "mechanisms": (_mechanisms, ("mechanisms-digits",)),
     "epsilon": (_epsilon, ("epsilon-mnist",)),
     "bits": (_bits, ("bits-mnist",)),
-    "settings": (
-        _settings,
-        (
-            "mechanisms-digits",
-            "partition-digits",
-            "cnn-digits",
-            "epsilon-mnist",
-            "partition-mnist",
-            "cnn-mnist",
-        ),
-    ),
+    "settings": (_settings, ("mechanisms-digits", "epsilon-mnist")),
     "equal-budget": (_budget, ("equal-budget-digits", "equal-budget-mnist")),
 }
-"""Each figure: what draws it, and the tables that it needs."""
+"""Each figure: what draws it, and the tables that it cannot do without."""

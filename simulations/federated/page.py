@@ -13,8 +13,8 @@ import pandas as pd
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.config import CENTRAL
-from simulations.federated.collect import read_table
-from simulations.federated.studies import study
+from simulations.federated.collect import read_table, table_or_none
+from simulations.federated.studies import STUDIES, study
 
 __all__ = ["ALLOWED_LOSS", "PAGE", "chosen_clip", "page"]
 
@@ -28,7 +28,8 @@ Tables = Callable[[str], pd.DataFrame]
 
 
 def page(tables: Tables = read_table) -> str:
-    """The page as Markdown."""
+    """The page as Markdown; studies without a table are named as such."""
+    missing = [each.name for each in STUDIES if table_or_none(tables, each.name) is None]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -38,6 +39,7 @@ def page(tables: Tables = read_table) -> str:
         autoescape=False,
     )
     return environment.get_template("page.md.jinja").render(
+        missing=missing,
         clips=_clips(tables),
         mechanisms=_mechanisms(tables),
         epsilons=_epsilons(tables),
@@ -68,7 +70,10 @@ def _clips(tables: Tables) -> list[tuple[str, str]]:
         ("norm-digits", "l2_clip", "digits, softmax: L2 clip"),
         ("norm-mnist", "l2_clip", "MNIST, softmax: L2 clip"),
     ):
-        table = tables(name).sort_values(column)
+        table = table_or_none(tables, name)
+        if table is None:
+            continue
+        table = table.sort_values(column)
         chosen = chosen_clip(table, column)
         pairs = zip(table[column], table.accuracy, strict=True)
         texts = [(f"{value:g} ({accuracy:.3f})", value == chosen) for value, accuracy in pairs]
@@ -79,15 +84,14 @@ def _clips(tables: Tables) -> list[tuple[str, str]]:
 def _mechanisms(tables: Tables) -> dict[str, Any]:
     table = tables("mechanisms-digits")
     private = table[np.isfinite(table.epsilon) & (table.unit == Unit.COORDINATE.value)]
-    worst = private.loc[private.mean_squared_error.idxmax()]
-    best = private.loc[private.mean_squared_error.idxmin()]
+    worst, best = private.loc[private.noise_error.idxmax()], private.loc[private.noise_error.idxmin()]
     optm = _one(table, mechanism="optm")
     return {
         "none": _one(table, mechanism="none"),
         "optm": optm,
         "worst": worst,
         "best": best,
-        "ratio": worst.mean_squared_error / best.mean_squared_error,
+        "ratio": worst.noise_error / best.noise_error,
         "points": 100.0 * (private.accuracy.max() - private.accuracy.min()),
         "total": _total(optm, "local").brief,
     }
@@ -115,7 +119,9 @@ def _settings(tables: Tables) -> list[dict[str, Any]]:
         ("MNIST, softmax, Dirichlet 0.3", "partition-mnist", 2.0),
         ("MNIST, CNN, IID", "cnn-mnist", 2.0),
     ):
-        table = tables(name)
+        table = table_or_none(tables, name)
+        if table is None:
+            continue
         none = _one(table, mechanism="none")
         optm = _one(table[np.isclose(table.epsilon, epsilon, rtol=1e-3)], mechanism="optm")
         lost = 100.0 * (none.accuracy - optm.accuracy)

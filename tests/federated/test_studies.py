@@ -10,7 +10,7 @@ import pytest
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from simulations.federated.__main__ import run_study
-from simulations.federated.collect import collect, read_table
+from simulations.federated.collect import collect, read_table, table_or_none
 from simulations.federated.figures import DRAWN, draw
 from simulations.federated.page import PAGE, chosen_clip, page
 from simulations.federated.studies import STUDIES, Study, study
@@ -110,18 +110,23 @@ def test_the_page_follows_the_tables() -> None:
     ],
 )
 def test_clips_are_those_of_the_rule(tuned: str, column: str, used: tuple[str, ...]) -> None:
-    chosen = chosen_clip(read_table(tuned), column)
-    for name in used:
+    table = table_or_none(read_table, tuned)
+    assert table is not None or f"{tuned}" in PAGE.read_text().partition("not run yet:")[2]
+    for name in used if table is not None else ():
+        chosen = chosen_clip(table, column)
         codec = study(name).runs()[0].codec
         assert getattr(codec, column) == chosen
         if column == "l2_clip":
-            dimension = int(read_table(name).dimension[0])
+            dimension = {"equal-budget-digits": 650, "equal-budget-mnist": 7850}[name]
             assert codec.clip == pytest.approx(2.0 * chosen / np.sqrt(dimension), rel=1e-3)
 
 
-def test_tables_hold_what_the_experiments_ask_for() -> None:
-    for each in STUDIES:
-        table, runs = read_table(each.name), each.runs()
+@pytest.mark.parametrize("each", STUDIES, ids=lambda each: each.name)
+def test_a_table_holds_what_the_experiment_asks_for_or_the_page_says_that_it_was_not_run(each: Study) -> None:
+    table, runs = table_or_none(read_table, each.name), each.runs()
+    if table is None:
+        assert each.name in PAGE.read_text().partition("not run yet:")[2]
+    else:
         assert table.seeds.sum() == len(runs)
         assert set(table.mechanism) == {run.label for run in runs}
         assert set(table.rounds) == {15}
