@@ -155,7 +155,7 @@ class SecureAggregationStrategy(Strategy):
         *,
         corrupt_fraction: float = 0.1,
         dropout_fraction: float = 0.1,
-        server_may_lie: bool = False,
+        server_may_lie: bool | None = None,
         num_neighbors: int | None = None,
         threshold: int | None = None,
         identities: Mapping[int, bytes] | None = None,
@@ -175,7 +175,8 @@ class SecureAggregationStrategy(Strategy):
         self.strategy = strategy
         self.corrupt_fraction = corrupt_fraction
         self.dropout_fraction = dropout_fraction
-        self.server_may_lie = server_may_lie
+        # Who has clients sign their keys does not trust the server.
+        self.server_may_lie = identities is not None if server_may_lie is None else server_may_lie
         self.num_neighbors = num_neighbors
         self.threshold = threshold
         self.identities = identities
