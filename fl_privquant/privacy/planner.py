@@ -285,10 +285,11 @@ class _Search:
         if wish.in_sum and not mechanism.summable:
             self.reason = "its outputs cannot be added up by secure aggregation"
             return None
-        # Quick bounds will do far from the target: what they meet is met, and what they miss by far too.
-        statement = wish.statement(mechanism, refine=False)
-        if 1.0 / _FAR < statement.epsilon / wish.epsilon < _FAR:
-            statement = wish.statement(mechanism)
+        try:
+            statement = self._statement(mechanism)
+        except InvalidSpecError as error:
+            self.reason = str(error)
+            return None
         self.reason = f"costs {statement.brief} even with {mechanism.statement.brief}"
         clip, radius = "coordinate", 1.0
         if isinstance(mechanism, VectorMechanism) and mechanism.norm == "l2":
@@ -305,6 +306,12 @@ class _Search:
             math.ceil(width * wish.dimension / 8),
             clip,
         )
+
+    def _statement(self, mechanism: Mechanism) -> PrivacyStatement:
+        """What the run costs; far from the target quick bounds will do: what they meet is met."""
+        quick = self.wish.statement(mechanism, refine=False)
+        near = 1.0 / _FAR < quick.epsilon / self.wish.epsilon < _FAR
+        return self.wish.statement(mechanism) if near else quick
 
     def _parameters(self, epsilon: float) -> dict[str, Any]:
         wish = self.wish

@@ -129,7 +129,7 @@ exactly, is the best that can be hoped for.
 ## Error of the mean update, exact
 
 7850 coordinates: the squared error of a coordinate over that of the central Gaussian, for the bit-width
-(1 to 4) of each mechanism with the least error; in brackets bits before masking / bits through secure
+(1 to 3) of each mechanism with the least error; in brackets bits before masking / bits through secure
 aggregation.
 """
 
