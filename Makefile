@@ -33,7 +33,7 @@ docs: $(INSTALLED)
 tutorial: $(INSTALLED)
 	$(BIN)/jupytext --to ipynb --execute --run-path . simulations/tutorial.py
 
-# Takes about an hour, and wants the machine for itself.
+# Takes long, and wants the machine for itself: Ray does not start on one that is busy.
 benchmarks: $(INSTALLED)
 	$(BIN)/python -m simulations.benchmarks all
 

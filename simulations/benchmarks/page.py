@@ -38,13 +38,13 @@ NOTES = {
 _INTRODUCTION = """\
 # Benchmarks
 
-`python -m simulations.benchmarks all` measures, and writes this page, its tables and figures (about an hour
-on two cores; `--quick` shows in minutes that all runs). Everything is a ratio to a baseline in the same
-process, in turns with it: absolute times say more about the machine than about the code. What each
-benchmark counts, and what it leaves to the peer's advantage, is in its module.
+`python -m simulations.benchmarks all` measures, and writes this page, its tables and figures (`--quick` shows
+that all runs, and keeps nothing). Everything is a ratio to a baseline in the same process, in turns with it:
+absolute times say more about the machine than about the code. What each benchmark counts, and what it
+leaves to the peer's advantage, is in its module.
 
 **{met} targets are met.** A ratio says nothing about another machine's caches, cores or network. What takes
-long (secure aggregation at 100 clients, the sweep, Ray) is measured once, and good to about a tenth.
+long (secure aggregation at 100 clients, the sweep, Ray) is measured once.
 """
 _GROWTH = """\
 ## Growth
