@@ -28,7 +28,7 @@ def test_the_settings_are_what_the_issue_asks_for() -> None:
 
 def test_a_small_table_of_errors() -> None:
     small = dataclasses.replace(
-        Settings.load(), dimension=200, rounds=2, clients=(30,), epsilons=(4.0,), bits=(2,)
+        Settings.load(), dimension=200, rounds=30, clients=(50,), epsilons=(4.0,), bits=(2,)
     )
     rows = {row["mechanism"]: row for row in error_rows(small)}
     assert set(rows) == {CENTRAL, *PEERS}
@@ -47,7 +47,7 @@ def test_training_learns_and_measures_the_error_of_its_noise() -> None:
     assert federation.dimension == 650
     plain = federation.train(0.0, 10, 0.5, 3.0, seed=0)
     noisy = federation.train(20.0, 10, 0.5, 3.0, seed=0)
-    assert plain.accuracy > 0.8
+    assert plain.accuracy > 0.7
     assert plain.mean_squared_error == 0.0
     assert noisy.mean_squared_error == pytest.approx(1.0, rel=0.1)
     assert math.isnan(noisy.share_clipped)
