@@ -165,7 +165,8 @@ def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
     chords = np.divide(p - q, steps, out=np.broadcast_to(own[0], (p - q).shape).copy(), where=apart)
     gaps = np.maximum(np.maximum(boxes[:, 0] - boxes[:, 3], boxes[:, 2] - boxes[:, 1]), 0.0)
     meeting = gaps <= _MEETING
-    with np.errstate(over="ignore"):
+    # Where a rate overflows, its product with 0 is not used.
+    with np.errstate(over="ignore", invalid="ignore"):
         weights = _excess(p / q - 1.0, order).max(axis=(1, 2)) / q.min(axis=(1, 2))
         # All chords between two pieces that meet are the same mixture of their slopes for every output.
         beside = np.maximum(*((weights * each[:, 0, 0] ** 2).sum(axis=1) for each in own))
