@@ -124,6 +124,8 @@ def binomial_floors(number: int, share: float, buckets: int) -> list[tuple[int, 
     from scipy.stats import binom
 
     lowest = max(int(binom.ppf(_LOWEST, number, share)), 0)
+    while binom.cdf(lowest - 1, number, share) > _UNCOUNTED:
+        lowest -= 1
     highest = int(binom.isf(1e-9, number, share))
     width = highest - lowest + 1
     stride = 1 if width <= 2 * buckets else math.ceil(width / buckets)

@@ -57,7 +57,8 @@ gamma = sum of low_i, and * the convolution on the lattice of codes.
 *Rounding.* Sums Q come with a relative error and a lost mass (:mod:`fl_privquant.lattice`). g*Q is enlarged
 by the error of its positive and negative parts, z*Q made smaller; what was lost, and numbers of draws below
 the lowest that is counted on, are a probability of their own, charged to every coordinate
-(:attr:`SumCertificate.uncovered`).
+(:attr:`SumCertificate.uncovered`): what is counted is then a pair of measures of less mass, below its
+dominating pair at every e; such pairs compose as well, and the rest has no more mass than what is charged.
 Between two values of w at which S is known it lies below its chord, and G above its tangent.
 
 References
@@ -102,8 +103,10 @@ Clips and rotations work in float32: a Hadamard transform of 2^30 coordinates, t
 # Probability for which nothing is promised, for a whole update and round: far below any delta in use.
 _CHARGED = 1e-11
 _COVERED = 1e-17
-# Inputs lie in [-1, 1]: the largest distance of two of them.
-_WIDEST = 2.0
+# Inputs lie in [-1, 1]: the largest distance of two of them, with the sampler's rounding.
+_WIDEST = 2.0 + 2.0**-29
+# How far knots may lie outside [-1, 1]: the sampler rounds an input by a share of its piece's length.
+_OUTSIDE = 1e-6
 _BUCKETS = 64
 _STRIKES = 1600
 _TOLERANCE = 1e-5
@@ -114,7 +117,7 @@ _LARGEST_STRIKE, _LARGEST_SEPARATION = 0.5, 0.5
 # How much of the rate b is left for the check of step 5.
 _SHARE = 0.25
 # Relative accuracy of slopes, of scipy's normal law, and of some thousand additions.
-_SLOPE_UNITS, _NORMAL_UNITS, _SUM_UNITS = 1e-12, 1e-14, 1e-11
+_SLOPE_UNITS, _NORMAL_UNITS, _SUM_UNITS = 1e-12, 3e-14, 1e-11
 # Points of all convolutions together: some seconds. With fewer buckets than the least there is no use.
 _MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 
@@ -214,7 +217,10 @@ class UpdateBound:
 def is_continuous(table: CertifiedTable) -> bool:
     """Whether the law of a table has no jumps, and no output that only some inputs can give."""
     joined = np.array_equal(table.weights[table.end_rows[:-1]], table.weights[table.start_rows[1:]])
-    return joined and bool(np.all(table.weights[:, table.weights.max(axis=0) > 0] > 0))
+    # Between pieces that do not meet the law is constant; where they overlapped it would jump.
+    apart = np.all(table.knots[table.end_rows[:-1]] <= table.knots[table.start_rows[1:]])
+    rows = table.weights[_used_rows(table)]
+    return bool(joined and apart and np.all(rows[:, rows.max(axis=0) > 0] > 0))
 
 
 def certify_sum(
@@ -232,9 +238,10 @@ def certify_sum(
     num_strikes
         Points at which the sum and a normal pair are compared; the same holds of them.
     """
-    if num_honest < 2 or not is_continuous(table):
+    used = _used_rows(table)
+    if num_honest < 2 or not is_continuous(table) or np.abs(table.knots[used]).max() > 1.0 + _OUTSIDE:
         return None
-    low = table.weights.min(axis=0)
+    low = table.weights[used].min(axis=0)
     codes = table.codebook.codes // max(int(np.gcd.reduce(table.codebook.codes)), 1)
     share = int(low.sum()) / TOTAL_WEIGHT
     rows = table.weights / TOTAL_WEIGHT
@@ -243,7 +250,7 @@ def certify_sum(
     pairs = tuple(
         _Pair(sign * slope, row, codes)
         for slope in slopes
-        for row in np.unique(rows, axis=0)
+        for row in np.unique(rows[used], axis=0)
         for sign in ((1.0,) if _is_symmetric(table) else (1.0, -1.0))
     )
     affordable = int(_MOST_POINTS / (len(pairs) * _width(codes, low, num_honest * share)))
@@ -308,7 +315,8 @@ class _Pair:
         return [self._score(each) for each in sums]
 
     def _score(self, drawn: WeightedLaw) -> _Score:
-        values, relative = drawn.law.values, drawn.law.relative + _SLOPE_UNITS
+        values = drawn.law.values
+        relative = drawn.law.relative + _SLOPE_UNITS + self.codes.size * 2.0**-53
         length = values.size + int(self.codes[-1])
         rise, size, base = np.zeros(length), np.zeros(length), np.zeros(length)
         entries = zip(self.codes.tolist(), self.slope.tolist(), self.row.tolist(), strict=True)
@@ -351,18 +359,31 @@ class _Score:
 
     def moment(self, order: float) -> float:
         """The part of the sum of z*Q f(h) that this number of draws adds, at the largest distance."""
-        ratio = _WIDEST * np.sign(self.rise) * (np.abs(self.rise) + self.error) / self.base
+        # Where the sign of a slope is not known it is taken to be the worse one.
+        sign = np.where(self.rise > -self.error, 1.0, -1.0)
+        ratio = _WIDEST * sign * (np.abs(self.rise) + self.error) / self.base
         with np.errstate(over="ignore"):
-            excess = np.maximum(1.0 + ratio, 0.0) ** order - 1.0 - order * ratio
-        return self.weight * self.room * float((self.base * np.maximum(excess, 0.0)).sum())
+            powers = np.maximum(1.0 + ratio, 0.0) ** order
+            # The difference cancels where the ratio is small: what it may lose is added.
+            rounding = 4.0 * np.finfo(np.float64).eps * (1.0 + order) * np.maximum(powers, 1.0)
+            excess = np.maximum(powers - 1.0 - order * ratio, 0.0) + rounding
+        return self.weight * self.room * float((self.base * excess).sum())
+
+
+def _used_rows(table: CertifiedTable) -> NDArray[np.int64]:
+    """The rows that some input is drawn from; a table may hold others."""
+    return np.unique(np.concatenate([table.start_rows, table.end_rows]))
 
 
 def _is_symmetric(table: CertifiedTable) -> bool:
-    """Whether rows and codes mirror: then a slope's opposite is that of the mirrored piece."""
+    """Whether codes, pieces and rows mirror: then a slope's opposite is that of the mirrored piece."""
     codes = table.codebook.codes
+    lengths = table.knots[table.end_rows] - table.knots[table.start_rows]
     mirrored = table.weights[table.end_rows[::-1]][:, ::-1]
-    return np.array_equal(codes, codes[-1] - codes[::-1]) and np.array_equal(
-        table.weights[table.start_rows], mirrored
+    return (
+        np.array_equal(codes, codes[-1] - codes[::-1])
+        and np.array_equal(table.weights[table.start_rows], mirrored)
+        and np.allclose(lengths, lengths[::-1], rtol=1e-13, atol=0.0)
     )
 
 

@@ -20,7 +20,7 @@ from fl_privquant.secure_sum import (
     gaussian_delta,
     gaussian_separation,
 )
-from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.table import TOTAL_WEIGHT, BiasedTable, CertifiedTable
 
 RATE = 1e-9
 
@@ -238,3 +238,45 @@ def test_what_an_update_is_charged_is_far_below_any_delta() -> None:
     assert update.widened == pytest.approx(60.0, rel=1e-6)
     assert update.rate * math.sqrt(7850) * update.widened == pytest.approx(1e-11)
     assert 1e-11 < update.charge < 1.1e-11
+
+
+@pytest.mark.parametrize("inputs", [[-1.0, -0.6, 1.0], [-1.0, -0.9, 1.0]])
+def test_rows_that_mirror_at_knots_that_do_not_are_no_symmetric_law(inputs: list[float]) -> None:
+    """Both signs of a slope count: brute force over the steeper piece, as over the other."""
+    rows = np.array([[0.4, 0.2, 0.2, 0.2], [0.25, 0.25, 0.25, 0.25], [0.2, 0.2, 0.2, 0.4]])
+    weights = np.rint(rows * TOTAL_WEIGHT).astype(np.int64)
+    weights[:, 0] += TOTAL_WEIGHT - weights.sum(axis=1)
+    table = BiasedTable(
+        Codebook(np.arange(4), 1.0, -1.5), weights, np.array([0, 1]), np.array([1, 2]), np.array(inputs)
+    )
+    certificate = certify_sum(table, 5)
+    assert certificate is not None
+    assert renyi_excess(pairs_of_laws(table, 4), certificate.renyi) <= 1e-12
+
+
+def test_rows_that_no_input_is_drawn_from_change_nothing() -> None:
+    rows = np.array([[0.6875, 0.0625, 0.25], [0.25, 0.0625, 0.6875]])
+    table = table_of(rows)
+    unused = np.rint(np.array([0.9275, 0.0625, 0.01]) * TOTAL_WEIGHT).astype(np.int64)
+    unused[0] += TOTAL_WEIGHT - unused.sum()
+    padded = CertifiedTable(
+        table.codebook, np.vstack([table.weights, unused]), table.start_rows, table.end_rows
+    )
+    first, second = certify_sum(table, 300), certify_sum(padded, 300)
+    assert first is not None
+    assert second is not None
+    assert first.separation(RATE) == second.separation(RATE)
+    assert first.information == second.information
+
+
+def test_pieces_that_overlap_or_reach_far_out_have_no_certificate() -> None:
+    rows = np.array([[0.6, 0.4], [0.5, 0.5], [0.5, 0.5], [0.4, 0.6]])
+    weights = np.rint(rows * TOTAL_WEIGHT).astype(np.int64)
+    weights[:, 0] += TOTAL_WEIGHT - weights.sum(axis=1)
+    book = Codebook(np.arange(2), 10.0, -5.0)
+    for middle, certified in ((0.0, True), (5e-9, False)):
+        inputs = np.array([-1.0, middle, 0.0, 1.0])
+        table = BiasedTable(book, weights, np.array([0, 2]), np.array([1, 3]), inputs)
+        assert (certify_sum(table, 100) is not None) == certified
+    far = BiasedTable(book, weights[[0, 3]], np.array([0]), np.array([1]), np.array([-1e6, 1e6]))
+    assert certify_sum(far, 100) is None

@@ -21,7 +21,7 @@ import numpy as np
 
 from fl_privquant.density import Density, UniformDensity
 from fl_privquant.design.aggregate import aggregate_table, best_shape, least_error_table
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.lattice import coarse_count
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import (
@@ -153,9 +153,13 @@ def design_aggregate(spec: AggregateSpec) -> TableMechanism:
         shape, _ = best_shape(spec.levels, spec.mse, input_variance, spec.num_honest, update.rate)
         table = aggregate_table(shape, spec.mse, input_variance)
     else:
-        allowed = gaussian_separation(
-            (spec.run_epsilon or 0.0) * (1.0 - _GRID_ROOM), spec.run_delta - spec.rounds * update.charge
-        )
+        left = spec.run_delta - spec.rounds * update.charge
+        if left <= 0.0:
+            raise InfeasibleDesignError(
+                f"run_delta: {spec.run_delta:g} is not above the {spec.rounds * update.charge:.2g} that the "
+                f"certificate of {spec.dimension} coordinates and {spec.rounds} rounds takes; raise it"
+            )
+        allowed = gaussian_separation((spec.run_epsilon or 0.0) * (1.0 - _GRID_ROOM), left)
         separation = allowed / math.sqrt(spec.rounds) / update.widened
         table = least_error_table(spec.levels, separation, input_variance, spec.num_honest, update.rate)
     return TableMechanism("optm_aggregate", table, table.epsilon, spec.parameters())
