@@ -12,11 +12,14 @@ import pytest
 from scipy.stats import binom
 
 import fl_privquant as pq
+from fl_privquant import lattice as lattice_module
+from fl_privquant import secure_sum as secure_sum_module
 from fl_privquant.privacy import Accountant, UpdateRelease, View
 from fl_privquant.privacy import blanket as blanket_module
 from fl_privquant.privacy import loss as loss_module
 from tests.controls.mutation import mutated
 from tests.privacy.exact import hockey_stick, response_epsilon
+from tests.test_secure_sum import hockey_excess, pairs_of_laws, renyi_excess, table_of
 
 CLIENTS = (2, 7, 30)
 EPSILONS = (0.0, 0.1, 0.4, 0.8)
@@ -53,14 +56,17 @@ WRONG_BLANKETS = {
         "others, too_many = 0, num_honest\n",
         "others, too_many = 0, num_honest + 1\n",
     ),
+}
+WRONG_SUMS = {
     "no draw at all is left out": (
-        "uncovered = max(1.0 - tails[0] * (1.0 - 1e-12), 0.0)",
-        "uncovered = 0.0",
+        "starts = np.arange(lowest, ",
+        "starts = np.arange(lowest + 1, ",
     ),
     "buckets at their ceiling": (
-        "law = power(draws.blanket, lowest)",
-        "law = power(draws.blanket, lowest + stride)",
+        "total = power(law, floors[0][0])",
+        "total = power(law, floors[0][0] + 1)",
     ),
+    "a bucket too light": ("* (1.0 + _BINOMIAL)", "* 0.999"),
 }
 
 
@@ -71,6 +77,53 @@ def test_the_blanket_passes_its_check() -> None:
 @pytest.mark.parametrize("name", WRONG_BLANKETS)
 def test_a_wrong_blanket_is_noticed(name: str) -> None:
     assert not covers_the_sum(mutated(blanket_module, *WRONG_BLANKETS[name]))
+
+
+@pytest.mark.parametrize("name", WRONG_SUMS)
+def test_a_wrong_number_of_draws_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = mutated(lattice_module, *WRONG_SUMS[name])
+    monkeypatch.setattr(blanket_module, "binomial_sums", changed.binomial_sums)
+    assert not covers_the_sum(blanket_module)
+
+
+def bounds_every_pair(module: ModuleType) -> bool:
+    """Whether no two inputs are told apart in the sum better than certified, by enumeration."""
+    table = table_of(np.array([[0.3, 0.22, 0.2, 0.28], [0.28, 0.2, 0.22, 0.3]]))
+    for clients in (3, 5):
+        certificate = module.certify_sum(table, clients)
+        pairs = pairs_of_laws(table, clients - 1)
+        if hockey_excess(pairs, certificate.separation(1e-9), 1e-9) > 1e-14:
+            return False
+        if renyi_excess(pairs, certificate.renyi) > 1e-12:
+            return False
+    return True
+
+
+WRONG_CERTIFICATES = {
+    "the protected client counts as its own cover": ("num_honest - 1, share", "num_honest, share"),
+    "too large a share": (
+        "share = int(low.sum()) / TOTAL_WEIGHT",
+        "share = min(1.3 * int(low.sum()) / TOTAL_WEIGHT, 1.0)",
+    ),
+    "a normal pair that is further apart": (
+        "middle = _WIDEST * separation",
+        "middle = 1.3 * _WIDEST * separation",
+    ),
+    "scores too small": ("np.maximum(gained - paid, 0.0)", "0.7 * np.maximum(gained - paid, 0.0)"),
+    "slopes too flat": (
+        "slopes = rise / (",
+        "slopes = 0.8 * rise / (",
+    ),
+}
+
+
+def test_the_certificate_of_a_sum_passes_its_check() -> None:
+    assert bounds_every_pair(secure_sum_module)
+
+
+@pytest.mark.parametrize("name", WRONG_CERTIFICATES)
+def test_a_wrong_certificate_of_a_sum_is_noticed(name: str) -> None:
+    assert not bounds_every_pair(mutated(secure_sum_module, *WRONG_CERTIFICATES[name]))
 
 
 def counts_all(make: Callable[[], Any] = Accountant) -> bool:
