@@ -281,9 +281,9 @@ def _print_whole_updates(console: Console, title: str, rows: list[Compared]) -> 
         if found is None:
             continue
         whole = isinstance(found, VectorMechanism)
-        unit = "" if whole else " a coordinate"
         ball = f"the {found.norm} ball" if isinstance(found, VectorMechanism) else "the linf ball"
-        figures = [f"{found.epsilon:.6g}{unit}", ball, f"{found.mse():.4f}"]
+        certified_cell = found.statement.epsilon_cell if whole else found.statement.brief
+        figures = [certified_cell, ball, f"{found.mse():.4f}"]
         cells.append([row.label, *figures, f"{found.bits_per_coordinate:.3g}", f"{row.design_seconds:.2f}"])
     _print_table(console, title, headings, cells)
     console.print(

@@ -46,7 +46,7 @@ logging.getLogger("flwr").setLevel(logging.ERROR)
 
 # %%
 mechanism = pq.design("optm", epsilon=2.0, bits=2)
-print(f"certified ε      {mechanism.epsilon:.9f} per coordinate and release, local view")
+print(f"certified        {mechanism.statement.brief}")
 print(f"output values    {np.round(mechanism.values, 4)}")
 print(f"their codes      {mechanism.codes}: a sum of codes decodes to the sum of the values")
 print(f"squared error    {mechanism.mse():.4f}   (uniform input in [-1, 1])")
@@ -87,7 +87,7 @@ print("mean of all clients", np.round(estimates.mean(axis=0), 4))
 
 # %%
 blob = mechanism.to_bytes()
-print(f"{len(blob)} bytes, certified again: ε = {pq.Mechanism.from_bytes(blob).epsilon:.9f}")
+print(f"{len(blob)} bytes, certified again: {pq.Mechanism.from_bytes(blob).statement.brief}")
 forged = dataclasses.replace(mechanism)
 object.__setattr__(forged, "claimed_epsilon", 1.0)  # past the checks that a constructor makes
 try:
@@ -180,9 +180,7 @@ for name, each in {"optm": mechanism, "one_bit": peers["one_bit"]}.items():
 figure, axes = plt.subplots(figsize=(6.4, 3.4), dpi=80, layout="constrained")
 for label, curve in curves.items():
     axes.plot(curve, marker=".", label=f"{label}: {curve[-1]:.3f}")
-axes.set(
-    xlabel="round", ylabel="test accuracy", ylim=(0, 1), title="ε = 2 per coordinate and release, one seed"
-)
+axes.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1), title=f"{mechanism.statement.brief}, one seed")
 legend = axes.legend(fontsize=8, title="after the last round", title_fontsize=8)
 
 # %% [markdown]

@@ -102,8 +102,9 @@ def test_every_mechanism_names_unit_and_view_in_its_repr(name: str) -> None:
 
     from fl_privquant.mechanisms.registry import entry
 
-    wishes = {"epsilon": 1.0} if "epsilon" in {each.name for each in fields(entry(name).spec)} else {}
-    mechanism = pq.design(name, **wishes)
+    wanted = {"epsilon": 1.0, "run_epsilon": 1.0, "num_clients": 100, "dimension": 1000}
+    known = {each.name for each in fields(entry(name).spec)}
+    mechanism = pq.design(name, **{key: value for key, value in wanted.items() if key in known})
     if math.isfinite(mechanism.epsilon):
         assert mechanism.statement.brief in repr(mechanism)
         assert f"({mechanism.unit}, local view)" in repr(mechanism)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fl_privquant.plots import colour_of, pyplot, save
+from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.aggregate.settings import CENTRAL, PEERS
 from simulations.report.statistics import student_interval
 
@@ -79,7 +80,7 @@ def draw(path: Path) -> Path:
             )
         axis.set(
             title=f"{clients} clients, exact",
-            xlabel="ε of a client's whole run, sum view",
+            xlabel=_HEADING,
             xscale="log",
         )
         axis.set_xticks(
@@ -102,7 +103,7 @@ def draw(path: Path) -> Path:
         lowest = 100 * float((here["accuracy"] - here["half"]).min())
         axis.set(
             title=f"{task}, {clients} clients",
-            xlabel="ε of a client's whole run, sum view",
+            xlabel=_HEADING,
             ylim=(max(0.0, lowest - 3.0), None),
         )
     axes[len(counts)].set_ylabel("test accuracy, %")
@@ -111,6 +112,8 @@ def draw(path: Path) -> Path:
     save(figure, path)
     return path
 
+
+_HEADING = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
 
 _INTRODUCTION = """\
 # Mechanisms for the secure sum, at an equal budget of the whole run
@@ -155,16 +158,18 @@ def page() -> str:
     """The page: what was asked, the tables, what they do not show."""
     errors, trained = best_errors(read("errors")), accuracies(read("training"))
     lines = [
-        "| clients | ε, client total, sum view | " + " | ".join(_LABELS[name] for name in PEERS) + " |",
+        "| clients | " + _HEADING + " | " + " | ".join(_LABELS[name] for name in PEERS) + " |",
         "|---|---|" + "---|" * len(PEERS),
     ]
     compared = errors[errors["mechanism"].isin(PEERS)]
     for (clients, epsilon), rows in compared.groupby(["clients", "run_epsilon"]):
         cells = [_cell(rows, name, _error_cell) for name in PEERS]
-        lines.append(f"| {clients} | {epsilon:g} | " + " | ".join(cells) + " |")
+        lines.append(f"| {clients} | {_budget(epsilon).epsilon_cell} | " + " | ".join(cells) + " |")
     names = (CENTRAL, *PEERS)
     accuracy = [
-        "| task | clients | ε, client total, sum view | "
+        "| task | clients | "
+        + _HEADING
+        + " | "
         + " | ".join(_LABELS[name] for name in names)
         + " | clipped coordinates, OPTM |",
         "|---|---|---|" + "---|" * (1 + len(names)),
@@ -172,8 +177,14 @@ def page() -> str:
     for (task, clients, epsilon), rows in trained.groupby(["task", "clients", "run_epsilon"]):
         cells = [_cell(rows, name, _accuracy_cell) for name in names]
         cells.append(_cell(rows, "optm_aggregate", lambda row: f"{100 * row['share_clipped']:.2g} %"))
-        accuracy.append(f"| {task} | {clients} | {epsilon:g} | " + " | ".join(cells) + " |")
+        accuracy.append(
+            f"| {task} | {clients} | {_budget(epsilon).epsilon_cell} | " + " | ".join(cells) + " |"
+        )
     return "\n".join([_INTRODUCTION, *lines, _COUNTED, *accuracy, _LIMITS])
+
+
+def _budget(epsilon: float) -> PrivacyStatement:
+    return PrivacyStatement(epsilon, 1e-5, Unit.TOTAL, "aggregate")
 
 
 def _cell(rows: pd.DataFrame, name: str, write: Callable[[pd.Series], str]) -> str:
