@@ -159,7 +159,9 @@ def _privacy(
     }
     if mechanism.summable or config.mechanism["name"] == CENTRAL:
         in_sum = next((each for view, each in stated.items() if view != "local"), None)
-        in_sum = in_sum or run_statement(config, mechanism, dimension, refine=False)
+        # A design is as close to its budget as the full count says: a quick one would put it above.
+        planned = config.privacy.run_epsilon is not None
+        in_sum = in_sum or run_statement(config, mechanism, dimension, refine=planned)
         found |= {
             "epsilon_total_aggregate": in_sum.epsilon,
             "view": in_sum.view,
