@@ -60,7 +60,7 @@ def _mechanisms(plt: Any, tables: Tables) -> Any:
         right.plot(row.mean_squared_error, place, marker=marker, color=colour, linestyle="")
         names.append(_with_privacy(row))
     left.set(yticks=range(len(names)), yticklabels=names, xlabel=_INTERVAL)
-    right.set(xscale="log", xlabel=_ERROR.replace("\n", " "))
+    right.set(xscale="log", xlabel=_ERROR)
     unit = PrivacyStatement.heading(Unit.COORDINATE)
     figure.suptitle(f"digits, softmax regression, 100 clients, 15 rounds; {unit} unless said", fontsize=10)
     return figure

@@ -83,12 +83,15 @@ def _clips(tables: Tables) -> list[tuple[str, str]]:
 
 def _mechanisms(tables: Tables) -> dict[str, Any]:
     table = tables("mechanisms-digits")
-    private = table[np.isfinite(table.epsilon) & (table.unit == Unit.COORDINATE.value)]
+    # Those whose error is all noise: a bias does not average away.
+    private = table[np.isfinite(table.epsilon) & table.noise_error.notna()]
     worst, best = private.loc[private.noise_error.idxmax()], private.loc[private.noise_error.idxmin()]
     optm = _one(table, mechanism="optm")
     return {
         "none": _one(table, mechanism="none"),
         "optm": optm,
+        "biased": _one(table, mechanism="biased"),
+        "stochastic": _one(table, mechanism="stochastic"),
         "worst": worst,
         "best": best,
         "ratio": worst.noise_error / best.noise_error,
