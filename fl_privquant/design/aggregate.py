@@ -25,8 +25,7 @@ codes modulo some number tells the signal. A floor under all outputs, of some th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,6 @@ Floats = NDArray[np.float64]
 
 _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
-_FINER = (1.05, 1.02)
 # While shapes are compared; the last word has the full certificate.
 _ROUGH = {"buckets": 6, "num_strikes": 250}
 # Room for the rounding of rows to integers.
@@ -75,13 +73,6 @@ class AggregateShape:
     levels: int
     spread: float
     floor: float
-
-    def nearby(self, step: float) -> list[AggregateShape]:
-        """Shapes of as many levels that differ a little, in spread or floor."""
-        spreads = (self.spread / step, self.spread * step)
-        floors = (self.floor / step**2, self.floor * step**2)
-        found = [replace(self, spread=max(each, 1.0)) for each in spreads]
-        return found + [replace(self, floor=each) for each in floors if each * self.levels < 1.0]
 
 
 def aggregate_law(values: Floats, second_moment: float, floor: float) -> Law:
@@ -150,29 +141,21 @@ def best_shape(
         for floor in _FLOORS
         if number * floor < 1.0
     ]
-
-    @cache
-    def separation(shape: AggregateShape) -> float:
+    best, least = None, math.inf
+    for shape in shapes:
         try:
             table = aggregate_table(shape, mean_squared_error, input_variance)
         except InfeasibleDesignError:
-            return math.inf
-        return _separation(certify_sum(table, num_honest, **_ROUGH), rate)
-
-    best = min(shapes, key=separation)
-    if math.isinf(separation(best)):
+            continue
+        found = _separation(certify_sum(table, num_honest, **_ROUGH), rate)
+        if found < least:
+            best, least = shape, found
+    if best is None:
         raise InfeasibleDesignError(
             f"mse {mean_squared_error:g}: no law with up to {levels} levels hides one of {num_honest} "
             "clients; raise mse or the number of clients"
         )
-    # The grid is coarse: from its best point downhill, in steps that shrink.
-    for step in _FINER:
-        while True:
-            nearby = min(best.nearby(step), key=separation)
-            if separation(nearby) >= separation(best):
-                break
-            best = nearby
-    return best, separation(best)
+    return best, least
 
 
 def least_error_table(

@@ -44,7 +44,7 @@ _MOST_CLIENTS = 1 << 24
 _MOST_ROUNDS = 1 << 20
 _MOST_COORDINATES = 1 << 31
 # Composition on a grid gives a little away; the design leaves it this much of epsilon.
-_GRID_ROOM = 1e-4
+_GRID_ROOM = 1e-3
 
 
 def usual_norm_ratio(dimension: int) -> float:
