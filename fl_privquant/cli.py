@@ -237,7 +237,7 @@ def compare_command(
         title = (
             f"{PrivacyStatement(epsilon, 0.0, Unit.ROUND).brief}, a whole update of {dimension} coordinates"
         )
-        _print_whole_updates(console, title, [*whole, split_among_coordinates(epsilon, dimension)])
+        _print_whole_updates(console, title, [*whole, split_among_coordinates(epsilon, dimension)], dimension)
     if (errors := stuck_by(rows)) is not None:
         console.print(
             f"mvu is in a local minimum: MSE {errors[0]:.4f}, where the free family (optm) reaches "
@@ -272,18 +272,18 @@ def _print_coordinates(console: Console, title: str, rows: list[Compared]) -> No
             console.print(f"{row.label}: N/A: {row.reason}", soft_wrap=True)
 
 
-def _print_whole_updates(console: Console, title: str, rows: list[Compared]) -> None:
+def _print_whole_updates(console: Console, title: str, rows: list[Compared], dimension: int) -> None:
     certified = PrivacyStatement.heading(Unit.ROUND, "local", "certified ε").replace(", ", ",\n")
-    headings = ("mechanism", certified, "inputs in", "MSE a coordinate", "bits a coordinate", "s")
+    headings = ("mechanism", certified, "inputs in", "MSE,\na coordinate", "bits,\na coordinate", "s")
     cells = []
     for row in _ranked(rows):
         found = row.mechanism
         if found is None:
             continue
-        whole = isinstance(found, VectorMechanism)
         ball = f"the {found.norm} ball" if isinstance(found, VectorMechanism) else "the linf ball"
-        certified_cell = found.statement.epsilon_cell if whole else found.statement.brief
-        figures = [certified_cell, ball, f"{found.mse():.4f}"]
+        # What is split over coordinates adds up: the same unit for all.
+        of_round = PrivacyStatement(found.epsilon * found.releases(dimension), 0.0, Unit.ROUND)
+        figures = [of_round.epsilon_cell, ball, f"{found.mse():.4f}"]
         cells.append([row.label, *figures, f"{found.bits_per_coordinate:.3g}", f"{row.design_seconds:.2f}"])
     _print_table(console, title, headings, cells)
     console.print(

@@ -132,5 +132,6 @@ def test_curves_are_drawn_and_gaps_explained(tmp_path: Path, monkeypatch: pytest
         "compare", "--epsilon", "0.5", "--levels", "4", "--mechanism", "one_bit", "--curve", str(picture)
     )
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "erm: no gamma is small enough" in out
-    assert "erm: N/A for ε 0.5 with 2 levels, ε 0.5 with 4 levels: no gamma is small enough" in out
+    asked = "ε = 0.5, δ = 0 (coordinate release, local view)"
+    assert "erm: N/A: no gamma is small enough" in out
+    assert f"erm: N/A for {asked} with 2 levels, {asked} with 4 levels: no gamma is small enough" in out

@@ -48,8 +48,8 @@ def test_whole_updates_have_a_table_of_their_own() -> None:
     names = ["--mechanism", "one_bit", "--mechanism", "cldp_linf", "--mechanism", "cldp_l2"]
     shown = CliRunner().invoke(cli.app, ["compare", "--epsilon", "2", "--dimension", "5", *names])
     assert shown.exit_code == 0, shown.output
-    coordinates, whole = shown.output.split("per client round, a whole update of 5 coordinates")
-    assert "per coordinate, one release, local view" in coordinates
+    coordinates, whole = shown.output.split("(client round, local view), a whole update of 5 coordinates")
+    assert "(coordinate release, local view)" in coordinates
     assert "cldp" not in coordinates
     assert "cldp_linf" in whole
     assert "the l2 ball" in whole
