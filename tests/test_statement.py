@@ -12,6 +12,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.privacy import PrivacyStatement, Unit
+from tests.typical import typical
 
 ROOT = Path(__file__).parents[1]
 # The paper's experiments print the paper's tables, in the paper's words, and say what they are above them.
@@ -98,13 +99,7 @@ def test_the_check_lets_pass_what_it_should(line: str) -> None:
 
 @pytest.mark.parametrize("name", pq.mechanisms())
 def test_every_mechanism_names_unit_and_view_in_its_repr(name: str) -> None:
-    from dataclasses import fields
-
-    from fl_privquant.mechanisms.registry import entry
-
-    wanted = {"epsilon": 1.0, "run_epsilon": 1.0, "num_clients": 100, "dimension": 1000}
-    known = {each.name for each in fields(entry(name).spec)}
-    mechanism = pq.design(name, **{key: value for key, value in wanted.items() if key in known})
+    mechanism = typical(name)
     if math.isfinite(mechanism.epsilon):
         assert mechanism.statement.brief in repr(mechanism)
         assert f"({mechanism.unit}, local view)" in repr(mechanism)

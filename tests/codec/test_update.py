@@ -1,4 +1,3 @@
-import dataclasses
 import math
 
 import numpy as np
@@ -12,7 +11,7 @@ from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.pack import HEADER_BYTES
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, PrivQuantError
-from fl_privquant.mechanisms.registry import entry
+from tests.typical import typical
 
 
 def model(seed=0, dtype=np.float32):
@@ -34,9 +33,7 @@ def codec(mechanism=None, clip=0.2, arrays=None, **options):
 
 def mechanism_of(name):
     """The mechanism of that name, whatever it is: with an epsilon and a delta if it takes them."""
-    fields = {each.name for each in dataclasses.fields(entry(name).spec)}
-    parameters = {"epsilon": 0.9, "delta": 1e-6}
-    return pq.design(name, **{key: value for key, value in parameters.items() if key in fields})
+    return typical(name, 0.9, delta=1e-6)
 
 
 OPTIONS = [{}, {"l2_clip": 0.3}, {"rotation_seed": 5}, {"l2_clip": 0.3, "rotation_seed": 5}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -15,6 +14,8 @@ from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.registry import entry
 from fl_privquant.mechanisms.vector import VectorMechanism, VectorSpec
 from tests.mechanisms.forgery import forged
+from tests.typical import spec_fields
+from tests.typical import typical as typical_of
 
 BIASED = ("biased", "snapping")
 """The mechanisms whose mean estimate is not the input."""
@@ -31,18 +32,13 @@ def registered(name: str) -> str:
     return VARIANTS.get(name, (name, {}))[0]
 
 
-def spec_fields(name: str) -> set[str]:
-    return {field.name for field in dataclasses.fields(entry(registered(name)).spec)}
+def fields_of(name: str) -> set[str]:
+    return spec_fields(registered(name))
 
 
 def typical(name: str, epsilon: float = 1.0, **parameters: Any) -> Any:
     _, variant = VARIANTS.get(name, (name, {}))
-    wanted = {"epsilon": epsilon, "run_epsilon": epsilon, **variant, **parameters}
-    if name in FOR_THE_SUM:
-        wanted = {"num_clients": 100, "dimension": 1000} | wanted
-    return pq.design(
-        registered(name), **{key: value for key, value in wanted.items() if key in spec_fields(name)}
-    )
+    return typical_of(registered(name), epsilon, **variant, **parameters)
 
 
 @pytest.fixture(params=[*pq.mechanisms(), *VARIANTS])
@@ -56,7 +52,7 @@ def mechanism(name: str) -> Any:
 
 
 def private(name: str) -> bool:
-    return "epsilon" in spec_fields(name) or name in FOR_THE_SUM
+    return "epsilon" in fields_of(name) or name in FOR_THE_SUM
 
 
 def rows_estimated(

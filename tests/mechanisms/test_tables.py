@@ -185,4 +185,4 @@ def test_a_forged_weight_raises() -> None:
 
 
 def test_repr_states_unit_and_view() -> None:
-    assert "per coordinate and release (local view)" in repr(pq.design("one_bit", epsilon=1.0))
+    assert "(coordinate release, local view)" in repr(pq.design("one_bit", epsilon=1.0))

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import multinomial
 
 import fl_privquant as pq
+from fl_privquant.lattice import binomial_floors
 from fl_privquant.privacy import blanket
 from fl_privquant.privacy.compose import Part, composed_epsilon
 from fl_privquant.privacy.dominating import dominating_loss
@@ -22,15 +23,12 @@ from tests.privacy.exact import hockey_stick, random_table
 def bound(table: CertifiedTable, clients: int) -> PrivacyLoss:
     low = table.weights.min(axis=0)
     share = float(low.sum()) / 2**32
-    draws = blanket.BlanketDraws(
-        blanket.LatticeLaw.of(table.codebook.codes, low / low.sum()), clients - 1, share
-    )
     found = histogram_loss(
         table.weights / 2**32,
         clients - 1,
         share,
         dominating_loss(table),
-        lambda count: blanket._floors(draws, count),
+        lambda count: binomial_floors(clients - 1, share, count),
     )
     assert found is not None
     return found

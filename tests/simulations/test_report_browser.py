@@ -77,8 +77,8 @@ def test_privacy_comes_first_with_its_unit(browser: Chromium, report: Path) -> N
     assert first.startswith("Privacy")
     assert first.index("Simulated privacy.") < first.index("Charts")
     headings = browser.evaluate("document.querySelector('#privacy-table thead').innerText")
-    assert "per coordinate, one release, local view" in headings
-    assert "all coordinates and rounds, local view" in headings
+    assert "certified ε, coordinate release, local view" in headings
+    assert "ε, client total, local view" in headings
     named = browser.evaluate(
         "[...document.querySelectorAll('.plot')].every(plot => plot.ariaLabel.length > 40)"
     )

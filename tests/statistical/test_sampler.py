@@ -6,7 +6,6 @@ fail a G-test once in 10^6, and a bound of 5 standard errors about once in 2 * 1
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -17,11 +16,11 @@ import fl_privquant as pq
 from fl_privquant.codebook import Codebook
 from fl_privquant.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import entry
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.sampling.tables import Tables
 from fl_privquant.table import CertifiedTable
+from tests.typical import typical
 
 DRAWS = 10**7
 FAILURE_ODDS = 1e-6
@@ -107,19 +106,19 @@ REGISTERED = {
     "imvu": {},
     "grr": {"levels": 5},
     "biased": {},
+    "optm_aggregate": {},
 }
 
 
 @pytest.mark.parametrize("label", REGISTERED)
 def test_draws_of_table_mechanisms_follow_their_exact_law(label: str) -> None:
-    table = pq.design(label.split(" ")[0], **({"epsilon": 1.0} | REGISTERED[label])).table
+    table = typical(label.split(" ")[0], **REGISTERED[label]).table
     assert g_test(Sampler(table), inputs_of(table), seed=2) > FAILURE_ODDS
 
 
 def test_every_table_mechanism_is_tested() -> None:
-    fields = {name: {each.name for each in dataclasses.fields(entry(name).spec)} for name in pq.mechanisms()}
-    typical = (pq.design(name, **({"epsilon": 1.0} if "epsilon" in fields[name] else {})) for name in fields)
-    tables = {each.name for each in typical if isinstance(each, TableMechanism)}
+    designs = (typical(name) for name in pq.mechanisms())
+    tables = {each.name for each in designs if isinstance(each, TableMechanism)}
     assert tables == {label.split(" ")[0] for label in REGISTERED}
 
 

@@ -1,0 +1,28 @@
+"""A typical design of any registered mechanism, by its name alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import fl_privquant as pq
+from fl_privquant.mechanisms.registry import entry
+
+__all__ = ["spec_fields", "typical"]
+
+# What mechanisms for the secure sum are told besides: a whole run, of which one coordinate's loss follows.
+_RUN = {"num_clients": 100, "dimension": 1000}
+
+
+def spec_fields(name: str) -> set[str]:
+    """The parameters that a mechanism takes."""
+    return {each.name for each in dataclasses.fields(entry(name).spec)}
+
+
+def typical(name: str, epsilon: float = 1.0, **parameters: Any) -> Any:
+    """The mechanism of that name with an epsilon, if it takes one, and those parameters that it takes."""
+    fields = spec_fields(name)
+    wanted = {"epsilon": epsilon, **parameters}
+    if "run_epsilon" in fields:
+        wanted = {"run_epsilon": epsilon, **_RUN, **parameters}
+    return pq.design(name, **{key: value for key, value in wanted.items() if key in fields})
