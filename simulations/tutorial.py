@@ -195,7 +195,7 @@ legend = axes.legend(fontsize=8, title="after the last round", title_fontsize=8)
 # %%
 release = UpdateRelease(mechanism, dimension=650, view=View.aggregate(CLIENTS))
 for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
-    print(f"{statement.unit.value:>18}, {statement.view} view: {statement.figures}  [{statement.method}]")
+    print(f"{statement.brief}  [{statement.method}]")
 
 # %% [markdown]
 # The last lines are no formal protection. What helps: more clients in each sum, a smaller ε, fewer coordinates,
@@ -205,7 +205,7 @@ for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
 small = pq.design("optm", epsilon=0.5, bits=2)
 release = UpdateRelease(small, dimension=650, view=View.aggregate(20_000))
 for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
-    print(f"{statement.unit.value:>18}, {statement.view} view: {statement.figures}  [{statement.method}]")
+    print(f"{statement.brief}  [{statement.method}]")
 
 # %% [markdown]
 # `fl-privquant plan` searches for designs that meet a target for the whole run, and the README says what each view

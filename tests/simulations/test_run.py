@@ -333,7 +333,8 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(killed[same], reference[same])
         # The round that was interrupted is asked twice, and both releases are counted.
         spent = killed["epsilon_client_total"].iloc[-1] / reference["epsilon_client_total"].iloc[-1]
-        assert spent in (pytest.approx(1.0), pytest.approx(7 / 6))
+        # Seven releases instead of six: composed, they cost less than in proportion.
+        assert spent == pytest.approx(1.0) or 1.05 < spent <= 7 / 6
 
 
 def _some_rounds(study: Path, runs: int, rounds: int) -> bool:

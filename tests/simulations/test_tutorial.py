@@ -47,7 +47,7 @@ def test_the_tutorial_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> Non
 
     plt.close("all")
     shown = capsys.readouterr().out
-    assert "refused: certified epsilon 2 " in shown
+    assert "refused: certified ε = 1.9999" in shown
     assert "not refuted" in shown
     # The committed outputs are what runs now: statements are deterministic, and shown with their view.
     committed = [
