@@ -10,12 +10,14 @@ are in ``outputs/<study>/<run>``; a sweep ends with a report.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +48,9 @@ def execute(config: RunConfig) -> dict[str, Any]:
         return finished
     directory.write_json("config.json", config.to_mapping())
     start = time.perf_counter()
-    # Flower configures logging when it is imported, and Hydra would print every line twice.
-    logging.getLogger("flwr").propagate = False
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     from fl_privquant.flower.engines import Federation, engine
 
-    if not os.environ.get("FL_PRIVQUANT_VERBOSE"):
-        logging.getLogger("flwr").setLevel(logging.WARNING)
-        logging.getLogger("flwr").addFilter(_worth_saying)
     options: dict[str, Any] = {"threads": config.engine.threads}
     if config.engine.name == "ray":
         options = {"address": config.engine.address, "client_cpus": config.engine.client_cpus}
@@ -69,7 +66,8 @@ def execute(config: RunConfig) -> dict[str, Any]:
     )
     client = "secure_client_app" if config.secagg.enabled else "client_app"
     runner = engine(config.engine.name, **options)
-    runner.run("simulations.app:server_app", f"simulations.app:{client}", federation)
+    with _quiet_flower():
+        runner.run("simulations.app:server_app", f"simulations.app:{client}", federation)
     import pandas as pd
 
     last = pd.read_parquet(directory.path / "rounds.parquet").iloc[-1].to_dict()
@@ -151,6 +149,24 @@ def _say(note: dict[str, Any]) -> None:
     console.print(
         f"{note['run']}: {quality} after {row['round']} rounds, {row['wall_seconds']:.1f} s", soft_wrap=True
     )
+
+
+@contextlib.contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """Warnings only of what Flower logs, while a run lasts; the process may do other things after it."""
+    logger = logging.getLogger("flwr")
+    level, propagate = logger.level, logger.propagate
+    # Flower configures logging when it is imported, and Hydra would print every line twice.
+    logger.propagate = False
+    if not os.environ.get("FL_PRIVQUANT_VERBOSE"):
+        logger.setLevel(logging.WARNING)
+        logger.addFilter(_worth_saying)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_worth_saying)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def _worth_saying(record: logging.LogRecord) -> bool:
