@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.errors import CodeOverflowError, InvalidSpecError
+from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
 
-__all__ = ["FINE_MAX_CODE", "MAX_LEVELS", "Codebook"]
+__all__ = ["FINE_MAX_CODE", "MAX_LEVELS", "Codebook", "bits_of_sum", "checked_sums"]
 
 MAX_LEVELS = 1 << 16
 """Largest number of output values: indices are at most 16 bits."""
@@ -98,15 +98,7 @@ class Codebook:
         >>> Codebook(np.array([0, 5, 7, 12]), 0.5, -3.0).sum_bits(100)
         11
         """
-        if num_clients < 1:
-            raise InvalidSpecError(f"num_clients: {num_clients} is below 1")
-        bits = (num_clients * self.max_code).bit_length()
-        if bits > _SUM_BITS:
-            raise CodeOverflowError(
-                f"the sum of {num_clients} codes up to {self.max_code} needs {bits} bits, more than "
-                f"the {_SUM_BITS} of an int64; use a coarser lattice (max_code) or fewer clients"
-            )
-        return bits
+        return bits_of_sum(num_clients, self.max_code)
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
         """The values of bin indices, scaled to inputs in [-clip, clip]."""
@@ -126,16 +118,41 @@ class Codebook:
         >>> book.decode_sum([5 + 12], num_clients=2)
         array([1.25])
         """
-        self.sum_bits(num_clients)
-        sums: NDArray[Any] = np.asarray(total)
-        largest = num_clients * self.max_code
-        if sums.size and (int(sums.min()) < 0 or int(sums.max()) > largest):
-            raise CodeOverflowError(
-                f"a sum of {num_clients} codes lies in 0..{largest}, received "
-                f"{int(sums.min())}..{int(sums.max())}; the number of clients or the payload is wrong"
-            )
+        sums = checked_sums(total, num_clients, self.max_code)
         mean_code = sums.astype(np.float64) / num_clients
         return np.asarray(clip * (self.offset + self.step * mean_code))
+
+
+def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:
+    """Bits that hold the sum of ``num_clients`` codes from 0 to ``max_code``, if they are not too many.
+
+    >>> bits_of_sum(100, 3)
+    9
+    """
+    if num_clients < 1:
+        raise InvalidSpecError(f"num_clients: {num_clients} is below 1")
+    bits = (num_clients * max_code).bit_length()
+    if bits > most:
+        raise CodeOverflowError(
+            f"the sum of {num_clients} codes up to {max_code} needs {bits} bits, more than {most}; use a "
+            "coarser lattice (max_code, fixed_point_bits) or fewer clients"
+        )
+    return bits
+
+
+def checked_sums(total: ArrayLike, num_clients: int, max_code: int) -> NDArray[Any]:
+    """Sums of ``num_clients`` codes from 0 to ``max_code``, if that is what they can be."""
+    bits_of_sum(num_clients, max_code)
+    sums: NDArray[Any] = np.asarray(total)
+    largest = num_clients * max_code
+    if sums.dtype.kind not in "ui":
+        raise InvalidUpdateError(f"a sum of codes: {sums.dtype}, expected integers")
+    if sums.size and (int(sums.min()) < 0 or int(sums.max()) > largest):
+        raise CodeOverflowError(
+            f"a sum of {num_clients} codes lies in 0..{largest}, received "
+            f"{int(sums.min())}..{int(sums.max())}; the number of clients or the payload is wrong"
+        )
+    return sums
 
 
 def _coarsest_lattice(fractions: NDArray[np.float64]) -> int:

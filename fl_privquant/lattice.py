@@ -22,6 +22,7 @@ __all__ = [
     "coarse_count",
     "convolve",
     "power",
+    "width_of_sum",
 ]
 
 Floats = NDArray[np.float64]
@@ -157,6 +158,13 @@ def binomial_sums(
         sums.append(WeightedLaw(total, weight))
         uncovered += weight * total.lost
     return sums, uncovered
+
+
+def width_of_sum(codes: NDArray[np.int64], weights: Floats, draws: float) -> float:
+    """About how many points the sum of that many draws has, tails cut off; ``weights`` in any unit."""
+    mean = float(weights @ codes) / float(weights.sum())
+    spread = math.sqrt(draws * float(weights @ (codes - mean) ** 2) / float(weights.sum()))
+    return min(21.0 * spread, draws * float(codes[-1])) + float(codes[-1])
 
 
 def _trimmed(law: LatticeLaw) -> LatticeLaw:

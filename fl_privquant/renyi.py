@@ -34,7 +34,14 @@ from numpy.typing import NDArray
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law import Law
 
-__all__ = ["INPUT_ROUNDING", "fisher_information", "renyi_of_update", "renyi_per_squared_distance"]
+__all__ = [
+    "INPUT_ROUNDING",
+    "fisher_information",
+    "is_continuous",
+    "renyi_of_update",
+    "renyi_per_squared_distance",
+    "slopes_of",
+]
 
 INPUT_ROUNDING = 2.0**-30
 """How much the dither's 32 bits may add to the distance of two inputs, in units of the clip."""
@@ -61,10 +68,10 @@ def fisher_information(law: Law) -> float:
     >>> round(fisher_information(law), 6)
     0.333333
     """
-    if not _smooth(law):
+    if not is_continuous(law):
         return math.inf
     used = law.rows.max(axis=0) > 0.0
-    slopes = _slopes(law)[:, used] ** 2
+    slopes = slopes_of(law)[:, used] ** 2
     at_ends = [(slopes / rows[:, used]).sum(axis=1).max() for rows in (law.start_rows, law.end_rows)]
     return float(max(at_ends)) * _FLOAT_ROOM
 
@@ -103,7 +110,7 @@ def renyi_per_squared_distance(law: Law, order: float, tolerance: float = _TOLER
         raise InvalidSpecError(
             f"order: {order} is not above 1; the divergence of order 1 is below that of 1.01"
         )
-    if not _smooth(law):
+    if not is_continuous(law):
         return math.inf
     used = law.rows.max(axis=0) > 0.0
     law = Law(law.values[used], law.starts, law.ends, law.start_rows[:, used], law.end_rows[:, used])
@@ -128,8 +135,8 @@ def renyi_per_squared_distance(law: Law, order: float, tolerance: float = _TOLER
     return max(settled, reached) * _FLOAT_ROOM
 
 
-def _smooth(law: Law) -> bool:
-    """Whether the law is continuous, and no output impossible at one input only."""
+def is_continuous(law: Law) -> bool:
+    """Whether the law has no jumps, and no output that only some inputs can give."""
     joined = np.array_equal(law.starts[1:], law.ends[:-1]) and np.array_equal(
         law.start_rows[1:], law.end_rows[:-1]
     )
@@ -137,7 +144,8 @@ def _smooth(law: Law) -> bool:
     return joined and bool(np.all(law.rows[:, used] > 0.0))
 
 
-def _slopes(law: Law) -> Floats:
+def slopes_of(law: Law) -> Floats:
+    """(K, m) how fast each probability rises with the input, in each piece."""
     return np.asarray((law.end_rows - law.start_rows) / (law.ends - law.starts)[:, None])
 
 
@@ -158,7 +166,7 @@ def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
     x_ends, y_ends = boxes[:, :2, None], boxes[:, None, 2:]
     p = law.pmf(x_ends).reshape(len(boxes), 2, 1, -1)
     q = law.pmf(y_ends).reshape(len(boxes), 1, 2, -1)
-    slopes = _slopes(law)
+    slopes = slopes_of(law)
     own = [slopes[_piece(law, boxes[:, at : at + 2])][:, None, None, :] for at in (0, 2)]
     steps = np.broadcast_to((x_ends - y_ends)[..., None], (len(boxes), 2, 2, 1))
     apart = np.abs(steps) > _MEETING

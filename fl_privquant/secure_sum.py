@@ -78,18 +78,16 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.lattice import LatticeLaw, WeightedLaw, binomial_sums
-from fl_privquant.renyi import INPUT_ROUNDING
-from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.lattice import LatticeLaw, WeightedLaw, binomial_sums, width_of_sum
+from fl_privquant.law import Law
+from fl_privquant.renyi import INPUT_ROUNDING, is_continuous, slopes_of
+from fl_privquant.table import CertifiedTable
 
 __all__ = [
     "NORM_ROUNDING",
     "SumCertificate",
     "UpdateBound",
     "certify_sum",
-    "gaussian_delta",
-    "gaussian_separation",
-    "is_continuous",
 ]
 
 Floats = NDArray[np.float64]
@@ -214,15 +212,6 @@ class UpdateBound:
         return _CHARGED + self.dimension * _COVERED
 
 
-def is_continuous(table: CertifiedTable) -> bool:
-    """Whether the law of a table has no jumps, and no output that only some inputs can give."""
-    joined = np.array_equal(table.weights[table.end_rows[:-1]], table.weights[table.start_rows[1:]])
-    # Between pieces that do not meet the law is constant; where they overlapped it would jump.
-    apart = np.all(table.knots[table.end_rows[:-1]] <= table.knots[table.start_rows[1:]])
-    rows = table.weights[_used_rows(table)]
-    return bool(joined and apart and np.all(rows[:, rows.max(axis=0) > 0] > 0))
-
-
 def certify_sum(
     table: CertifiedTable, num_honest: int, buckets: int = _BUCKETS, num_strikes: int = _STRIKES
 ) -> SumCertificate | None:
@@ -238,25 +227,23 @@ def certify_sum(
     num_strikes
         Points at which the sum and a normal pair are compared; the same holds of them.
     """
-    used = _used_rows(table)
-    if num_honest < 2 or not is_continuous(table) or np.abs(table.knots[used]).max() > 1.0 + _OUTSIDE:
+    law = table.law
+    if num_honest < 2 or not is_continuous(law) or max(-law.starts[0], law.ends[-1]) > 1.0 + _OUTSIDE:
         return None
-    low = table.weights[used].min(axis=0)
     codes = table.codebook.codes // max(int(np.gcd.reduce(table.codebook.codes)), 1)
-    share = int(low.sum()) / TOTAL_WEIGHT
-    rows = table.weights / TOTAL_WEIGHT
-    rise = rows[table.end_rows] - rows[table.start_rows]
-    slopes = rise / (table.knots[table.end_rows] - table.knots[table.start_rows])[:, None]
+    # Multiples of 2^-32: sums of them are exact.
+    low = law.rows.min(axis=0)
+    share = float(low.sum())
     pairs = tuple(
         _Pair(sign * slope, row, codes)
-        for slope in slopes
-        for row in np.unique(rows[used], axis=0)
-        for sign in ((1.0,) if _is_symmetric(table) else (1.0, -1.0))
+        for slope in slopes_of(law)
+        for row in law.rows
+        for sign in ((1.0,) if _is_symmetric(law, codes) else (1.0, -1.0))
     )
-    affordable = int(_MOST_POINTS / (len(pairs) * _width(codes, low, num_honest * share)))
+    affordable = int(_MOST_POINTS / (len(pairs) * width_of_sum(codes, low, num_honest * share)))
     if affordable < _LEAST_BUCKETS:
         return None
-    blanket = LatticeLaw.of(codes, low / int(low.sum()))
+    blanket = LatticeLaw.of(codes, low / share)
     found, uncovered = binomial_sums(blanket, num_honest - 1, share, min(buckets, affordable))
     if uncovered > _COVERED:
         return None
@@ -269,37 +256,6 @@ def certify_sum(
     return SumCertificate(
         num_honest, information, uncovered, strikes, worst * (1.0 + _SUM_UNITS), pairs, sums
     )
-
-
-def gaussian_delta(separation: float, epsilon: float) -> float:
-    """The delta at ``epsilon`` of N(0, 1) and N(``separation``, 1): exact.
-
-    >>> round(gaussian_delta(1.0, 1.0), 5)
-    0.12694
-    """
-    if separation == 0.0:
-        return 0.0
-    first = float(ndtr(separation / 2.0 - epsilon / separation))
-    # In logarithms: e^epsilon overflows long before the product does.
-    from scipy.special import log_ndtr
-
-    second = math.exp(epsilon + float(log_ndtr(-separation / 2.0 - epsilon / separation)))
-    return max(first - second, 0.0)
-
-
-def gaussian_separation(epsilon: float, delta: float) -> float:
-    """The largest separation whose delta at ``epsilon`` is at most ``delta``: what a target allows.
-
-    >>> round(gaussian_separation(1.0, 0.12694), 3)
-    1.0
-    """
-    low, high = 0.0, 1.0
-    while gaussian_delta(high, epsilon) <= delta:
-        low, high = high, 2.0 * high
-    while high - low > 1e-12 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if gaussian_delta(middle, epsilon) <= delta else (low, middle)
-    return low
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,28 +326,14 @@ class _Score:
         return self.weight * self.room * float((self.base * excess).sum())
 
 
-def _used_rows(table: CertifiedTable) -> NDArray[np.int64]:
-    """The rows that some input is drawn from; a table may hold others."""
-    return np.unique(np.concatenate([table.start_rows, table.end_rows]))
-
-
-def _is_symmetric(table: CertifiedTable) -> bool:
+def _is_symmetric(law: Law, codes: NDArray[np.int64]) -> bool:
     """Whether codes, pieces and rows mirror: then a slope's opposite is that of the mirrored piece."""
-    codes = table.codebook.codes
-    lengths = table.knots[table.end_rows] - table.knots[table.start_rows]
-    mirrored = table.weights[table.end_rows[::-1]][:, ::-1]
+    lengths = law.ends - law.starts
     return (
         np.array_equal(codes, codes[-1] - codes[::-1])
-        and np.array_equal(table.weights[table.start_rows], mirrored)
+        and np.array_equal(law.start_rows, law.end_rows[::-1, ::-1])
         and np.allclose(lengths, lengths[::-1], rtol=1e-13, atol=0.0)
     )
-
-
-def _width(codes: NDArray[np.int64], low: NDArray[np.int64], draws: float) -> float:
-    """About how many points a sum of that many blanket draws has, tails cut off."""
-    mean = float(low @ codes) / float(low.sum())
-    spread = math.sqrt(draws * float(low @ (codes - mean) ** 2) / float(low.sum()))
-    return min(21.0 * spread, draws * float(codes[-1])) + float(codes[-1])
 
 
 def _normal_score(separation: float, strikes: Floats) -> tuple[Floats, Floats]:

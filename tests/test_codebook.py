@@ -50,7 +50,7 @@ def test_a_sum_of_codes_decodes_to_the_mean_value(codes: list[int], num_clients:
 
 def test_overflow_is_checked() -> None:
     book = Codebook(np.array([0, FINE_MAX_CODE]), 1.0, 0.0)
-    with pytest.raises(CodeOverflowError, match="more than the 63"):
+    with pytest.raises(CodeOverflowError, match="more than 63"):
         book.sum_bits(2**40)
     with pytest.raises(CodeOverflowError, match=r"0\.\."):
         book.decode_sum([2 * FINE_MAX_CODE + 1], num_clients=2)

@@ -13,12 +13,11 @@ from scipy.stats import norm
 
 from fl_privquant.codebook import Codebook
 from fl_privquant.law import Law
+from fl_privquant.normal import gaussian_delta, gaussian_separation
 from fl_privquant.secure_sum import (
     UpdateBound,
     _normal_score,
     certify_sum,
-    gaussian_delta,
-    gaussian_separation,
 )
 from fl_privquant.table import TOTAL_WEIGHT, BiasedTable, CertifiedTable
 

@@ -1,4 +1,4 @@
-"""Flower's Array without copies: reading one in place, and making one whose bytes are written on demand.
+"""Flower's Array without detours: read in place, read again without parsing, written only on demand.
 
 Flower serializes every array with ``numpy.save`` and reads it back with ``numpy.load``, which parses the
 header and copies the data each time. A round reads the same arrays many times over.
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidUpdateError
 
-__all__ = ["DecodedArray", "read_array", "read_arrays", "records_of"]
+__all__ = ["DecodedArray", "ReceivedArray", "read_array", "read_arrays", "records_of"]
 
 _STYPE_NUMPY: Final = "numpy.ndarray"
 _MAGIC: Final = b"\x93NUMPY"
@@ -57,6 +57,20 @@ class DecodedArray(Array):
     def numpy(self) -> NDArray[Any]:
         """The values, in an array of their own."""
         return np.asarray(self.__dict__["_compute"]())
+
+
+class ReceivedArray(Array):
+    """An Array like the given one, which gives its values without parsing its header each time.
+
+    Raises InvalidUpdateError when it is read where :func:`read_array` does.
+    """
+
+    def __init__(self, array: Array) -> None:
+        self.__dict__.update(array.__dict__)
+
+    def numpy(self) -> NDArray[Any]:
+        """The values, in an array of their own."""
+        return np.array(read_array(self))
 
 
 def read_array(array: Array) -> NDArray[Any]:

@@ -22,7 +22,7 @@ from fl_privquant.errors import (
     InvalidUpdateError,
     PrivQuantError,
 )
-from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.arrays import ReceivedArray, read_arrays, records_of
 from fl_privquant.flower.client_ledger import ClientLedger, open_spending
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply, Request, is_request
 from fl_privquant.mechanisms.base import Mechanism
@@ -172,11 +172,15 @@ class PrivQuantMod:
 
     def _check_mechanism(self, mechanism: Mechanism, ctxt: Context) -> None:
         bound = min(self.max_epsilon, _node_limit(ctxt, NODE_MAX_EPSILON))
-        claim = f"mechanism {mechanism.name!r} has {mechanism.statement.brief}"
         if not mechanism.epsilon <= bound:
-            raise CertificationError(f"{claim}, above this client's max_epsilon {bound:g}")
-        if not mechanism.delta <= self.max_delta:
-            raise CertificationError(f"{claim}, above this client's max_delta {self.max_delta:g}")
+            exceeded = f"max_epsilon {bound:g}"
+        elif not mechanism.delta <= self.max_delta:
+            exceeded = f"max_delta {self.max_delta:g}"
+        else:
+            return
+        raise CertificationError(
+            f"mechanism {mechanism.name!r} has {mechanism.statement.brief}, above this client's {exceeded}"
+        )
 
     def _budgets(self, ctxt: Context) -> list[Budget]:
         """All of them hold: the node's own configuration tightens the app's, never loosens it."""
@@ -217,13 +221,17 @@ def _refusal(msg: Message, error: PrivQuantError) -> Message:
 
 
 def read_request(msg: Message) -> tuple[Request, dict[str, Array]]:
-    """The request in a train message, and the arrays that came with it."""
+    """The request in a train message, and the arrays that came with it; the app reads them faster then."""
     configs = [each for _, each in records_of(msg.content, ConfigRecord) if is_request(each)]
     if len(configs) > 1:
         raise InvalidSpecError(f"{len(configs)} configs with a request, expected one")
     request = Request.read(configs[0] if configs else ConfigRecord())
+    record = _only_arrays(msg, "the server")
     # A copy of the mapping: apps may empty the record while they unpack it.
-    return request, dict(_only_arrays(msg, "the server"))
+    received = dict(record)
+    for name, each in received.items():
+        record[name] = ReceivedArray(each)
+    return request, received
 
 
 def _only_arrays(msg: Message, sender: str) -> ArrayRecord:

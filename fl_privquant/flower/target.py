@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from fl_privquant.codec.clip import checked_clip
-from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
+from fl_privquant.mechanisms.optm_aggregate import honest_clients, usual_norm_ratio
 from fl_privquant.mechanisms.registry import checked_choice, design
 from fl_privquant.privacy.ledger import Budget
 from fl_privquant.privacy.statement import PrivacyStatement, Unit, View
@@ -61,20 +59,12 @@ class RunTarget:
     def __post_init__(self) -> None:
         checked_clip("l2_clip", self.l2_clip)
         checked_choice("shortfall", self.shortfall, ("refuse", "state"))
-        for name in ("corrupt_fraction", "dropout_fraction"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InvalidSpecError(f"{name}: {getattr(self, name)} is outside [0, 1)")
-        if self.num_honest < 2:
-            raise InvalidSpecError(
-                f"num_clients: {self.num_clients}, of which {self.corrupt_fraction:g} corrupt and "
-                f"{self.dropout_fraction:g} lost, leave {self.num_honest} honest; a sum needs 2 or more"
-            )
+        honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
 
     @property
     def num_honest(self) -> int:
         """Honest clients in a sum, at the least."""
-        lost = math.ceil(self.corrupt_fraction * self.num_clients)
-        return self.num_clients - lost - math.ceil(self.dropout_fraction * self.num_clients)
+        return honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
 
     @property
     def statement(self) -> PrivacyStatement:

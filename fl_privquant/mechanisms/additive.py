@@ -23,13 +23,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.codebook import checked_sums
 from fl_privquant.density import Density, as_density
 from fl_privquant.errors import (
     CertificationError,
     CodeOverflowError,
     InfeasibleDesignError,
     InvalidSpecError,
-    InvalidUpdateError,
 )
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, certified_delta
@@ -301,15 +301,7 @@ class AdditiveMechanism(Mechanism):
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
         """The mean estimate from the sum of codes of ``num_clients`` clients, reduced or not."""
         bits = self.sum_bits(num_clients)
-        sums = np.asarray(total)
-        if sums.dtype.kind not in "ui":
-            raise InvalidUpdateError(f"codes: {sums.dtype}, expected integers")
-        largest = num_clients * ((1 << bits) - 1)
-        if sums.size and (int(sums.min()) < 0 or int(sums.max()) > largest):
-            raise CodeOverflowError(
-                f"a sum of {num_clients} codes of {bits} bits lies in 0..{largest}, received "
-                f"{int(sums.min())}..{int(sums.max())}; the number of clients or the payload is wrong"
-            )
+        sums = checked_sums(total, num_clients, (1 << bits) - 1)
         lowest = -(_room(self.levels, num_clients, bits) // 2)
         # In place: fresh memory for every step would cost more than the arithmetic.
         above = sums.astype(np.int64)

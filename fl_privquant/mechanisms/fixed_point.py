@@ -19,8 +19,9 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.codebook import bits_of_sum, checked_sums
 from fl_privquant.density import Density
-from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError
+from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.rounding import encode_on_lattice
@@ -114,29 +115,13 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
         return np.asarray(indices, dtype=np.int64)
 
     def sum_bits(self, num_clients: int) -> int:
-        if num_clients < 1:
-            raise InvalidSpecError(f"num_clients: {num_clients} is below 1")
-        bits = (num_clients * self.max_code).bit_length()
-        if bits > _MAX_SUM_BITS:
-            raise CodeOverflowError(
-                f"the sum of {num_clients} codes of {self.bits} bits needs {bits} bits, more than "
-                f"{_MAX_SUM_BITS}; lower fixed_point_bits by {bits - _MAX_SUM_BITS}"
-            )
-        return bits
+        return bits_of_sum(num_clients, self.max_code, _MAX_SUM_BITS)
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
         self.sum_bits(num_clients)
-        sums = np.asarray(total)
-        largest = num_clients * self.max_code
-        if sums.dtype.kind not in "ui":
-            raise CodeOverflowError(f"a sum of codes: {sums.dtype}, expected integers")
-        if sums.size and not (int(sums.min()) >= 0 and int(sums.max()) <= largest):
-            raise CodeOverflowError(
-                f"a sum of {num_clients} codes lies in 0..{largest}, received {int(sums.min())}.."
-                f"{int(sums.max())}; the number of clients or the payload is wrong"
-            )
+        sums = checked_sums(total, num_clients, self.max_code)
         # From the middle, so that 0 is exact.
-        steps = sums.astype(np.int64) - largest // 2
+        steps = sums.astype(np.int64) - num_clients * self.max_code // 2
         return np.asarray(steps * (clip * self.step / num_clients))
 
     def _rounding_variance(self, density: Density | ArrayLike | None) -> float:

@@ -15,18 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtri
+from scipy.special import ndtri
 
 from fl_privquant.density import Density
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
 from fl_privquant.mechanisms.registry import Spec, checked_delta, checked_epsilon, register
+from fl_privquant.normal import gaussian_delta, gaussian_separation
 
-__all__ = ["GaussianMechanism", "GaussianSpec", "analytic_sigma", "design_gaussian", "gaussian_delta"]
+__all__ = ["GaussianMechanism", "GaussianSpec", "analytic_sigma", "design_gaussian"]
 
-# Rounding of the closed form: the two logarithms nearly cancel where epsilon is small.
-_LAST_DIGITS = 1e-14
-_FLOAT_ROOM = 1.0 + 1e-9
+# So that sensitivity / sigma, rounded, never exceeds the separation that is allowed.
+_FLOAT_ROOM = 1.0 + 1e-10
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
     """The clipped input plus normal noise; see :class:`ContinuousMechanism`."""
 
     def _is_private(self) -> bool:
-        return gaussian_delta(self.scale, 2.0, self.claimed_epsilon) <= self.claimed_delta
+        return gaussian_delta(2.0 / self.scale, self.claimed_epsilon) <= self.claimed_delta
 
     def _noise(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
         # The lower half of the normal law, where ndtri keeps its digits, and a sign of its own.
@@ -66,30 +65,6 @@ def design_gaussian(spec: GaussianSpec) -> GaussianMechanism:
     return GaussianMechanism("gaussian", sigma, float(spec.epsilon), float(spec.delta), spec.parameters())
 
 
-def gaussian_delta(sigma: float, sensitivity: float, epsilon: float) -> float:
-    """The delta of normal noise at ``epsilon``: its hockey-stick divergence in closed form, rounded up.
-
-    >>> round(gaussian_delta(1.0, 1.0, 1.0), 6)
-    0.126937
-    """
-    half, far = sensitivity / (2.0 * sigma), epsilon * sigma / sensitivity
-    log_first, log_second = float(log_ndtr(half - far)), epsilon + float(log_ndtr(-half - far))
-    share = -math.expm1(min(log_second - log_first, 0.0))
-    return math.exp(log_first) * (share + _LAST_DIGITS * (1.0 - log_first)) * _FLOAT_ROOM
-
-
 def analytic_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
     """The least standard deviation, to 9 digits, of normal noise with (``epsilon``, ``delta``)."""
-
-    def excess(log_sigma: float) -> float:
-        return math.log(max(gaussian_delta(math.exp(log_sigma), sensitivity, epsilon), 1e-300) / delta)
-
-    low = high = math.log(sensitivity)
-    while excess(low) <= 0.0:
-        low -= 1.0
-    while excess(high) > 0.0:
-        high += 1.0
-    found = brentq(excess, low, high, xtol=1e-10)
-    while excess(found) > 0.0:
-        found += 1e-10
-    return math.exp(found)
+    return sensitivity / gaussian_separation(epsilon, delta) * _FLOAT_ROOM

@@ -32,9 +32,10 @@ from fl_privquant.mechanisms.registry import (
     checked_whole,
     register,
 )
-from fl_privquant.secure_sum import NORM_ROUNDING, UpdateBound, gaussian_separation
+from fl_privquant.normal import gaussian_separation
+from fl_privquant.secure_sum import NORM_ROUNDING, UpdateBound
 
-__all__ = ["SPREAD", "AggregateSpec", "design_aggregate", "usual_norm_ratio"]
+__all__ = ["SPREAD", "AggregateSpec", "design_aggregate", "honest_clients", "usual_norm_ratio"]
 
 SPREAD = 3.0
 """Coordinate clip of a rotated update, in standard deviations of its coordinates, unless told otherwise."""
@@ -57,6 +58,25 @@ def usual_norm_ratio(dimension: int) -> float:
     10.0
     """
     return math.sqrt(dimension) / SPREAD
+
+
+def honest_clients(num_clients: int, corrupt_fraction: float, dropout_fraction: float) -> int:
+    """Honest clients whose codes are in a sum, at the least, if it may count on 2 or more of them.
+
+    >>> honest_clients(100, corrupt_fraction=0.1, dropout_fraction=0.05)
+    85
+    """
+    fractions = {"corrupt_fraction": corrupt_fraction, "dropout_fraction": dropout_fraction}
+    for name, fraction in fractions.items():
+        if not 0.0 <= fraction < 1.0:
+            raise InvalidSpecError(f"{name}: {fraction} is outside [0, 1)")
+    honest = num_clients - sum(math.ceil(fraction * num_clients) for fraction in fractions.values())
+    if honest < 2:
+        raise InvalidSpecError(
+            f"num_clients: {num_clients}, of which {corrupt_fraction:g} corrupt and {dropout_fraction:g} "
+            f"lost, leave {max(honest, 0)} honest; a sum needs 2 or more"
+        )
+    return honest
 
 
 @dataclass(frozen=True)
@@ -118,23 +138,14 @@ class AggregateSpec(Spec):
             raise InvalidSpecError(f"mse: {self.mse} is not a finite number above 0")
         if self.norm_ratio is not None and not (math.isfinite(self.norm_ratio) and self.norm_ratio > 0.0):
             raise InvalidSpecError(f"norm_ratio: {self.norm_ratio} is not a finite number above 0")
-        for name in ("corrupt_fraction", "dropout_fraction"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InvalidSpecError(f"{name}: {getattr(self, name)} is outside [0, 1)")
-        if self.num_honest < 2:
-            raise InvalidSpecError(
-                f"{self.num_clients} clients, of which {self.corrupt_fraction:g} corrupt and "
-                f"{self.dropout_fraction:g} lost, leave {self.num_honest} honest; a sum needs 2 or more"
-            )
+        honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
         if not self.density.symmetric:
             raise InvalidSpecError("density: must be symmetric around 0, as laws for the sum are")
 
     @property
     def num_honest(self) -> int:
         """Honest clients whose codes are in the sum, at the least, as coarsely as accountants count them."""
-        corrupt = math.ceil(self.corrupt_fraction * self.num_clients)
-        lost = math.ceil(self.dropout_fraction * self.num_clients)
-        return coarse_count(max(self.num_clients - corrupt - lost, 0))
+        return coarse_count(honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction))
 
     @property
     def update(self) -> UpdateBound:

@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.codebook import bits_of_sum, checked_sums
 from fl_privquant.density import Density, as_density
 from fl_privquant.errors import (
     CertificationError,
@@ -59,7 +60,6 @@ CHANCES = 1 << 128
 _MAX_DIMENSION = 1 << 31
 _MAX_REPEATS = 1024
 _SHARES = 1 << 53
-_SUM_BITS = 63
 
 Floats = NDArray[np.float64]
 
@@ -352,22 +352,10 @@ class AxisMechanism(VectorMechanism):
         return codes
 
     def sum_bits(self, num_clients: int) -> int:
-        if num_clients < 1:
-            raise InvalidSpecError(f"num_clients: {num_clients} is below 1")
-        bits = (2 * self.repeats * num_clients).bit_length()
-        if bits > _SUM_BITS:
-            raise CodeOverflowError(f"the sum of {num_clients} codes needs {bits} bits, above {_SUM_BITS}")
-        return bits
+        return bits_of_sum(num_clients, 2 * self.repeats)
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
-        self.sum_bits(num_clients)
-        sums = np.asarray(total)
-        largest = 2 * self.repeats * num_clients
-        if sums.size and (int(sums.min()) < 0 or int(sums.max()) > largest):
-            raise CodeOverflowError(
-                f"a sum of {num_clients} codes lies in 0..{largest}, received "
-                f"{int(sums.min())}..{int(sums.max())}; the number of clients or the payload is wrong"
-            )
+        sums = checked_sums(total, num_clients, 2 * self.repeats)
         net = sums.astype(np.float64) / num_clients - self.repeats
         return np.asarray(clip * self.output_norm / self.repeats * net)
 

@@ -39,7 +39,7 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.lattice import LatticeLaw, WeightedLaw, binomial_floors, binomial_sums
+from fl_privquant.lattice import LatticeLaw, WeightedLaw, binomial_floors, binomial_sums, width_of_sum
 from fl_privquant.privacy.dominating import dominating_loss
 from fl_privquant.privacy.histogram import histogram_loss
 from fl_privquant.privacy.loss import PrivacyLoss, from_cells
@@ -216,9 +216,7 @@ def _mixture(covered: PrivacyLoss, local: PrivacyLoss, share: float, infinity: f
 
 def _work(num_rows: int, codes: Ints, low: Ints, draws: float) -> float:
     """About how many atoms have to be looked at for sums of that many draws."""
-    mean = float(low @ codes) / float(low.sum())
-    spread = math.sqrt(draws * float(low @ (codes - mean) ** 2) / float(low.sum()))
-    width = min(21.0 * spread, (draws + 1.0) * float(codes[-1])) + float(codes[-1])
+    width = width_of_sum(codes, low.astype(np.float64), draws)
     pairs = num_rows * (num_rows - 1)
     return width * pairs * (_BUCKETS if pairs <= _ALL_PAIRS else _ROUGH_BUCKETS + 1)
 

@@ -12,10 +12,11 @@ from joblib import Parallel, delayed
 from rich.console import Console
 
 from fl_privquant.errors import PrivQuantError
-from simulations.aggregate.designs import central_deviation, design_for, error_rows
+from simulations.aggregate.designs import design_for, error_rows
 from simulations.aggregate.page import FIGURE, PAGE, TABLES, draw, page
 from simulations.aggregate.settings import CENTRAL, PEERS, Settings, Training
 from simulations.aggregate.training import deal
+from simulations.central import noise_of_sum
 from simulations.config import TaskConfig
 from simulations.data import load_examples
 
@@ -49,7 +50,7 @@ def train_once(
         "seed": seed,
     }
     if name == CENTRAL:
-        encoder: object = central_deviation(task.l2_clip, settings.rounds, epsilon, settings.delta)
+        encoder: object = noise_of_sum(task.l2_clip, settings.rounds, epsilon, settings.delta)
         reached = epsilon
     else:
         found = design_for(

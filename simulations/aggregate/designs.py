@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.privacy import Norms, Wish, plan
-from fl_privquant.secure_sum import gaussian_separation
 from simulations.aggregate.settings import CENTRAL, PEERS, Settings
+from simulations.central import noise_of_sum
 
-__all__ = ["Design", "central_deviation", "design_for", "error_rows"]
+__all__ = ["Design", "design_for", "error_rows"]
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,6 @@ class Design:
     method: str
     mean_squared_error: float
     bits_in_sum: int
-
-
-def central_deviation(l2_clip: float, rounds: int, epsilon: float, delta: float) -> float:
-    """Standard deviation of the normal noise that a trusted server adds to the sum of updates."""
-    return 2.0 * l2_clip * math.sqrt(rounds) / gaussian_separation(epsilon, delta)
 
 
 @lru_cache(maxsize=256)
@@ -65,7 +59,7 @@ def error_rows(settings: Settings) -> list[dict[str, object]]:
     ratio = usual_norm_ratio(settings.dimension)
     for clients in settings.clients:
         for epsilon in settings.epsilons:
-            deviation = central_deviation(ratio, settings.rounds, epsilon, settings.delta)
+            deviation = noise_of_sum(ratio, settings.rounds, epsilon, settings.delta)
             central = (deviation / clients) ** 2
             common = {"clients": clients, "run_epsilon": epsilon, "run_delta": settings.delta}
             rows.append(

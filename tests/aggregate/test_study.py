@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.aggregate.designs import central_deviation, error_rows
+from simulations.aggregate.designs import error_rows
 from simulations.aggregate.page import PAGE, best_errors, draw, page, read
 from simulations.aggregate.settings import CENTRAL, PEERS, Settings
 from simulations.aggregate.training import deal
-from simulations.central import noise_of_sum
 from simulations.config import TaskConfig
 from simulations.data import load_examples
 
@@ -36,10 +35,6 @@ def test_a_small_table_of_errors() -> None:
         assert float(str(rows[name]["epsilon_reached"])) <= 4.0
         assert float(str(rows[name]["ratio_to_central"])) > 1.0
     assert min(PEERS, key=lambda name: float(str(rows[name]["mean_squared_error"]))) == "optm_aggregate"
-
-
-def test_the_central_noise_is_that_of_the_closed_form() -> None:
-    assert central_deviation(1.0, 7, 3.0, 1e-5) == pytest.approx(noise_of_sum(1.0, 7, 3.0, 1e-5), rel=1e-6)
 
 
 def test_training_learns_and_measures_the_error_of_its_noise() -> None:

@@ -102,8 +102,8 @@ def bounds_every_pair(module: ModuleType) -> bool:
 WRONG_CERTIFICATES = {
     "the protected client counts as its own cover": ("num_honest - 1, share", "num_honest, share"),
     "too large a share": (
-        "share = int(low.sum()) / TOTAL_WEIGHT",
-        "share = min(1.3 * int(low.sum()) / TOTAL_WEIGHT, 1.0)",
+        "share = float(low.sum())",
+        "share = min(1.3 * float(low.sum()), 1.0)",
     ),
     "a normal pair that is further apart": (
         "middle = _WIDEST * separation",
@@ -111,8 +111,8 @@ WRONG_CERTIFICATES = {
     ),
     "scores too small": ("np.maximum(gained - paid, 0.0)", "0.7 * np.maximum(gained - paid, 0.0)"),
     "slopes too flat": (
-        "slopes = rise / (",
-        "slopes = 0.8 * rise / (",
+        "_Pair(sign * slope,",
+        "_Pair(0.8 * sign * slope,",
     ),
 }
 

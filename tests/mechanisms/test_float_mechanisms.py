@@ -13,7 +13,8 @@ import pytest
 from scipy import integrate, stats
 
 import fl_privquant as pq
-from fl_privquant.mechanisms.gaussian import analytic_sigma, gaussian_delta
+from fl_privquant.mechanisms.gaussian import analytic_sigma
+from fl_privquant.normal import gaussian_delta
 from fl_privquant.sampling import chunks
 from tests.mechanisms.forgery import forged
 
@@ -59,8 +60,8 @@ def test_privacy_of_the_ideal_law(name: str, epsilon: float) -> None:
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 10.0])
 def test_analytic_calibration_is_tight(epsilon: float, delta: float) -> None:
     sigma = analytic_sigma(2.0, epsilon, delta)
-    assert gaussian_delta(sigma, 2.0, epsilon) <= delta
-    assert gaussian_delta(sigma * 0.9999, 2.0, epsilon) > delta
+    assert gaussian_delta(2.0 / sigma, epsilon) <= delta
+    assert gaussian_delta(2.0 / (sigma * 0.9999), epsilon) > delta
     mean = 2.0 / sigma
     direct = stats.norm.cdf(mean / 2 - epsilon / mean) - math.exp(epsilon) * stats.norm.cdf(
         -mean / 2 - epsilon / mean

@@ -12,11 +12,12 @@ from scipy.stats import beta
 import fl_privquant as pq
 from fl_privquant.design.aggregate import aggregate_law, aggregate_table, best_shape
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
+from fl_privquant.normal import gaussian_separation
 from fl_privquant.privacy.accountant import Accountant
 from fl_privquant.privacy.events import UpdateRelease
 from fl_privquant.privacy.norm import Norms
 from fl_privquant.privacy.statement import PrivacyStatement, View
-from fl_privquant.secure_sum import certify_sum, gaussian_separation
+from fl_privquant.secure_sum import certify_sum
 
 
 def spent(mechanism: Any, clients: int, dimension: int, rounds: int) -> PrivacyStatement:

@@ -11,7 +11,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.gaussian import gaussian_delta
+from fl_privquant.normal import gaussian_delta
 from fl_privquant.privacy import (
     LOCAL,
     Accountant,
@@ -146,7 +146,7 @@ def test_the_gaussian_by_its_norm_is_exact() -> None:
     mechanism = pq.design("gaussian", epsilon=1.0)
     statement = round_statement(UpdateRelease(mechanism, 10_000, norms=Norms(l2=2.0)), DELTA)
     assert statement.method == "l2 gaussian+exact"
-    assert gaussian_delta(mechanism.scale, 4.0, statement.epsilon) == pytest.approx(DELTA, rel=1e-3)
+    assert gaussian_delta(4.0 / mechanism.scale, statement.epsilon) == pytest.approx(DELTA, rel=1e-3)
     assert statement.epsilon < spent(mechanism, 10_000)
     assert "clipped to the stated norm" in str(statement)
 
@@ -159,8 +159,8 @@ def test_integer_noise_by_its_norm(name: str) -> None:
     assert found.method.startswith("l2 ")
     # On a fine lattice rounding costs little: next to a Gaussian with as much noise, in the sum of 100.
     variance = 100 * float(mechanism.noise.variance) * mechanism.step**2
-    assert gaussian_delta(math.sqrt(variance), 4.0, found.epsilon) <= DELTA
-    assert gaussian_delta(math.sqrt(variance), 4.0, 0.75 * found.epsilon) > DELTA
+    assert gaussian_delta(4.0 / math.sqrt(variance), found.epsilon) <= DELTA
+    assert gaussian_delta(4.0 / math.sqrt(variance), 0.75 * found.epsilon) > DELTA
     bounds = [
         round_statement(UpdateRelease(mechanism, d, View.aggregate(100), norms=Norms(l2=2.0)), DELTA).epsilon
         for d in (100, 1000, 10_000)

@@ -11,7 +11,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.gaussian import gaussian_delta
+from fl_privquant.normal import gaussian_delta
 from fl_privquant.privacy.compose import (
     Part,
     composed_epsilon,
@@ -43,8 +43,8 @@ def test_gaussian_noise_composes_to_gaussian_noise(separation: float, count: int
     total = separation * math.sqrt(count)
     found = composed_epsilon([Part(gaussian_loss(separation), count)], 1e-6).epsilon
     at = found * (1.0 - 1e-3)
-    assert gaussian_delta(1.0 / total, 1.0, found) <= 1e-6 * (1.0 + 1e-6)
-    assert gaussian_delta(1.0 / total, 1.0, at) > 1e-6
+    assert gaussian_delta(total, found) <= 1e-6 * (1.0 + 1e-6)
+    assert gaussian_delta(total, at) > 1e-6
 
 
 def test_many_small_losses_tend_to_a_gaussian() -> None:
