@@ -390,5 +390,5 @@ def test_arrays_that_were_received_are_ordinary_arrays(values):
     copied[...] = 5
     np.testing.assert_array_equal(array.numpy(), values)
     # What an app writes into it, it reads.
-    array.data = Array(values + values.dtype.type(1)).data
+    array.data = Array(np.asarray(values + values.dtype.type(1))).data
     np.testing.assert_array_equal(array.numpy(), values + 1)
