@@ -87,7 +87,12 @@ def _mechanisms(tables: Tables) -> dict[str, Any]:
     private = table[np.isfinite(table.epsilon) & table.noise_error.notna()]
     worst, best = private.loc[private.noise_error.idxmax()], private.loc[private.noise_error.idxmin()]
     optm = _one(table, mechanism="optm")
+    vectors = tables("vectors-digits")
+    cldp = _one(vectors, mechanism="cldp_l2")
     return {
+        "cldp": cldp,
+        "cldp_total": _total(cldp, "local").brief,
+        "vqsgd": _one(vectors, mechanism="vqsgd"),
         "none": _one(table, mechanism="none"),
         "optm": optm,
         "biased": _one(table, mechanism="biased"),
