@@ -15,12 +15,13 @@ from simulations.benchmarks import page
 from simulations.benchmarks.measure import Row
 
 # A benchmark is a module of this package with run() -> rows; a row that has a target says if it holds.
-BENCHMARKS = ("encode", "design", "wire", "flower", "secagg", "sweep")
+BENCHMARKS = ("encode", "design", "wire", "privacy", "flower", "secagg", "sweep")
 
 QUICK: dict[str, dict[str, object]] = {
     "encode": {"COORDINATES": 10**5, "ROUNDS": 2},
     "design": {"ROUNDS": 1},
     "wire": {"COORDINATES": 10**5, "ROUNDS": 2},
+    "privacy": {"COORDINATES": 10**3, "ROUNDS": 10, "CLIENTS": 100, "TURNS": 2},
     "flower": {"CLIENTS": 5, "TURNS": 2, "MANY_CLIENTS": 10, "INLINE_ROUNDS": 2, "RAY_ROUNDS": 2},
     "secagg": {"DIMENSIONS": (10**3,), "CLIENTS": (10,), "GROWTH_CLIENTS": (10, 20), "ROUNDS": 1},
     "sweep": {"RUNS": 2, "RAY_RUNS": 1},

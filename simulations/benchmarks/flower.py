@@ -21,17 +21,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
-from rich.console import Console
-from rich.table import Table
 
 import fl_privquant as pq
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.engines import Federation, InlineEngine, RayEngine
 from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import dump_records, server_identity
-from simulations.benchmarks.encode import Row
+from simulations.benchmarks.measure import Row, print_rows
 
-__all__ = ["run"]
+__all__ = ["Rounds", "run"]
 
 CLIENTS = 100
 TURNS = 40
@@ -49,13 +47,7 @@ def run() -> list[Row]:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     rows = [*_round_time(), _reply_bytes(), _inline_against_ray()]
-    view = Table(title="flower: PrivQuant at 2 bits against plain FedAvg, inline against Ray")
-    for column in ("what", "measured", "target", ""):
-        view.add_column(column, justify="left" if column == "what" else "right")
-    for row in rows:
-        bound = f"{'>=' if row.at_least else '<='} {row.target:.3g}"
-        view.add_row(row.name, f"{row.measured:.3f}", bound, "holds" if row.holds else "[red]missed[/red]")
-    Console().print(view)
+    print_rows("flower: PrivQuant at 2 bits against plain FedAvg, inline against Ray", rows)
     return rows
 
 
@@ -87,8 +79,8 @@ def _client(shapes: Shapes, mods: list[Any]) -> ClientApp:
 
 def _round_time() -> list[Row]:
     mechanism = pq.design("optm", epsilon=1.0, bits=2)
-    plain = _Rounds(FedAvg(fraction_evaluate=0.0), [])
-    private = _Rounds(
+    plain = Rounds(FedAvg(fraction_evaluate=0.0), [])
+    private = Rounds(
         PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP, sum_codes=True),
         [PrivQuantMod(max_epsilon=1.0)],
     )
@@ -102,7 +94,7 @@ def _round_time() -> list[Row]:
     return [Row(text, ratio, 1.3, at_least=False)]
 
 
-class _Rounds:
+class Rounds:
     """Rounds of a PyTorch app, one by one: what Strategy.start does between two models."""
 
     def __init__(self, strategy: Strategy, mods: list[Any]) -> None:

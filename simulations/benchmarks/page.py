@@ -22,6 +22,7 @@ TITLES = {
     "encode": "Encoding an update, 10⁷ float32, one thread, secure randomness",
     "design": "Designing a mechanism",
     "wire": "Packing integers for the wire",
+    "privacy": "Accounting",
     "flower": "A Flower round",
     "secagg": "Secure aggregation",
     "sweep": "A sweep of runs",

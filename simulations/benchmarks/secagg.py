@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from fl_privquant.secagg import (
     ClientRound,
@@ -31,7 +29,7 @@ from fl_privquant.secagg import (
     choose_parameters,
     new_session,
 )
-from simulations.benchmarks.encode import Row
+from simulations.benchmarks.measure import Row, print_rows
 
 __all__ = ["run"]
 
@@ -59,13 +57,7 @@ class Cost:
 def run() -> list[Row]:
     """Every measurement of secure aggregation beside its target, printed as a table."""
     rows = [*_against_flower(), *_growth()]
-    view = Table(title=f"secure aggregation: one process, one thread, codes up to {MAX_CODE}")
-    for column in ("what", "measured", "target", ""):
-        view.add_column(column, justify="left" if column == "what" else "right")
-    for row in rows:
-        bound = f"{'>=' if row.at_least else '<='} {row.target:g}"
-        view.add_row(row.name, f"{row.measured:.3f}", bound, "holds" if row.holds else "[red]missed[/red]")
-    Console().print(view)
+    print_rows(f"secure aggregation: one process, one thread, codes up to {MAX_CODE}", rows)
     return rows
 
 
