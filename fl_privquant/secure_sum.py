@@ -57,7 +57,7 @@ gamma = sum of low_i, and * the convolution on the lattice of codes.
 *Rounding.* Sums Q come with a relative error and a lost mass (:mod:`fl_privquant.lattice`). g*Q is enlarged
 by the error of its positive and negative parts, z*Q made smaller; what was lost, and numbers of draws below
 the lowest that is counted on, are a probability of their own, charged to every coordinate
-(:attr:`SumCertificate.uncovered`): what is counted is then a pair of measures of less mass, below its
+(:attr:`UpdateBound.charge`): what is counted is then a pair of measures of less mass, below its
 dominating pair at every e; such pairs compose as well, and the rest has no more mass than what is charged.
 Between two values of w at which S is known it lies below its chord, and G above its tangent.
 
@@ -130,13 +130,10 @@ class SumCertificate:
         Honest clients whose codes are in the sum, the protected one included.
     information
         Fisher information J of the sum about one input, in units of 1 / clip^2, rounded up.
-    uncovered
-        A probability, for each coordinate, for which nothing is promised; 1e-17 at most.
     """
 
     num_honest: int
     information: float
-    uncovered: float
     _strikes: Floats
     _scores: Floats
     _pairs: tuple[_Pair, ...]
@@ -253,9 +250,7 @@ def certify_sum(
     information *= 1.0 + _SUM_UNITS
     strikes = np.linspace(0.0, min(_REACH * math.sqrt(information), _LARGEST_STRIKE), num_strikes + 1)
     worst = np.max([np.sum([each.excess(strikes) for each in pair], axis=0) for pair in scores], axis=0)
-    return SumCertificate(
-        num_honest, information, uncovered, strikes, worst * (1.0 + _SUM_UNITS), pairs, sums
-    )
+    return SumCertificate(num_honest, information, strikes, worst * (1.0 + _SUM_UNITS), pairs, sums)
 
 
 @dataclass(frozen=True, eq=False)

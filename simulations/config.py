@@ -111,7 +111,10 @@ class BitsPolicyConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """Data and model. ``data_root`` holds IDX files (MNIST), ``dataset`` names one for flwr-datasets."""
+    """Data and model. ``data_root`` holds IDX files (MNIST), ``dataset`` is one of the Hugging Face hub.
+
+    ``hidden`` is the width of an ``mlp``; ``dimension`` that of mean estimation.
+    """
 
     name: str = "digits"
     model: str = "softmax"
@@ -119,7 +122,7 @@ class TaskConfig:
     data_root: str | None = None
     dataset: str | None = None
     max_examples: int | None = None
-    dimension: int = 100
+    dimension: int = 1000
 
     def __post_init__(self) -> None:
         _one_of("task.name", self.name, ("cancer", "digits", "mnist", "images", "mean"))
@@ -157,7 +160,7 @@ class FederationConfig:
     local_epochs: int = 1
     local_steps: int | None = None
     batch_size: int = 32
-    learning_rate: float = 0.1
+    learning_rate: float = 1.0
     momentum: float = 0.0
     proximal: float = 0.0
 

@@ -100,7 +100,8 @@ def _read_idx(root: Path, name: str) -> NDArray[Any]:
 def _from_hub(dataset: str | None) -> Examples:
     if dataset is None:
         raise InvalidSpecError(
-            "task.dataset: give a data set of images for flwr-datasets, such as zalando/mnist"
+            "task.dataset: give a data set of images of the Hugging Face hub, such as "
+            "zalando-datasets/fashion_mnist"
         )
     from datasets import load_dataset
 

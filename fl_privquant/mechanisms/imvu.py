@@ -31,7 +31,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_privquant.codebook import Codebook
 from fl_privquant.design.slack import design_with_slack
@@ -45,8 +44,6 @@ from fl_privquant.statement import PrivacyStatement, Unit
 from fl_privquant.table import CertifiedTable
 
 __all__ = ["ImvuSpec", "design_imvu", "interpolated"]
-
-Floats = NDArray[np.float64]
 
 _MOST_STEPS = 12
 # Inputs closer than this would be one after integer rounding.

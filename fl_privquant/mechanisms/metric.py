@@ -40,8 +40,6 @@ __all__ = ["MetricTableMechanism", "certified_law", "certified_metric_epsilon"]
 # Floats only shortlist what is then compared exactly: their relative error here is below 1e-6.
 _SHORTLIST = 1e-5
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MetricTableMechanism(TableMechanism, kind="metric-table"):

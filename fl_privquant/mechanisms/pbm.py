@@ -188,10 +188,6 @@ class PbmMechanism(LatticeMechanism, kind="pbm"):
         knots = np.linspace(-1.0, 1.0, _LAW_KNOTS)
         return Law.from_knots(self.values, knots, self.pmf(knots))
 
-    def aggregate_renyi(self, num_clients: int, order: float) -> float:
-        """Rényi divergence of one coordinate, one release, aggregate view; see :func:`aggregate_renyi`."""
-        return aggregate_renyi(self.trials, self.theta, num_clients, order)
-
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         """Mean absolute error for inputs in [-1, 1], to 9 digits; uniform unless told."""
         inside = self.values[np.abs(self.values) < 1.0]

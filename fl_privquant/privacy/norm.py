@@ -51,10 +51,12 @@ from fl_privquant.sampling.discrete import DiscreteGaussian, Skellam
 from fl_privquant.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
 from fl_privquant.table import CertifiedTable
 
-__all__ = ["NO_NORMS", "NormBound", "Norms", "norm_loss", "norm_losses", "register_norm_bound"]
+__all__ = ["NO_NORMS", "NormBound", "Norms", "norm_losses", "register_norm_bound"]
 
 Floats = NDArray[np.float64]
 
+# Beyond this an exponential overflows.
+_FAR = 700.0
 _FLOAT_ROOM = 1.0 + 1e-9
 
 
@@ -111,13 +113,6 @@ def norm_losses(
     """The losses of one whole update of bounded norm by all bounds that apply, and their names."""
     found = [bounder(mechanism, norms, dimension, num_honest) for bounder in _BOUNDERS]
     return [each for each in found if each is not None]
-
-
-def norm_loss(
-    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
-) -> tuple[Moments, str] | None:
-    """The first of :func:`norm_losses`; None if no bound applies."""
-    return next(iter(norm_losses(mechanism, norms, dimension, num_honest)), None)
 
 
 @register_norm_bound
@@ -277,7 +272,11 @@ class _Grid:
             return np.asarray((order - 1.0) * (square * k**2 + linear * k))
 
         low, high = exponent(below), exponent(below + 1.0)
-        gained = low + np.log1p(share * np.expm1(np.minimum(high - low, 700.0)))
+        # Far apart, the larger one rules, and would overflow; near each other their logarithms cancel.
+        with np.errstate(divide="ignore"):
+            apart = np.logaddexp(low + np.log1p(-share), high + np.log(share))
+        together = low + np.log1p(share * np.expm1(np.minimum(high - low, _FAR)))
+        gained = np.where(high - low < _FAR, together, apart)
         at = min(squared / dimension, float(self.far[-1]) ** 2)
         return dimension * _hull_at(self.near**2, gained, at) / (order - 1.0)
 

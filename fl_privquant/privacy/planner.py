@@ -130,11 +130,6 @@ class PlannedDesign:
     bytes_per_round: int
     clip: str
 
-    @property
-    def epsilon_per_coordinate(self) -> float:
-        """Certified loss of one unit, local view: a coordinate, or a round of a vector mechanism."""
-        return self.mechanism.epsilon
-
 
 @dataclass(frozen=True)
 class Advice:

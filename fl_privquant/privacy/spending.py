@@ -70,21 +70,9 @@ class SpendingLedger:
         if self.path is not None and self.path.exists():
             self._load(self.path.read_text())
 
-    @classmethod
-    def from_text(cls, text: str) -> SpendingLedger:
-        """The ledger, in memory, that :meth:`to_text` wrote, checked line by line."""
-        found = cls()
-        found._load(text)
-        return found
-
     def to_text(self) -> str:
         """The whole ledger as lines of JSON, for a checkpoint."""
         return "".join(entry.line() for entry in self._entries)
-
-    @property
-    def num_releases(self) -> int:
-        """Number of releases so far."""
-        return self._accountant.num_releases
 
     @property
     def rounds(self) -> tuple[int, ...]:

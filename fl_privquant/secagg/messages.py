@@ -124,10 +124,6 @@ class Reader:
         """64 bytes, or none."""
         return self.take(SIGNATURE_BYTES) if self.flag() else b""
 
-    def rest(self) -> bytes:
-        """All that is left."""
-        return self.take(len(self._rest))
-
     def finish(self) -> None:
         """Nothing may be left."""
         if self._rest:

@@ -141,7 +141,7 @@ _COUNTED = """
 Ours is counted by a normal pair that dominates the sum (the proof is in
 [secure_sum.py](../../fl_privquant/secure_sum.py)), and so is the Poisson binomial mechanism, bit by bit:
 its own theorem is for coordinates. Skellam and the discrete Gaussian are counted by their authors' Rényi
-bounds, whose conversion to (ε, δ) alone costs 12 to 18 %. With three bits the Poisson binomial mechanism,
+bounds, which lose in the conversion to (ε, δ). With three bits the Poisson binomial mechanism,
 counted so, is as good as ours; with one and two ours has the smaller error ([errors.csv](tables/errors.csv)).
 
 ## Accuracy

@@ -40,9 +40,9 @@ _INTRODUCTION = """\
 # Benchmarks
 
 `python -m simulations.benchmarks all` measures, and writes this page, its tables and figures (`--quick` shows
-that all runs, and keeps nothing). Everything is a ratio to a baseline in the same process, in turns with it:
-absolute times say more about the machine than about the code. What each benchmark counts, and what it
-leaves to the peer's advantage, is in its module.
+that all runs, and keeps nothing). Nearly everything is a ratio to a baseline in the same process, in turns
+with it: absolute times say more about the machine than about the code. What each benchmark counts, and what
+it leaves to the peer's advantage, is in its module.
 
 **{met} targets are met.** A ratio says nothing about another machine's caches, cores or network. What takes
 long (secure aggregation at 100 clients, the sweep, Ray) is measured once.

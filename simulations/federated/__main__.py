@@ -49,7 +49,8 @@ def main(
             overrides = [f"output={output}"]
             if chosen.on_mnist and mnist is not None:
                 overrides.append(f"task.data_root={mnist}")
-            print(f"{chosen.name}: {run_study(chosen, overrides)}")
+            print(f"{chosen.name}: {chosen.question}")
+            print(run_study(chosen, overrides))
         for name, (_, needed) in DRAWN.items():
             if all((TABLES / f"{each}.csv").exists() for each in needed):
                 print(f"{name}: {draw(name, FIGURES)}")

@@ -28,7 +28,7 @@ from simulations.config import TaskConfig
 from simulations.data import load_examples
 from simulations.paper.scalar import optm_as_printed
 from simulations.paper.study import Scale, Study, Tables, Tell
-from simulations.paper.training import Curves, Problem, train
+from simulations.paper.training import PROCEDURES, Curves, Problem, train
 
 __all__ = ["BUDGET", "CANCER", "DELTA", "MNIST", "PAPER_RUNS", "cancer_problem", "mnist_problem"]
 
@@ -174,7 +174,7 @@ def _epsilon(release: UpdateRelease) -> float:
 
 def _parts(name: str, problem: Problem) -> Iterator[_Part]:
     shown = mechanisms(name)
-    for procedure in ("logits", "whole"):
+    for procedure in PROCEDURES:
         for label, mechanism in shown.items():
             yield _Part(procedure, label, mechanism)
     yield _Part("budget", _BUDGET_LABEL, within_budget(problem.dimension))
@@ -206,7 +206,7 @@ def draw(name: str, tables: Tables, path: Path) -> Path:
     frame = tables[f"{name}-curves"]
     figure, axes = pyplot().subplots(1, 2, figsize=(11.5, 4.6), layout="constrained", sharey=True)
     handles = {}
-    for axis, how in zip(axes, ("logits", "whole"), strict=True):
+    for axis, how in zip(axes, PROCEDURES, strict=True):
         shown = frame[(frame["procedure"] == "logits") == (how == "logits")]
         for label, line in shown.groupby("mechanism", sort=False):
             dotted = label == _BUDGET_LABEL

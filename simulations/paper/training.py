@@ -33,6 +33,7 @@ Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 PROCEDURES = ("logits", "whole")
+"""What is quantized of an example: the gradient of its logits, as in the paper, or its whole gradient."""
 
 _LEARNING_RATE, _FIRST_DECAY, _SECOND_DECAY, _SMALL = 1e-3, 0.9, 0.999, 1e-7
 _INITIAL_DEVIATION = 0.05

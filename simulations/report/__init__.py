@@ -1,7 +1,7 @@
 """The report of a study: tidy tables, figures for a paper, and one HTML page that needs nothing else.
 
-``python -m simulations.report outputs/<study>``, or at the end of a sweep :func:`build_report`, or
-:func:`show_report`, which prints the table of results too.
+``python -m simulations.report outputs/<study>`` and the end of a sweep call :func:`show_report`, which prints
+the table of results too; :func:`build_report` writes only.
 """
 
 from simulations.report.build import build_report, show_report

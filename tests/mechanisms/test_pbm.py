@@ -85,7 +85,7 @@ def test_a_crowd_hides_more() -> None:
 @pytest.mark.parametrize(("order", "num_clients", "renyi"), [(2.0, 1, 0.1), (2.0, 30, 0.01), (8.0, 10, 0.5)])
 def test_theta_for_a_target_of_the_sum(order: float, num_clients: int, renyi: float) -> None:
     mechanism = pq.design("pbm", levels=8, renyi=renyi, num_clients=num_clients, order=order)
-    reached = mechanism.aggregate_renyi(num_clients, order)
+    reached = aggregate_renyi(mechanism.trials, mechanism.theta, num_clients, order)
     assert renyi * 0.999 < reached <= renyi
     alone = pq.design("pbm", levels=8, epsilon=mechanism.epsilon)
     assert alone.theta == pytest.approx(mechanism.theta, rel=1e-5)

@@ -27,7 +27,7 @@ from fl_privquant.privacy import (
 )
 from fl_privquant.privacy.ledger import Ledger, Release, fingerprint
 from fl_privquant.privacy.noise import noise_sum
-from fl_privquant.privacy.norm import NormBound, _hull_at, norm_loss, norm_losses, register_norm_bound
+from fl_privquant.privacy.norm import NormBound, _hull_at, norm_losses, register_norm_bound
 
 DELTA = 1e-5
 
@@ -176,18 +176,31 @@ def test_the_theorems_hold_for_the_noise_that_is_added(name: str, clients: int) 
     law = noise_sum(mechanism.noise, clients)
     first, second = law.values[mechanism.max_shift :], law.values[: -mechanism.max_shift]
     # The norm of a change by the whole lattice: 2 in units of the clip, half of it for each update.
-    bound = norm_loss(mechanism, Norms(l2=1.0), 1, clients)
-    assert bound is not None
+    bound = norm_losses(mechanism, Norms(l2=1.0), 1, clients)[0]
     for order in (1.5, 2.0, 4.0, 10.0):
         divergence = math.log(float((first**order * second ** (1.0 - order)).sum())) / (order - 1.0)
         assert bound[0].log_moment(order - 1.0) / (order - 1.0) >= divergence
 
 
+@pytest.mark.parametrize("delta", [1e-5, 1e-7])
+@pytest.mark.parametrize("norm", [0.003, 0.01, 0.05])
+@pytest.mark.parametrize(("epsilon", "levels"), [(8.0, 2), (16.0, 2), (16.0, 4)])
+def test_a_norm_far_below_a_step_of_the_lattice_is_charged(
+    epsilon: float, levels: int, norm: float, delta: float
+) -> None:
+    """Against the exact law of one coordinate at a lattice point, and of one a little further."""
+    mechanism = pq.design("discrete_gaussian", epsilon=epsilon, levels=levels)
+    stated = round_statement(UpdateRelease(mechanism, 1, norms=Norms(l2=norm)), delta).epsilon
+    exact = mechanism.noise.pmf(np.arange(-400, 401))
+    share = 2.0 * norm / mechanism.step
+    moved = (1.0 - share) * exact + share * np.roll(exact, 1)
+    assert np.maximum(moved - math.exp(stated) * exact, 0.0).sum() <= delta * (1.0 + 1e-9)
+
+
 def test_rounding_to_a_coarse_lattice_is_charged() -> None:
     """Inputs 1e-3 steps apart are rounded a whole step apart with probability 1e-3."""
     mechanism = pq.design("discrete_gaussian", epsilon=1.0, levels=4)
-    bound = norm_loss(mechanism, Norms(l2=1e-3), 1, 1)
-    assert bound is not None
+    bound = norm_losses(mechanism, Norms(l2=1e-3), 1, 1)[0]
     distance = 2e-3 / mechanism.step
     exact = mechanism.noise.pmf(np.arange(-200, 201))
     moved = (1.0 - distance) * exact + distance * np.roll(exact, 1)
@@ -208,7 +221,7 @@ def test_continuous_laws_and_metrics_by_their_norm() -> None:
     assert found.method == "l2 renyi+rdp"
     assert found.epsilon < 0.2 * spent(smooth, 10_000)
     jumping = pq.design("optm", epsilon=1.0, family="independent", objective="mae", bins=(-3, -0.5, 0.5, 3))
-    assert norm_loss(jumping, Norms(l2=0.5), 100, 1) is None
+    assert norm_losses(jumping, Norms(l2=0.5), 100, 1) == []
 
 
 def test_a_norm_bound_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from fl_privquant.privacy.blanket import blanket_loss
 from fl_privquant.privacy.compose import Part, composed_epsilon
 from fl_privquant.privacy.dominating import dominating_loss
 from fl_privquant.privacy.noise import noise_loss, noise_sum, sum_gap
-from fl_privquant.privacy.norm import norm_loss
+from fl_privquant.privacy.norm import norm_losses
 from fl_privquant.privacy.response import gaussian_loss
 from fl_privquant.privacy.theorems import theorem_losses
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, Skellam
@@ -247,7 +247,6 @@ def test_the_smaller_of_two_bounds_is_stated_with_its_name() -> None:
 def test_no_theorem_for_norms_is_below_the_law_of_one_coordinate(name: str) -> None:
     """Coordinates in [-1, 1] have a norm of at most sqrt(d): then the theorem applies, and is not smaller."""
     mechanism = pq.design(name, epsilon=1.0, levels=4)
-    bound = norm_loss(mechanism, Norms(l2=math.sqrt(50)), 50, 20)
-    assert bound is not None
+    bound = norm_losses(mechanism, Norms(l2=math.sqrt(50)), 50, 20)[0]
     exact = composed_epsilon([Part(noise_loss(mechanism, 20), 50)], 1e-5).epsilon
     assert exact <= composed_epsilon([Part(bound[0], 1)], 1e-5).epsilon

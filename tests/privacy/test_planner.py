@@ -28,14 +28,14 @@ def test_lists_designs_that_meet_the_target() -> None:
         assert each.mean_squared_error == each.mechanism.mse() / 200
         assert each.bytes_per_round == -(-each.mechanism.sum_bits(200) * 650 // 8)
     one_bit = next(each for each in found.designs if each.name == "one_bit")
-    looser = pq.design("one_bit", epsilon=one_bit.epsilon_per_coordinate * 1.03)
+    looser = pq.design("one_bit", epsilon=one_bit.mechanism.epsilon * 1.03)
     assert wish.statement(looser).epsilon > 8.0
 
 
 def test_views_units_and_adversaries_matter() -> None:
     wish = Wish(num_clients=100, dimension=100, rounds=10, epsilon=4.0)
     per_coordinate = [
-        plan(each, ("one_bit",)).designs[0].epsilon_per_coordinate
+        plan(each, ("one_bit",)).designs[0].mechanism.epsilon
         for each in (
             dataclasses.replace(wish, in_sum=False),
             dataclasses.replace(wish, corrupt=60, dropped=20),
