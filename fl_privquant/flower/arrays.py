@@ -74,7 +74,7 @@ class ReceivedArray(Array):
 
 
 def read_array(array: Array) -> NDArray[Any]:
-    """The array's values, read-only and without a copy.
+    """The array's values, read-only and without a copy; in this machine's byte order.
 
     Raises InvalidUpdateError if its bytes are not what ``numpy.save`` writes, or hold objects.
     """
@@ -93,7 +93,8 @@ def read_array(array: Array) -> NDArray[Any]:
         values = np.frombuffer(data, dtype, offset=start)
         if values.size != size:
             raise ValueError(f"{values.size} values, expected {size}")
-        return values.reshape(shape, order=order)
+        native = values if dtype.isnative else values.astype(dtype.newbyteorder("="))
+        return native.reshape(shape, order=order)
     except (ValueError, TypeError, IndexError, struct.error, EOFError, OSError) as error:
         raise InvalidUpdateError(f"array: cannot be read ({error})") from error
 

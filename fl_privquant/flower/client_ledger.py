@@ -47,11 +47,14 @@ class ClientLedger:
     def __init__(self, context: Context, spending: SpendingLedger | None = None) -> None:
         self._context = context
         self._spending = spending
+        # Held here: an app may replace the whole state while it trains.
+        record = context.state.get(RECORD_LEDGER)
+        self._record = record if isinstance(record, ConfigRecord) else ConfigRecord()
 
     @property
     def ledger(self) -> Ledger:
         """The releases of this run."""
-        texts = {key: value for key, value in self._record().items() if isinstance(value, str)}
+        texts = {key: value for key, value in self._record.items() if isinstance(value, str)}
         try:
             return Ledger.from_dict(texts)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -62,7 +65,7 @@ class ClientLedger:
         """The bytes of each mechanism of this run, by fingerprint."""
         return {
             key.removeprefix(_MECHANISM_PREFIX): value
-            for key, value in self._record().items()
+            for key, value in self._record.items()
             if isinstance(value, bytes)
         }
 
@@ -76,7 +79,7 @@ class ClientLedger:
         """Raise LedgerMismatchError if the server has counted fewer releases of this kind than were made."""
         if server_count is None:
             return
-        rounds = self._record().get(release.text)
+        rounds = self._record.get(release.text)
         own = len(rounds.split()) if isinstance(rounds, str) else 0
         if own > server_count:
             raise LedgerMismatchError(
@@ -100,18 +103,13 @@ class ClientLedger:
             self._spending.spend(release.round, _event(mechanism, release.kind), *budgets)
         else:
             self.check(release, mechanism, budgets)
-        record = self._record()
-        if not record:
-            self._context.state[RECORD_LEDGER] = record
+        record = self._record
+        self._context.state[RECORD_LEDGER] = record
         # Appended to, not read: most clients have no budget, and a thousand rounds.
         rounds = record.get(release.text)
         record[release.text] = f"{rounds} {release.round}" if isinstance(rounds, str) else str(release.round)
         if _MECHANISM_PREFIX + release.mechanism not in record:
             record[_MECHANISM_PREFIX + release.mechanism] = mechanism
-
-    def _record(self) -> ConfigRecord:
-        record = self._context.state.get(RECORD_LEDGER)
-        return record if isinstance(record, ConfigRecord) else ConfigRecord()
 
     def _accountant(self) -> Accountant:
         mechanisms = self.mechanisms

@@ -33,6 +33,7 @@ from fl_privquant.sampling.stream import RandomStream
 __all__ = ["PrivQuantMod", "read_request"]
 
 NODE_MAX_EPSILON = "privquant-max-epsilon"
+NODE_MAX_DELTA = "privquant-max-delta"
 NODE_BUDGET = "privquant-budget"
 NODE_BUDGET_DELTA = "privquant-budget-delta"
 
@@ -83,8 +84,8 @@ class PrivQuantMod:
     Notes
     -----
     On a node whose app is delivered by the server (``flwr run``), the limits above are the server's
-    word too. The node's own configuration can tighten them, never loosen:
-    ``--node-config "privquant-max-epsilon=1.0 privquant-budget=500.0 privquant-budget-delta=1e-5"``.
+    word too. The node's own configuration can tighten them, never loosen: ``--node-config
+    "privquant-max-epsilon=1.0 privquant-max-delta=1e-6 privquant-budget=500.0 privquant-budget-delta=1e-5"``.
 
     Examples
     --------
@@ -172,10 +173,11 @@ class PrivQuantMod:
 
     def _check_mechanism(self, mechanism: Mechanism, ctxt: Context) -> None:
         bound = min(self.max_epsilon, _node_limit(ctxt, NODE_MAX_EPSILON))
+        max_delta = min(self.max_delta, _node_limit(ctxt, NODE_MAX_DELTA))
         if not mechanism.epsilon <= bound:
             exceeded = f"max_epsilon {bound:g}"
-        elif not mechanism.delta <= self.max_delta:
-            exceeded = f"max_delta {self.max_delta:g}"
+        elif not mechanism.delta <= max_delta:
+            exceeded = f"max_delta {max_delta:g}"
         else:
             return
         raise CertificationError(

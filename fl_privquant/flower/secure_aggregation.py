@@ -25,10 +25,11 @@ from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregat
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
-from fl_privquant.flower.strategy import PrivQuantStrategy
+from fl_privquant.flower.strategy import PrivQuantStrategy, mean_metrics
 from fl_privquant.flower.target import RunTarget
 from fl_privquant.privacy.statement import View
 from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, new_session
+from fl_privquant.secagg.parameters import checked_fraction
 
 __all__ = ["SecureAggregationMod", "SecureAggregationStrategy"]
 
@@ -173,8 +174,8 @@ class SecureAggregationStrategy(Strategy):
                 )
         strategy.only_sums = True
         self.strategy = strategy
-        self.corrupt_fraction = corrupt_fraction
-        self.dropout_fraction = dropout_fraction
+        self.corrupt_fraction = checked_fraction("corrupt_fraction", corrupt_fraction)
+        self.dropout_fraction = checked_fraction("dropout_fraction", dropout_fraction)
         # Who has clients sign their keys does not trust the server.
         self.server_may_lie = identities is not None if server_may_lie is None else server_may_lie
         self.num_neighbors = num_neighbors
@@ -260,8 +261,11 @@ class SecureAggregationStrategy(Strategy):
         if server is None:
             return self.strategy.aggregate_sum(server_round, [], 0)
         try:
+            metrics = {}
             for message in received:
-                self._take_input(server_round, message, server)
+                reply = self._take_input(server_round, message, server)
+                if reply is not None:
+                    metrics[message.metadata.src_node_id] = reply.metrics
             requests = server.unmask_requests()
             self._check_honest(len(requests))
             for node, data in self._exchange(_UNMASK, server_round, requests).items():
@@ -275,7 +279,8 @@ class SecureAggregationStrategy(Strategy):
                 log(WARNING, "Secure aggregation: round %d, node %d: %s", server_round, node, reason)
         self.strategy.ledger.summed(len(result.survivors) - self._corrupt(self._asked))
         log(INFO, "Secure aggregation: round %d, sum of %d clients", server_round, len(result.survivors))
-        return self.strategy.aggregate_sum(server_round, result.total, len(result.survivors))
+        means = mean_metrics([metrics[node] for node in result.survivors])
+        return self.strategy.aggregate_sum(server_round, result.total, len(result.survivors), means)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -387,14 +392,15 @@ class SecureAggregationStrategy(Strategy):
                 )
         return answers
 
-    def _take_input(self, server_round: int, message: Message, server: ServerRound) -> None:
+    def _take_input(self, server_round: int, message: Message, server: ServerRound) -> Reply | None:
         node = message.metadata.src_node_id
         try:
             reply = self.strategy.checked_reply(message)
         except PrivQuantError as error:
             log(WARNING, "Secure aggregation: round %d, node %d: %s", server_round, node, error)
-            return
+            return None
         server.receive_masked_input(node, reply.payload)
+        return reply
 
 
 def _aggregating_classes(strategy: Any) -> Iterable[str]:

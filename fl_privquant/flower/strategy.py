@@ -31,7 +31,7 @@ from fl_privquant.privacy.federation import FederationLedger
 from fl_privquant.privacy.ledger import Budget
 from fl_privquant.privacy.statement import LOCAL, PrivacyStatement, Unit, View
 
-__all__ = ["NoUsableReplyError", "PrivQuantStrategy"]
+__all__ = ["NoUsableReplyError", "PrivQuantStrategy", "mean_metrics"]
 
 _DEFAULT_WEIGHT_KEY = "num-examples"
 _DEFAULT_ARRAYS_KEY = "arrays"
@@ -327,7 +327,8 @@ class PrivQuantStrategy(Strategy):
         model = read_arrays(arrays)
         codec = request.codec(Layout.of(model))
         if codec.layout.dimension == 0:
-            raise InvalidSpecError("the model has no floating-point arrays: there is nothing to encode")
+            shapes = {name: f"{each.dtype} {each.shape}" for name, each in model.items()}
+            raise InvalidSpecError(f"the model has no floating-point values, nothing to encode: {shapes}")
         # A copy: the caller's config must not carry this round's request to other uses of it.
         config = ConfigRecord(dict(config))
         request.write(config)
@@ -399,13 +400,14 @@ class PrivQuantStrategy(Strategy):
             return self._fail(server_round, failures, silent)
         self.failed_rounds = 0
         self.survivors[server_round] = len(usable)
-        shared = _shared_metrics([reply.metrics for _, reply, _ in usable])
+        metrics = [reply.metrics for _, reply, _ in usable]
         if summing:
-            means = {name: _mean([reply.metrics[name] for _, reply, _ in usable]) for name in shared}
             bits = codec.mechanism.sum_bits(len(usable))
+            means = mean_metrics(metrics)
             return self.aggregate_sum(server_round, total & ((1 << bits) - 1), len(usable), means)
         if codec.votes:
             self._move_clip(float(np.mean([codec.clip_vote(reply.payload) for _, reply, _ in usable])))
+        shared = _shared_metrics(metrics)
         decoded = [
             self._as_plain_reply(message, current, arrays, {name: reply.metrics[name] for name in shared})
             for message, reply, arrays in usable
@@ -430,7 +432,8 @@ class PrivQuantStrategy(Strategy):
                 f"round {server_round} was not configured; the last was {current.request.round}"
             )
         if current.template is None or num_clients < 1:
-            return self._fail(server_round, 0, len(current.asked))
+            heard = len(current.heard)
+            return self._fail(server_round, heard, len(current.asked) - heard)
         self.failed_rounds = 0
         self.survivors[server_round] = num_clients
         mean = current.codec.apply_sum(total, num_clients, current.model)
@@ -576,6 +579,11 @@ class PrivQuantStrategy(Strategy):
         if not self.simulated and any(reply.simulated for reply in replies):
             self.simulated = True
             log(WARNING, "PrivQuant: privacy is simulated: clients draw from seeded streams")
+
+
+def mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The means of the metrics that all clients report."""
+    return {name: _mean([each[name] for each in metrics]) for name in _shared_metrics(metrics)}
 
 
 def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:

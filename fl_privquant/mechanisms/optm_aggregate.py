@@ -70,7 +70,9 @@ def honest_clients(num_clients: int, corrupt_fraction: float, dropout_fraction: 
     for name, fraction in fractions.items():
         if not 0.0 <= fraction < 1.0:
             raise InvalidSpecError(f"{name}: {fraction} is outside [0, 1)")
-    honest = num_clients - sum(math.ceil(fraction * num_clients) for fraction in fractions.values())
+    # 0.07 * 100 is a little above 7.
+    gone = [math.ceil(fraction * num_clients - 1e-9) for fraction in fractions.values()]
+    honest = num_clients - sum(gone)
     if honest < 2:
         raise InvalidSpecError(
             f"num_clients: {num_clients}, of which {corrupt_fraction:g} corrupt and {dropout_fraction:g} "

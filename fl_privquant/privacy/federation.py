@@ -212,11 +212,17 @@ class FederationLedger:
 
     def _worst(self, histories: Mapping[int, _History], in_sum: bool) -> list[dict[_Asked, int]]:
         """Counts of each kind such that every client's cost at most as much as one of them."""
-        distinct = {self._seen(each, in_sum, False) for each in set(histories.values())}
+        different = set(histories.values())
+        distinct = {self._seen(each, in_sum) for each in different}
         found = _maximal(distinct)
         if found is None and in_sum:
             # Each sum as if it had been the smallest one: fewer honest clients are worse.
-            distinct = {self._seen(each, in_sum, True) for each in set(histories.values())}
+            smallest: dict[Release, int] = {}
+            for asked in {self._kinds[at] for history in different for at, _ in history}:
+                if asked.num_honest is not None:
+                    least = smallest.get(asked.kind, asked.num_honest)
+                    smallest[asked.kind] = min(least, asked.num_honest)
+            distinct = {self._seen(each, in_sum, smallest) for each in different}
             found = _maximal(distinct)
         if found is None:
             most: dict[_Asked, int] = {}
@@ -232,14 +238,16 @@ class FederationLedger:
             merged.append(counts)
         return merged
 
-    def _seen(self, history: _History, in_sum: bool, smallest: bool) -> frozenset[tuple[_Asked, int]]:
-        """A history as one of the views has it."""
+    def _seen(
+        self, history: _History, in_sum: bool, smallest: Mapping[Release, int] | None = None
+    ) -> frozenset[tuple[_Asked, int]]:
+        """A history as one of the views has it; sums with the honest clients of ``smallest``, if given."""
         counts: dict[_Asked, int] = {}
         for at, count in history:
             asked = self._kinds[at]
             honest = asked.num_honest if in_sum else None
-            if smallest and honest is not None:
-                honest = min(each.num_honest or 1 for each in self._kinds if each.kind == asked.kind)
+            if smallest is not None and honest is not None:
+                honest = smallest[asked.kind]
             shown = _Asked(asked.kind, honest)
             counts[shown] = counts.get(shown, 0) + count
         return frozenset(counts.items())

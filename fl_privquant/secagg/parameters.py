@@ -70,7 +70,14 @@ from scipy.special import gammaln
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["MIN_NEIGHBORS", "GraphParameters", "choose_parameters", "correctness_failure", "security_failure"]
+__all__ = [
+    "MIN_NEIGHBORS",
+    "GraphParameters",
+    "checked_fraction",
+    "choose_parameters",
+    "correctness_failure",
+    "security_failure",
+]
 
 MIN_NEIGHBORS: Final = 32
 """Fewer save little and rest on the exact fractions; up to this the graph is complete."""
@@ -179,11 +186,16 @@ def correctness_failure(parameters: GraphParameters, *, dropout_fraction: float)
     return float(_correctness_failures(n, parameters.num_neighbors, thresholds, lost)[0])
 
 
-def _count(num_clients: int, fraction: float, name: str) -> int:
+def checked_fraction(name: str, fraction: float) -> float:
+    """The fraction of clients, if it is from 0 to below 1."""
     if not 0.0 <= fraction < 1.0:
         raise InvalidSpecError(f"{name}: {fraction}, expected a fraction from 0 to below 1")
+    return float(fraction)
+
+
+def _count(num_clients: int, fraction: float, name: str) -> int:
     # 0.29 * 100 is a little below 29.
-    return math.floor(num_clients * fraction + 1e-9)
+    return math.floor(num_clients * checked_fraction(name, fraction) + 1e-9)
 
 
 def _security_failures(

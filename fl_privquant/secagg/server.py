@@ -31,7 +31,7 @@ from fl_privquant.secagg.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from fl_privquant.secagg.parameters import GraphParameters, choose_parameters
+from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, security_failure
 
 __all__ = ["RoundConfig", "SecureSum", "ServerRound", "new_session"]
 
@@ -64,8 +64,9 @@ class RoundConfig:
     corrupt_fraction, dropout_fraction, max_security_failure, max_correctness_failure, server_may_lie
         See :func:`~fl_privquant.secagg.parameters.choose_parameters`.
     num_neighbors, threshold
-        Given both, they are taken instead of being computed (the graph is complete where there are
-        fewer clients than neighbours; then the threshold must still fit).
+        Given both, they are taken instead of being computed, if they keep ``max_security_failure`` (the
+        graph is complete where there are fewer clients than neighbours; then the threshold must still fit).
+        An infinite ``max_security_failure`` takes any: for measurements and tests, as nobody is protected.
     identities
         Raw Ed25519 public keys of the clients, by id: every message of a client must be signed.
     """
@@ -99,7 +100,20 @@ class RoundConfig:
     def graph(self, num_clients: int) -> GraphParameters:
         """Neighbours and threshold for this many clients, as given or computed."""
         if self.num_neighbors is not None and self.threshold is not None:
-            return GraphParameters(num_clients, min(self.num_neighbors, num_clients - 1), self.threshold)
+            given = GraphParameters(num_clients, min(self.num_neighbors, num_clients - 1), self.threshold)
+            odds = security_failure(
+                given,
+                corrupt_fraction=self.corrupt_fraction,
+                dropout_fraction=self.dropout_fraction,
+                server_may_lie=self.server_may_lie,
+            )
+            if not odds <= self.max_security_failure:
+                raise InvalidSpecError(
+                    f"num_neighbors {given.num_neighbors}, threshold {given.threshold}: for {num_clients} "
+                    f"clients the odds of a failure are up to {odds:.2g}, above max_security_failure "
+                    f"({self.max_security_failure:.2g}); leave both out to have them computed"
+                )
+            return given
         return choose_parameters(
             num_clients,
             corrupt_fraction=self.corrupt_fraction,
@@ -148,7 +162,10 @@ class ServerRound:
     def __init__(self, config: RoundConfig, client_ids: Iterable[int]) -> None:
         invited = frozenset(client_ids)
         if len(invited) < 2:
-            raise InvalidSpecError(f"clients: {len(invited)} invited, expected 2 or more")
+            raise InvalidSpecError(
+                f"clients: {len(invited)} invited, expected 2 or more; raise the fraction, or the least "
+                "number, of clients that the strategy trains"
+            )
         if config.max_code is not None and len(invited) * config.max_code >= 1 << config.width:
             raise InvalidSpecError(
                 f"width: {config.width} bits are too few for the sum of {len(invited)} codes up to "

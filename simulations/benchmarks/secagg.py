@@ -14,6 +14,7 @@ best of many short rounds beside a single long one would say more about what els
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -148,6 +149,7 @@ def own_round(graph: GraphParameters, dimension: int, lost: int = 0) -> Cost:
         MAX_CODE,
         num_neighbors=graph.num_neighbors,
         threshold=graph.threshold,
+        max_security_failure=math.inf,
     )
     server = ServerRound(config, range(n))
     states: dict[int, bytes] = {}

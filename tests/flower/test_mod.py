@@ -96,6 +96,27 @@ def test_no_protection_needs_an_infinite_limit():
     assert "max_epsilon" in refused(PrivQuantMod(100.0), ask(pq.design("none")), app=never)
 
 
+def test_a_node_tightens_delta():
+    mechanism = pq.design("discrete_gaussian", epsilon=1.0, delta=1e-5)
+    mod = PrivQuantMod(max_epsilon=1.0, max_delta=0.5)
+    assert not mod(ask(mechanism), client(), train).has_error()
+    context = client({"partition-id": 0, "privquant-max-delta": 1e-6})
+    assert "above this client's max_delta 1e-06" in refused(mod, ask(mechanism), context, never)
+
+
+def test_an_app_that_replaces_its_state_does_not_erase_the_ledger():
+    mechanism = pq.design("one_bit", epsilon=1.0)
+
+    def forgetful(message, context):
+        context.state = RecordDict()
+        return train(message, context)
+
+    mod, context = PrivQuantMod(1.0, budget=2.5 * DIMENSION), client()
+    for number in (1, 2):
+        assert not mod(ask(mechanism, number), context, forgetful).has_error()
+    assert "BudgetExhausted" in refused(mod, ask(mechanism, 3), context, never)
+
+
 @pytest.mark.parametrize("key", ["privquant-max-epsilon", "privquant-budget"])
 @pytest.mark.parametrize("limit", [0.5, "0.5"])
 def test_the_nodes_own_configuration_tightens_the_limits(mechanism, key, limit):

@@ -60,12 +60,13 @@ def run(
     wrap_server: bool = True,
     contexts: list[Context] | None = None,
     strategies: list[PrivQuantStrategy] | None = None,
+    averages: list[MetricRecord] | None = None,
     **options: Any,
 ) -> np.ndarray:
     client, server = ClientApp(), ServerApp()
     mods: list[Any] = [leaves or Leaves(None, set())]
     mods += [SecureAggregationMod()] if secure else []
-    mods.append(PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=5))
+    mods.append(PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=5, metrics=["shift"]))
 
     @client.train(mods=mods)
     def train(message: Message, context: Context) -> Message:
@@ -75,7 +76,8 @@ def run(
         trained = {
             name: Array(np.asarray(each.numpy() + shift)) for name, each in message.content["arrays"].items()
         }
-        content = {"arrays": ArrayRecord(trained), "metrics": MetricRecord({"num-examples": 3})}
+        metrics = MetricRecord({"num-examples": 3, "shift": float(shift)})
+        content = {"arrays": ArrayRecord(trained), "metrics": metrics}
         return Message(RecordDict(content), reply_to=message)
 
     @server.main()
@@ -93,7 +95,10 @@ def run(
             strategy = SecureAggregationStrategy(strategy, **options)
         initial = {"weight": np.zeros((20, 17), np.float32), "bias": np.zeros((), np.float32)}
         start = ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()})
-        context.state["arrays"] = strategy.start(grid, start, num_rounds=ROUNDS).arrays
+        result = strategy.start(grid, start, num_rounds=ROUNDS)
+        if averages is not None:
+            averages.extend(result.train_metrics_clientapp.values())
+        context.state["arrays"] = result.arrays
 
     result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
     return np.concatenate([each.numpy().ravel() for each in result.arrays.values()])
@@ -241,3 +246,33 @@ def test_with_a_budget_no_sum_of_fewer_than_planned_is_opened(flower_log: Any) -
             )
     assert "fewer than the 8 that the budget is planned for" in flower_log.text
     assert raised.value.statement.epsilon <= spent.epsilon * (1.0 + 1e-12)
+
+
+def test_metrics_that_clients_let_pass_are_averaged_over_those_in_the_sum() -> None:
+    plain: list[MetricRecord] = []
+    secure: list[MetricRecord] = []
+    run(False, averages=plain)
+    run(True, averages=secure)
+    assert [dict(each) for each in secure] == [dict(each) for each in plain]
+    assert plain[0]["shift"] == pytest.approx(0.01 * (np.mean(range(CLIENTS)) - 3))
+    lost: list[MetricRecord] = []
+    run(True, Leaves("train", {7}), averages=lost)
+    assert lost[0]["shift"] == pytest.approx(0.01 * (np.mean(range(7)) - 3))
+
+
+@pytest.mark.parametrize("name", ["corrupt_fraction", "dropout_fraction"])
+@pytest.mark.parametrize("value", [-1.0, 1.0, math.nan])
+def test_fractions_that_are_none_are_refused(name: str, value: float) -> None:
+    private = PrivQuantStrategy(FedAvg(), mechanism=mechanism("one_bit"), clip=0.1)
+    with pytest.raises(InvalidSpecError, match=name):
+        SecureAggregationStrategy(private, **{name: value})
+
+
+def test_a_graph_that_protects_nobody_stops_the_run() -> None:
+    with pytest.raises(InvalidSpecError, match="max_security_failure"):
+        run(True, num_neighbors=2, threshold=2, corrupt_fraction=0.3)
+
+
+def test_clients_that_refuse_are_not_called_silent() -> None:
+    with pytest.raises(NoUsableReplyError, match=r"\(8 failed, 0 silent\)"):
+        run(True, Leaves("train", set(range(CLIENTS))))

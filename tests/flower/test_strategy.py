@@ -345,7 +345,7 @@ def test_arrays_are_read_as_numpy_would(values):
 
     for _ in range(2):
         found = read_array(Array(values))
-        assert found.dtype == values.dtype
+        assert found.dtype == values.dtype.newbyteorder("=")
         np.testing.assert_array_equal(found, values)
 
 

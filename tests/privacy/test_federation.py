@@ -84,6 +84,22 @@ def test_sums_of_many_sizes_count_as_the_smallest() -> None:
     assert exact <= ledger.statement(DELTA, in_sum=True).epsilon <= spent(*[(ONE, 20)] * 6)
 
 
+def test_a_checkpoint_does_not_make_sums_smaller() -> None:
+    """What a round may at least come to is noted before it is known, and a checkpoint may be written then."""
+
+    def ledger(checkpoints: bool) -> FederationLedger:
+        made = FederationLedger()
+        for number in range(12):
+            made.ask(release(ONE, number), ONE.to_bytes(), range(5 * number, 5 * number + 20))
+            made.summed(20)
+            if checkpoints:
+                made.to_dict()
+            made.summed(80 + number % 6)
+        return made
+
+    assert ledger(True).statement(DELTA, in_sum=True) == ledger(False).statement(DELTA, in_sum=True)
+
+
 def test_a_restart_charges_everybody() -> None:
     before = asked([(ONE, [1, 2], 30), (ONE, [2], 20), (OTHER, [1], None)])
     after = FederationLedger.from_dict(before.to_dict())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -146,6 +147,7 @@ def open_round(
         max_code,
         num_neighbors=None if graph is None else graph[0],
         threshold=None if graph is None else graph[1],
+        max_security_failure=2.0**-40 if graph is None else math.inf,
         identities=known,
     )
     policies = {i: ClientPolicy(identity=identities.get(i), known_identities=known) for i in ids}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.secagg import ClientRound, RoundConfig, ServerRound, Stage, keys, shamir
+from fl_privquant.secagg.parameters import choose_parameters
 from fl_privquant.secagg.server import _subsets
 from tests.secagg.driver import SESSION, Lost, Round, open_round
 
@@ -299,3 +300,12 @@ def test_states_survive_storage_between_all_stages() -> None:
     check(round_, Lost())
     state = round_.clients[3].to_bytes()
     assert ClientRound.from_bytes(state).to_bytes() == state
+
+
+def test_a_graph_that_protects_nobody_is_refused() -> None:
+    base = {"session": SESSION, "number": 1, "dimension": 5, "width": 8, "max_code": 3}
+    with pytest.raises(InvalidSpecError, match=r"num_neighbors 2, threshold 2: for 40 clients the odds"):
+        ServerRound(RoundConfig(**base, num_neighbors=2, threshold=2), range(40))
+    chosen = choose_parameters(40)
+    given = RoundConfig(**base, num_neighbors=chosen.num_neighbors, threshold=chosen.threshold)
+    assert given.graph(40) == chosen
