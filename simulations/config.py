@@ -22,6 +22,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
 
 __all__ = [
+    "CENTRAL",
     "BitsPolicyConfig",
     "ClipPolicyConfig",
     "CodecConfig",

@@ -57,7 +57,7 @@ def central_budget(config: RunConfig) -> tuple[float, float, float]:
 
 
 def run_statement(
-    config: RunConfig, mechanism: Mechanism, dimension: int, in_sum: bool = True, refine: bool = True
+    config: RunConfig, mechanism: Mechanism, dimension: int, in_sum: bool = True
 ) -> PrivacyStatement:
     """What a run costs a client that took part in every round; in the sum of all clients, or locally."""
     if config.mechanism["name"] == CENTRAL and in_sum:
@@ -73,18 +73,18 @@ def run_statement(
         )
     view = View.aggregate(_participants(config)) if in_sum else LOCAL
     rounds, delta = config.federation.rounds, config.privacy.delta
-    return _counted(mechanism.to_bytes(), dimension, view, _norms(config), rounds, delta, refine)
+    return _counted(mechanism.to_bytes(), dimension, view, _norms(config), rounds, delta)
 
 
 # The seeds of a sweep share it.
 @lru_cache(maxsize=256)
 def _counted(
-    mechanism: bytes, dimension: int, view: View, norms: Norms, rounds: int, delta: float, refine: bool
+    mechanism: bytes, dimension: int, view: View, norms: Norms, rounds: int, delta: float
 ) -> PrivacyStatement:
     found = Mechanism.from_bytes(mechanism).for_dimension(dimension)
     accountant = Accountant()
     accountant.add(UpdateRelease(found, dimension, view, norms=norms), rounds)
-    return accountant.statement(delta, refine=refine)
+    return accountant.statement(delta)
 
 
 def _participants(config: RunConfig) -> int:

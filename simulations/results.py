@@ -21,7 +21,7 @@ from fl_privquant.errors import PrivQuantError
 from fl_privquant.privacy import PrivacyStatement
 from simulations.config import RunConfig
 
-__all__ = ["ResultsError", "RunDirectory"]
+__all__ = ["ResultsError", "RunDirectory", "provenance"]
 
 _PACKAGES = ("fl-privquant", "flwr", "torch", "numpy", "scipy", "pulp", "highspy", "numba", "cryptography")
 

@@ -43,12 +43,17 @@ from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 __all__ = [
     "HEADER_BYTES",
     "MAX_WIDTH",
+    "Payload",
     "bits_per_coordinate",
+    "check_range",
+    "integers",
     "pack_codes",
     "pack_indices",
     "packed_size",
+    "read_body",
     "unpack_codes",
     "unpack_indices",
+    "write_header",
 ]
 
 HEADER_BYTES: Final = 16
@@ -72,6 +77,8 @@ _CHUNK: Final = 1 << 16
 _WORD: Final = np.dtype("<u8")
 
 Payload = bytes | bytearray | memoryview | NDArray[np.uint8]
+"""What an encoded update can come as."""
+
 Ints = NDArray[Any]
 
 

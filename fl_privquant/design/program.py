@@ -15,6 +15,7 @@ from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 __all__ = ["LinearProgram", "Method", "Solution"]
 
 Method = Literal["simplex", "ipm", "cbc"]
+"""What solves a program: HiGHS by simplex or interior points, or CBC."""
 
 # Tighter than the solvers' defaults (1e-7): what they leave over is moved inside epsilon by integer
 # rounding, and the less there is, the less the knots move.

@@ -27,7 +27,7 @@ from fl_privquant.privacy.ledger import Budget, Ledger, Release
 from fl_privquant.privacy.spending import SpendingLedger
 from fl_privquant.privacy.statement import PrivacyStatement
 
-__all__ = ["ClientLedger"]
+__all__ = ["ClientLedger", "open_spending"]
 
 RECORD_LEDGER = "privquant-ledger"
 _MECHANISM_PREFIX = "mechanism-"

@@ -45,12 +45,22 @@ __all__ = [
 ]
 
 KEY_BYTES: Final = 32
+"""Bytes of every key, public or secret, and of every seed."""
+
 SIGNATURE_BYTES: Final = 64
+"""Bytes of an Ed25519 signature."""
 
 CHANNEL: Final = b"channel"
+"""Purpose of a key that seals shares for a neighbour."""
+
 PAIRWISE_MASK: Final = b"pairwise mask"
+"""Purpose of a key that two neighbours mask with, one adding what the other subtracts."""
+
 SELF_MASK: Final = b"self mask"
+"""Purpose of a key that a client masks with by itself."""
+
 SELF_MASK_COMMITMENT: Final = b"self mask commitment"
+"""Purpose of what a client publishes of its self-mask seed, so that a wrong share is noticed."""
 
 _DOMAIN: Final = b"fl_privquant secagg v1"
 _NONCE_BYTES: Final = 12

@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 SESSION_BYTES: Final = 16
+"""Bytes that tell the rounds of one server's start from all others."""
+
 SEALED_BYTES: Final = 2 * SHARE_BYTES + SEAL_BYTES
 """A share of the self-mask seed and one of the mask key, sealed for a neighbour."""
 

@@ -30,7 +30,10 @@ PRIME: Final = (1 << 31) - 1
 """Number of elements of the field, a Mersenne prime: remainders need no division."""
 
 SECRET_BYTES: Final = 32
+"""Bytes of a secret that is shared."""
+
 SHARE_BYTES: Final = 36
+"""Bytes of one share of it."""
 
 _LIMBS: Final = 9
 _LIMB_BITS: Final = 29

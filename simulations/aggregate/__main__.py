@@ -14,10 +14,10 @@ from rich.console import Console
 from fl_privquant.errors import PrivQuantError
 from simulations.aggregate.designs import design_for, error_rows
 from simulations.aggregate.page import FIGURE, PAGE, TABLES, draw, page
-from simulations.aggregate.settings import CENTRAL, PEERS, Settings, Training
+from simulations.aggregate.settings import PEERS, Settings, Training
 from simulations.aggregate.training import deal
 from simulations.central import noise_of_sum
-from simulations.config import TaskConfig
+from simulations.config import CENTRAL, TaskConfig
 from simulations.data import load_examples
 
 __all__ = ["main", "train_once", "training_jobs"]

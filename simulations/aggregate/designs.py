@@ -8,8 +8,9 @@ from functools import lru_cache
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.privacy import Norms, Wish, plan
-from simulations.aggregate.settings import CENTRAL, PEERS, Settings
+from simulations.aggregate.settings import PEERS, Settings
 from simulations.central import noise_of_sum
+from simulations.config import CENTRAL
 
 __all__ = ["Design", "design_for", "error_rows"]
 

@@ -10,7 +10,8 @@ import pandas as pd
 
 from fl_privquant.plots import colour_of, pyplot, save
 from fl_privquant.statement import PrivacyStatement, Unit
-from simulations.aggregate.settings import CENTRAL, PEERS
+from simulations.aggregate.settings import PEERS
+from simulations.config import CENTRAL
 from simulations.report.statistics import student_interval
 
 __all__ = ["FIGURE", "PAGE", "TABLES", "draw", "page", "read"]

@@ -7,10 +7,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-__all__ = ["CENTRAL", "PEERS", "Settings", "Training"]
-
-CENTRAL = "central_gaussian"
-"""The baseline that trusts the server."""
+__all__ = ["PEERS", "Settings", "Training"]
 
 PEERS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared, ours first."""

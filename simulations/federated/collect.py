@@ -144,9 +144,9 @@ def _privacy(
 ) -> dict[str, Any]:
     """The figures of one release in the local view, and of a client's total in both views.
 
-    Totals are those that the run stated, if it did; else quick bounds.
+    Totals are those that the run stated, if it did; else they are counted for a client of all rounds.
     """
-    local = stated.get("local") or run_statement(config, mechanism, dimension, in_sum=False, refine=False)
+    local = stated.get("local") or run_statement(config, mechanism, dimension, in_sum=False)
     found = {
         "unit": mechanism.unit,
         "epsilon": mechanism.epsilon,
@@ -159,9 +159,7 @@ def _privacy(
     }
     if mechanism.summable or config.mechanism["name"] == CENTRAL:
         in_sum = next((each for view, each in stated.items() if view != "local"), None)
-        # A design is as close to its budget as the full count says: a quick one would put it above.
-        planned = config.privacy.run_epsilon is not None
-        in_sum = in_sum or run_statement(config, mechanism, dimension, refine=planned)
+        in_sum = in_sum or run_statement(config, mechanism, dimension)
         found |= {
             "epsilon_total_aggregate": in_sum.epsilon,
             "view": in_sum.view,

@@ -11,9 +11,9 @@ import pytest
 
 from simulations.aggregate.designs import error_rows
 from simulations.aggregate.page import PAGE, best_errors, draw, page, read
-from simulations.aggregate.settings import CENTRAL, PEERS, Settings
+from simulations.aggregate.settings import PEERS, Settings
 from simulations.aggregate.training import deal
-from simulations.config import TaskConfig
+from simulations.config import CENTRAL, TaskConfig
 from simulations.data import load_examples
 
 

@@ -22,7 +22,10 @@ class _NamedClientApp(ClientApp):
 
 
 client_app = _NamedClientApp()
+"""What SuperNodes load: the client app that the run's config names."""
+
 server_app = ServerApp()
+"""What the SuperLink loads: the server app that the run's config names."""
 
 
 @server_app.main()
