@@ -93,6 +93,7 @@ def _mechanisms(tables: Tables) -> dict[str, Any]:
         "cldp": cldp,
         "cldp_total": _total(cldp, "local").brief,
         "vqsgd": _one(vectors, mechanism="vqsgd"),
+        "vqsgd_private": _one(vectors, mechanism="vqsgd_private"),
         "none": _one(table, mechanism="none"),
         "optm": optm,
         "biased": _one(table, mechanism="biased"),
