@@ -21,7 +21,7 @@ import os
 import random
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ __all__ = ["CheckpointError", "CheckpointStrategy"]
 
 _VERSION: Final = 1
 _JSON_ENTRY: Final = "checkpoint.json"
+# What a program gives a strategy, unlike what that learns: arrays, or nothing at first.
+_SETTINGS: Final = (bool, int, float, str)
 _METRICS: Final = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -257,6 +259,10 @@ def _restore(strategy: Strategy, state: dict[str, Any]) -> None:
         own(state)
         return
     for name, value in state.items():
+        given = getattr(strategy, name, value)
+        if isinstance(given, _SETTINGS) and given != value:
+            kind = type(strategy).__name__
+            log(WARNING, "Checkpoint: %s.%s is %r from the file, not %r", kind, name, value, given)
         setattr(strategy, name, value)
 
 

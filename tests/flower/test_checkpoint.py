@@ -97,6 +97,16 @@ def test_a_process_that_is_killed_leaves_a_whole_checkpoint(name, tmp_path):
     assert [each.round for each in resumed.strategy.strategy.ledger.releases] == [1, 2, 3, 3, 4, 5]
 
 
+def test_settings_that_differ_from_the_checkpoints_are_told(tmp_path, flower_log, monkeypatch):
+    path = tmp_path / "run.checkpoint"
+    run("half", path, num_rounds=1)
+    monkeypatch.setitem(STRATEGIES, "half", STRATEGIES["FedAvg"])
+    resumed = run("half", path, num_rounds=2)
+    assert resumed.strategy.strategy.strategy.fraction_train == 0.5
+    told = [line for line in flower_log.lines if "from the file" in line]
+    assert "Checkpoint: FedAvg.fraction_train is 0.5 from the file, not 1.0" in told
+
+
 def test_metrics_of_before_belong_to_the_result(tmp_path):
     path = tmp_path / "run.checkpoint"
     asked = []
