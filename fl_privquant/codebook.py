@@ -140,9 +140,9 @@ def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:
     return bits
 
 
-def checked_sums(total: ArrayLike, num_clients: int, max_code: int) -> NDArray[Any]:
+def checked_sums(total: ArrayLike, num_clients: int, max_code: int, most: int = _SUM_BITS) -> NDArray[Any]:
     """Sums of ``num_clients`` codes from 0 to ``max_code``, if that is what they can be."""
-    bits_of_sum(num_clients, max_code)
+    bits_of_sum(num_clients, max_code, most)
     sums: NDArray[Any] = np.asarray(total)
     largest = num_clients * max_code
     if sums.dtype.kind not in "ui":

@@ -146,6 +146,8 @@ class PrivQuantMod:
             ledger.check(release, request.mechanism, budgets)
         except PrivQuantError as error:
             return _refusal(msg, error)
+        # Their headers are parsed: the app need not do it again.
+        _only_arrays(msg, "the server").update({name: ReceivedArray(each) for name, each in received.items()})
         out = call_next(msg, ctxt)
         if out.has_error():
             return out
@@ -223,17 +225,13 @@ def _refusal(msg: Message, error: PrivQuantError) -> Message:
 
 
 def read_request(msg: Message) -> tuple[Request, dict[str, Array]]:
-    """The request in a train message, and the arrays that came with it; the app reads them faster then."""
+    """The request in a train message, and the arrays that came with it."""
     configs = [each for _, each in records_of(msg.content, ConfigRecord) if is_request(each)]
     if len(configs) > 1:
         raise InvalidSpecError(f"{len(configs)} configs with a request, expected one")
     request = Request.read(configs[0] if configs else ConfigRecord())
-    record = _only_arrays(msg, "the server")
     # A copy of the mapping: apps may empty the record while they unpack it.
-    received = dict(record)
-    for name, each in received.items():
-        record[name] = ReceivedArray(each)
-    return request, received
+    return request, dict(_only_arrays(msg, "the server"))
 
 
 def _only_arrays(msg: Message, sender: str) -> ArrayRecord:

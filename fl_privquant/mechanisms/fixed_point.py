@@ -118,8 +118,7 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
         return bits_of_sum(num_clients, self.max_code, _MAX_SUM_BITS)
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
-        self.sum_bits(num_clients)
-        sums = checked_sums(total, num_clients, self.max_code)
+        sums = checked_sums(total, num_clients, self.max_code, _MAX_SUM_BITS)
         # From the middle, so that 0 is exact.
         steps = sums.astype(np.int64) - num_clients * self.max_code // 2
         return np.asarray(steps * (clip * self.step / num_clients))

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower.arrays import ReceivedArray
 from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger
 from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import Reply, Request
@@ -385,3 +386,16 @@ def test_budgets_are_counted_exactly():
     with pytest.raises(pq.BudgetExhaustedError) as raised:
         spent.check(10, release, [Budget(math.nextafter(enough, 0.0))])
     assert raised.value.statement == spent.statement(0.0)
+
+
+def test_the_app_reads_what_was_received_without_parsing_it_again(mechanism):
+    kinds = []
+
+    def app(message, context):
+        kinds.extend(type(each) for each in message.content["arrays"].values())
+        for name, each in as_arrays(message.content["arrays"]).items():
+            np.testing.assert_array_equal(each, initial_arrays()[name])
+        return train(message, context)
+
+    assert PrivQuantMod(2.0)(ask(mechanism), client(), app).has_content()
+    assert set(kinds) == {ReceivedArray}
