@@ -9,7 +9,8 @@ A user adds two lines to an ordinary Flower app:
 from fl_privquant.flower.checkpoint import CheckpointStrategy
 from fl_privquant.flower.mod import PrivQuantMod
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledMechanism
-from fl_privquant.flower.secure_aggregation import SecureAggregationMod, SecureAggregationStrategy
+from fl_privquant.flower.secure_aggregation import SecureAggregationStrategy
+from fl_privquant.flower.secure_mod import SecureAggregationMod
 from fl_privquant.flower.strategy import NoUsableReplyError, PrivQuantStrategy
 from fl_privquant.flower.target import RunTarget
 

@@ -1,4 +1,4 @@
-"""Secure aggregation over Flower messages: the protocol of :mod:`fl_privquant.secagg` around PrivQuant.
+"""The server's strategy of secure aggregation: PrivQuant around secure sums.
 
 Key stages run inside ``configure_train``, which has the grid; the masked input *is* the reply to the
 train message; unmasking runs inside ``aggregate_train``. Flower's own loop stays as it is, and the
@@ -8,121 +8,27 @@ wrapped strategy gets the mean update of the clients that stayed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from logging import ERROR, INFO, WARNING
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.constant import ErrorCode
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from fl_privquant.codec.layout import Layout
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
-from fl_privquant.flower.arrays import read_arrays, records_of
-from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
+from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.flower.strategy import PrivQuantStrategy, mean_metrics
 from fl_privquant.flower.target import RunTarget
 from fl_privquant.privacy.statement import View
-from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, new_session
 from fl_privquant.secagg.parameters import checked_fraction
 
-__all__ = ["SecureAggregationMod", "SecureAggregationStrategy"]
-
-_KEY_STAGE: Final = "secagg-stage"
-_KEY_DATA: Final = "secagg-data"
-_KEY_DELIVERY: Final = "secagg-delivery"
-_RECORD: Final = "secagg"
-_STATE: Final = "privquant-secagg"
-
-_Given = TypeVar("_Given")
-
-_ADVERTISE: Final = "advertise"
-_SHARE: Final = "share"
-_UNMASK: Final = "unmask"
+__all__ = ["SecureAggregationStrategy"]
 
 # These compare single updates with one another, which is what the server must not see.
 _NEED_SINGLE_UPDATES: Final = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
-
-
-class SecureAggregationMod:
-    """Masks the codes that PrivQuantMod is about to send, so that the server can open their sum only.
-
-    Put it before PrivQuantMod: ``@app.train(mods=[SecureAggregationMod(), PrivQuantMod(...)])``. A train
-    message that is not part of a secure aggregation is refused, so that a server cannot turn it off.
-
-    Guarantee and threat model: :mod:`fl_privquant.secagg`. What was agreed on in a round is kept in the
-    client's state until the round ends, and erased with it.
-
-    Parameters
-    ----------
-    policy
-        What this client insists on; identity keys, where they are used.
-    """
-
-    def __init__(self, policy: ClientPolicy | None = None) -> None:
-        self.policy = policy if policy is not None else ClientPolicy()
-
-    def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
-        """Answer the protocol's own messages, and mask the reply to a train message."""
-        if msg.metadata.message_type.split(".")[0] != MessageType.TRAIN:
-            return call_next(msg, ctxt)
-        stage = _protocol_record(msg)
-        try:
-            if stage is not None:
-                return _answer(msg, self._step(stage, ctxt))
-            return self._train(msg, ctxt, call_next)
-        except PrivQuantError as error:
-            reason = f"{type(error).__name__}: {error}"
-            log(WARNING, "SecureAggregationMod refused: %s", reason)
-            return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=msg)
-
-    def _step(self, record: ConfigRecord, ctxt: Context) -> bytes:
-        stage, data = record.get(_KEY_STAGE), record.get(_KEY_DATA)
-        if not isinstance(data, bytes):
-            raise SecureAggregationError(f"{_KEY_DATA}: {type(data).__name__}, expected bytes")
-        if stage == _ADVERTISE:
-            state = ClientRound.join(data, ctxt.node_id, self.policy, previous=_load(ctxt, self.policy))
-            return _keeping(state, ctxt, state.advertise_keys)
-        state = self._state(ctxt)
-        if stage == _SHARE:
-            return _keeping(state, ctxt, lambda: state.share_keys(data))
-        if stage == _UNMASK:
-            return _keeping(state, ctxt, lambda: state.unmask(data))
-        raise SecureAggregationError(f"{_KEY_STAGE}: {stage!r} is not a stage of the protocol")
-
-    def _train(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
-        deliveries = [
-            each[_KEY_DELIVERY] for _, each in records_of(msg.content, ConfigRecord) if _KEY_DELIVERY in each
-        ]
-        if len(deliveries) != 1 or not isinstance(deliveries[0], bytes):
-            raise SecureAggregationError(
-                "the server did not agree on masks with this client: wrap its strategy in "
-                "SecureAggregationStrategy"
-            )
-        delivery = deliveries[0]
-        state = self._state(ctxt)
-        # Before the training: what cannot be masked need not be computed.
-        _keeping(state, ctxt, lambda: state.accept_shares(delivery))
-        request, received = read_request(msg)
-        layout = Layout.of(read_arrays(received))
-        out = call_next(msg, ctxt)
-        if out.has_error():
-            return out
-        reply = Reply.from_content(out.content)
-        codes = request.codec(layout).codes(reply.payload)
-        masked = _keeping(state, ctxt, lambda: state.mask(codes))
-        return Message(replace(reply, payload=masked).to_content(), reply_to=msg)
-
-    def _state(self, ctxt: Context) -> ClientRound:
-        state = _load(ctxt, self.policy)
-        if state is None:
-            raise SecureAggregationError("no round is under way at this client")
-        return state
 
 
 class SecureAggregationStrategy(Strategy):
@@ -178,14 +84,17 @@ class SecureAggregationStrategy(Strategy):
         self.dropout_fraction = checked_fraction("dropout_fraction", dropout_fraction)
         # Who has clients sign their keys does not trust the server.
         self.server_may_lie = identities is not None if server_may_lie is None else server_may_lie
-        self.num_neighbors = num_neighbors
-        self.threshold = threshold
         self.identities = identities
-        self.timeout = timeout
+        self._rounds = SecureRounds(
+            timeout,
+            corrupt_fraction=self.corrupt_fraction,
+            dropout_fraction=self.dropout_fraction,
+            server_may_lie=self.server_may_lie,
+            num_neighbors=num_neighbors,
+            threshold=threshold,
+            identities=identities,
+        )
         strategy.planned_view = self._planned_view
-        self._session = new_session()
-        self._server: ServerRound | None = None
-        self._grid: Grid | None = None
         self._asked = 0
 
     @classmethod
@@ -236,7 +145,8 @@ class SecureAggregationStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the wrapped strategy choose clients, and agree with them on masks."""
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-        self._server, self._grid, self._asked = None, grid, len(messages)
+        self._rounds.abandon()
+        self._asked = len(messages)
         if not messages:
             return messages
         try:
@@ -247,7 +157,7 @@ class SecureAggregationStrategy(Strategy):
             return []
         self.strategy.ledger.summed(self._least_honest(len(messages)))
         return [
-            _with_delivery(message, deliveries[message.metadata.dst_node_id])
+            with_delivery(message, deliveries[message.metadata.dst_node_id])
             for message in messages
             if message.metadata.dst_node_id in deliveries
         ]
@@ -257,29 +167,22 @@ class SecureAggregationStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Open the sum of the inputs that arrived, and let the wrapped strategy aggregate its mean."""
         received = list(replies)
-        server, self._server = self._server, None
-        if server is None:
+        if not self._rounds.under_way:
             return self.strategy.aggregate_sum(server_round, [], 0)
+        replied = {
+            message.metadata.src_node_id: reply
+            for message in received
+            if (reply := self._checked(server_round, message)) is not None
+        }
         try:
-            metrics = {}
-            for message in received:
-                reply = self._take_input(server_round, message, server)
-                if reply is not None:
-                    metrics[message.metadata.src_node_id] = reply.metrics
-            requests = server.unmask_requests()
-            self._check_honest(len(requests))
-            for node, data in self._exchange(_UNMASK, server_round, requests).items():
-                server.receive_unmask_reply(node, data)
-            result = server.finish()
+            result = self._rounds.open(
+                {node: reply.payload for node, reply in replied.items()}, self._check_honest
+            )
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was released", server_round, error)
             return self.strategy.aggregate_sum(server_round, [], 0)
-        finally:
-            for node, reason in server.rejected.items():
-                log(WARNING, "Secure aggregation: round %d, node %d: %s", server_round, node, reason)
         self.strategy.ledger.summed(len(result.survivors) - self._corrupt(self._asked))
-        log(INFO, "Secure aggregation: round %d, sum of %d clients", server_round, len(result.survivors))
-        means = mean_metrics([metrics[node] for node in result.survivors])
+        means = mean_metrics([replied[node].metrics for node in result.survivors])
         return self.strategy.aggregate_sum(server_round, result.total, len(result.survivors), means)
 
     def configure_evaluate(
@@ -307,9 +210,9 @@ class SecureAggregationStrategy(Strategy):
         Below the threshold of shares none is opened; with a budget, nor is one below the plan.
         """
         planned = self._planned_view(num_clients).num_honest or 1
-        if self.strategy.budget is not None or self._server is None:
+        if self.strategy.budget is not None or not self._rounds.under_way:
             return planned
-        return max(self._server.graph_parameters.threshold - self._corrupt(num_clients), 1)
+        return max(self._rounds.threshold - self._corrupt(num_clients), 1)
 
     def _check_honest(self, survivors: int) -> None:
         if self.strategy.budget is None:
@@ -334,73 +237,22 @@ class SecureAggregationStrategy(Strategy):
             raise InvalidSpecError(
                 f"mechanism {mechanism.name!r} gives no integers to be summed, as secure aggregation needs"
             )
-        server = ServerRound(
-            RoundConfig(
-                session=self._session,
-                number=server_round,
-                dimension=codec.dimension,
-                width=mechanism.sum_bits(len(nodes)),
-                max_code=mechanism.max_code,
-                corrupt_fraction=self.corrupt_fraction,
-                dropout_fraction=self.dropout_fraction,
-                server_may_lie=self.server_may_lie,
-                num_neighbors=self.num_neighbors,
-                threshold=self.threshold,
-                identities=self.identities,
-            ),
+        return self._rounds.agree(
+            server_round,
             nodes,
+            grid,
+            dimension=codec.dimension,
+            width=mechanism.sum_bits(len(nodes)),
+            max_code=mechanism.max_code,
         )
-        self._grid = grid
-        invitation = server.invitation()
-        for node, data in self._exchange(_ADVERTISE, server_round, dict.fromkeys(nodes, invitation)).items():
-            server.receive_advertisement(node, data)
-        for node, data in self._exchange(_SHARE, server_round, server.rosters()).items():
-            server.receive_shares(node, data)
-        deliveries = server.deliveries()
-        self._server = server
-        return deliveries
 
-    def _exchange(self, stage: str, server_round: int, outgoing: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The answers of the nodes that gave one."""
-        if self._grid is None:
-            return {}
-        messages = [
-            Message(
-                RecordDict({_RECORD: ConfigRecord({_KEY_STAGE: stage, _KEY_DATA: data})}),
-                node,
-                MessageType.TRAIN,
-                group_id=str(server_round),
-            )
-            for node, data in outgoing.items()
-        ]
-        answers: dict[int, bytes] = {}
-        for reply in self._grid.send_and_receive(messages, timeout=self.timeout):
-            node = reply.metadata.src_node_id
-            record = None if reply.has_error() else _protocol_record(reply)
-            data = None if record is None else record.get(_KEY_DATA)
-            if node in outgoing and isinstance(data, bytes):
-                answers[node] = data
-            else:
-                reason = reply.error.reason if reply.has_error() else "no answer of the protocol"
-                log(
-                    WARNING,
-                    "Secure aggregation: round %d, %s, node %d: %s",
-                    server_round,
-                    stage,
-                    node,
-                    reason,
-                )
-        return answers
-
-    def _take_input(self, server_round: int, message: Message, server: ServerRound) -> Reply | None:
-        node = message.metadata.src_node_id
+    def _checked(self, server_round: int, message: Message) -> Reply | None:
         try:
-            reply = self.strategy.checked_reply(message)
+            return self.strategy.checked_reply(message)
         except PrivQuantError as error:
+            node = message.metadata.src_node_id
             log(WARNING, "Secure aggregation: round %d, node %d: %s", server_round, node, error)
             return None
-        server.receive_masked_input(node, reply.payload)
-        return reply
 
 
 def _aggregating_classes(strategy: Any) -> Iterable[str]:
@@ -408,41 +260,3 @@ def _aggregating_classes(strategy: Any) -> Iterable[str]:
     while isinstance(strategy, Strategy):
         yield from (each.__name__ for each in type(strategy).__mro__)
         strategy = getattr(strategy, "strategy", None)
-
-
-def _protocol_record(message: Message) -> ConfigRecord | None:
-    record = message.content.get(_RECORD) if message.has_content() else None
-    return record if isinstance(record, ConfigRecord) else None
-
-
-def _answer(message: Message, data: bytes) -> Message:
-    return Message(RecordDict({_RECORD: ConfigRecord({_KEY_DATA: data})}), reply_to=message)
-
-
-def _with_delivery(message: Message, delivery: bytes) -> Message:
-    """The message with its own config: the content object may go to many nodes."""
-    content = RecordDict(dict(message.content))
-    for name, record in records_of(message.content, ConfigRecord):
-        content[name] = ConfigRecord({**record, _KEY_DELIVERY: delivery})
-    return Message(
-        content,
-        message.metadata.dst_node_id,
-        message.metadata.message_type,
-        ttl=message.metadata.ttl,
-        group_id=message.metadata.group_id,
-    )
-
-
-def _load(ctxt: Context, policy: ClientPolicy) -> ClientRound | None:
-    record = ctxt.state.get(_STATE)
-    if not isinstance(record, ConfigRecord):
-        return None
-    return ClientRound.from_bytes(record[_KEY_DATA], policy)  # type: ignore[arg-type]
-
-
-def _keeping(state: ClientRound, ctxt: Context, step: Callable[[], _Given]) -> _Given:
-    """What the step gives; the state is kept whether it succeeds or fails, as a failure ends the round."""
-    try:
-        return step()
-    finally:
-        ctxt.state[_STATE] = ConfigRecord({_KEY_DATA: state.to_bytes()})

@@ -57,14 +57,14 @@ from fl_privquant.secagg.parameters import (
     correctness_failure,
     security_failure,
 )
-from fl_privquant.secagg.server import RoundConfig, SecureSum, ServerRound, new_session
+from fl_privquant.secagg.server import OpenedSum, RoundConfig, ServerRound, new_session
 
 __all__ = [
     "ClientPolicy",
     "ClientRound",
     "GraphParameters",
+    "OpenedSum",
     "RoundConfig",
-    "SecureSum",
     "ServerRound",
     "Stage",
     "choose_parameters",

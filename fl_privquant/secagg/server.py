@@ -33,7 +33,7 @@ from fl_privquant.secagg.messages import (
 )
 from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, security_failure
 
-__all__ = ["RoundConfig", "SecureSum", "ServerRound", "new_session"]
+__all__ = ["OpenedSum", "RoundConfig", "ServerRound", "new_session"]
 
 _Bytes = bytes | bytearray | memoryview
 _FromClient = TypeVar("_FromClient", KeyAdvertisement, SealedShares, MaskedInput, UnmaskReply)
@@ -125,7 +125,7 @@ class RoundConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class SecureSum:
+class OpenedSum:
     """The sum of the survivors' codes, and who they are."""
 
     total: NDArray[np.uint32]
@@ -141,7 +141,7 @@ class _Stage(IntEnum):
 
 
 class ServerRound:
-    """The server in one round, from an invitation to a :class:`SecureSum`.
+    """The server in one round, from an invitation to a :class:`OpenedSum`.
 
     For each stage, messages are taken as they arrive, from whoever still answers; then the stage is
     closed, and the messages of the next one are returned, by client. ::
@@ -151,7 +151,7 @@ class ServerRound:
         server.receive_advertisement(sender, data);    server.rosters()          -> {client: bytes}
         server.receive_shares(sender, data);           server.deliveries()       -> {client: bytes}
         server.receive_masked_input(sender, data);     server.unmask_requests()  -> {client: bytes}
-        server.receive_unmask_reply(sender, data);     server.finish()           -> SecureSum
+        server.receive_unmask_reply(sender, data);     server.finish()           -> OpenedSum
 
     ``receive_...`` returns False for a message that is malformed or not the sender's own, with the
     reason in :attr:`rejected`, and for one that is late or sent twice. A sender of which nothing was
@@ -338,7 +338,7 @@ class ServerRound:
 
         return self._receive(_Stage.UNMASK, sender, data, UnmaskReply, self._replies, self._active, take)
 
-    def finish(self) -> SecureSum:
+    def finish(self) -> OpenedSum:
         """Open the masks that are left, and return the sum of the inputs that arrived."""
         self._close(_Stage.UNMASK)
         self._need_holders(self._replies.keys(), "clients sent shares")
@@ -352,7 +352,7 @@ class ServerRound:
             )
         total, survivors = self._total.astype(np.uint32), tuple(sorted(self._active))
         self._end()
-        return SecureSum(total, survivors)
+        return OpenedSum(total, survivors)
 
     def _masks_left(self) -> Iterator[tuple[bytes, bool]]:
         """The keys of the masks in the total that have no counterpart, with the sign that removes them."""

@@ -10,7 +10,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
-from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, SecureSum, ServerRound
+from fl_privquant.secagg import ClientPolicy, ClientRound, OpenedSum, RoundConfig, ServerRound
 
 SESSION = bytes(range(16))
 
@@ -105,7 +105,7 @@ class Round:
             self.server.receive_unmask_reply,
         )
 
-    def run(self, lost: Lost | None = None) -> SecureSum:
+    def run(self, lost: Lost | None = None) -> OpenedSum:
         lost = Lost() if lost is None else lost
         self.advertise(lost.advertise)
         self.share(lost.share)

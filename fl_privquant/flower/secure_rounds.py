@@ -1,0 +1,163 @@
+"""The server's side of the protocol over Flower messages: its stages, sent through the grid, round by round.
+
+:class:`SecureRounds` drives :class:`~fl_privquant.secagg.ServerRound`. Key stages run before the train
+messages go out; the masked inputs are the replies to these; unmasking follows. It knows nothing of models
+or strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from fl_privquant.errors import SecureAggregationError
+from fl_privquant.flower.arrays import records_of
+from fl_privquant.flower.secure_mod import (
+    ADVERTISE,
+    KEY_DATA,
+    KEY_DELIVERY,
+    KEY_STAGE,
+    RECORD,
+    SHARE,
+    UNMASK,
+    protocol_record,
+)
+from fl_privquant.secagg import OpenedSum, RoundConfig, ServerRound, new_session
+
+__all__ = ["SecureRounds", "with_delivery"]
+
+
+class SecureRounds:
+    """Secure sums, one a round, of what the clients of a grid send.
+
+    Parameters
+    ----------
+    timeout
+        Seconds that a stage of the protocol may take.
+    settings
+        Fields of :class:`~fl_privquant.secagg.RoundConfig` that are the same in all rounds.
+    """
+
+    def __init__(self, timeout: float = 600.0, **settings: Any) -> None:
+        self.timeout = timeout
+        self._settings = settings
+        self._session = new_session()
+        self._server: ServerRound | None = None
+        self._grid: Grid | None = None
+        self._round = 0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether masks were agreed on for a sum that is not opened yet."""
+        return self._server is not None
+
+    @property
+    def threshold(self) -> int:
+        """Shares that open a secret in the round that is under way."""
+        if self._server is None:
+            raise SecureAggregationError("no masks were agreed on in this round")
+        return self._server.graph_parameters.threshold
+
+    def abandon(self) -> None:
+        """Forget the round that is under way, if any: its sum is never opened."""
+        self._server = None
+
+    def agree(
+        self,
+        server_round: int,
+        nodes: list[int],
+        grid: Grid,
+        *,
+        dimension: int,
+        width: int,
+        max_code: int | None,
+    ) -> dict[int, bytes]:
+        """Agree on masks with these nodes; what each that takes part needs with its train message."""
+        self._server, self._grid, self._round = None, grid, server_round
+        server = ServerRound(
+            RoundConfig(
+                session=self._session,
+                number=server_round,
+                dimension=dimension,
+                width=width,
+                max_code=max_code,
+                **self._settings,
+            ),
+            nodes,
+        )
+        for node, data in self._exchange(ADVERTISE, dict.fromkeys(nodes, server.invitation())).items():
+            server.receive_advertisement(node, data)
+        for node, data in self._exchange(SHARE, server.rosters()).items():
+            server.receive_shares(node, data)
+        deliveries = server.deliveries()
+        self._server = server
+        return deliveries
+
+    def open(self, payloads: Mapping[int, bytes], check: Callable[[int], None]) -> OpenedSum:
+        """The sum of the masked inputs that arrived, by node.
+
+        ``check`` is called with the number of clients whose input is in the sum, before any mask is opened:
+        it raises SecureAggregationError where they are too few.
+        """
+        server, self._server = self._server, None
+        if server is None:
+            raise SecureAggregationError("no masks were agreed on in this round")
+        try:
+            for node, payload in payloads.items():
+                server.receive_masked_input(node, payload)
+            requests = server.unmask_requests()
+            check(len(requests))
+            for node, data in self._exchange(UNMASK, requests).items():
+                server.receive_unmask_reply(node, data)
+            opened = server.finish()
+        finally:
+            for node, reason in server.rejected.items():
+                log(WARNING, "Secure aggregation: round %d, node %d: %s", self._round, node, reason)
+        log(INFO, "Secure aggregation: round %d, sum of %d clients", self._round, len(opened.survivors))
+        return opened
+
+    def _exchange(self, stage: str, outgoing: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The answers of the nodes that gave one."""
+        if self._grid is None:
+            return {}
+        messages = [
+            Message(
+                RecordDict({RECORD: ConfigRecord({KEY_STAGE: stage, KEY_DATA: data})}),
+                node,
+                MessageType.TRAIN,
+                group_id=str(self._round),
+            )
+            for node, data in outgoing.items()
+        ]
+        answers: dict[int, bytes] = {}
+        for reply in self._grid.send_and_receive(messages, timeout=self.timeout):
+            node = reply.metadata.src_node_id
+            record = None if reply.has_error() else protocol_record(reply)
+            data = None if record is None else record.get(KEY_DATA)
+            if node in outgoing and isinstance(data, bytes):
+                answers[node] = data
+            else:
+                reason = reply.error.reason if reply.has_error() else "no answer of the protocol"
+                log(
+                    WARNING, "Secure aggregation: round %d, %s, node %d: %s", self._round, stage, node, reason
+                )
+        return answers
+
+
+def with_delivery(message: Message, delivery: bytes) -> Message:
+    """The message with its own config: the content object may go to many nodes."""
+    content = RecordDict(dict(message.content))
+    for name, record in records_of(message.content, ConfigRecord):
+        content[name] = ConfigRecord({**record, KEY_DELIVERY: delivery})
+    return Message(
+        content,
+        message.metadata.dst_node_id,
+        message.metadata.message_type,
+        ttl=message.metadata.ttl,
+        group_id=message.metadata.group_id,
+    )
