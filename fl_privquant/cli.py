@@ -27,7 +27,7 @@ from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.vector import VectorMechanism
 from fl_privquant.privacy import (
     Norms,
-    Plan,
+    PlannedDesigns,
     PrivacyStatement,
     Unit,
     UpdateRelease,
@@ -328,7 +328,7 @@ def _certified_cell(mechanism: Mechanism) -> str:
     return stated.epsilon_cell if alike else f"{stated.epsilon_cell} ({stated.unit})"
 
 
-def _print_plan(console: Console, found: Plan) -> None:
+def _print_plan(console: Console, found: PlannedDesigns) -> None:
     wish = found.wish
     target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, str(wish.view), method="target")
     title = f"{target.unit}, view: {target.view}; target {target.figures}"
@@ -361,7 +361,7 @@ def _print_plan(console: Console, found: Plan) -> None:
         console.print(f"{title}: {found.advice}", soft_wrap=True, highlight=False)
 
 
-def _plot_plan(found: Plan, path: Path) -> None:
+def _plot_plan(found: PlannedDesigns, path: Path) -> None:
     from fl_privquant.plots import colour_of, pyplot, save
 
     wish = found.wish

@@ -12,17 +12,19 @@ from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, Schedu
 from fl_privquant.flower.secure_aggregation import SecureAggregationStrategy
 from fl_privquant.flower.secure_mod import SecureAggregationMod
 from fl_privquant.flower.strategy import NoUsableReplyError, PrivQuantStrategy
-from fl_privquant.flower.target import RunTarget
+from fl_privquant.privacy.aggregation import PerClient, SecureSum, SumOfCodes
 
 __all__ = [
     "CheckpointStrategy",
     "DoublingMechanism",
     "NoUsableReplyError",
+    "PerClient",
     "PrivQuantMod",
     "PrivQuantStrategy",
     "QuantileClip",
-    "RunTarget",
     "ScheduledMechanism",
     "SecureAggregationMod",
     "SecureAggregationStrategy",
+    "SecureSum",
+    "SumOfCodes",
 ]

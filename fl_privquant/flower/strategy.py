@@ -14,31 +14,39 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, InvalidUpdateError, PrivQuantError
+from fl_privquant.encoding import Encoding
+from fl_privquant.errors import (
+    BudgetExhaustedError,
+    InvalidSpecError,
+    InvalidUpdateError,
+    PrivQuantError,
+    SecureAggregationError,
+)
 from fl_privquant.flower.arrays import DecodedArray, read_arrays, records_of
+from fl_privquant.flower.exchange import Decoded, Opened, exchange_of
 from fl_privquant.flower.policies import DoublingMechanism, Policy, QuantileClip
 from fl_privquant.flower.protocol import RECORD_METRICS, Reply, Request, certified, is_request, with_counts
-from fl_privquant.flower.target import RunTarget
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.accountant import Accountant, coordinate_statement
+from fl_privquant.privacy.aggregation import Aggregation, PerClient
 from fl_privquant.privacy.events import release_event
 from fl_privquant.privacy.federation import FederationLedger
 from fl_privquant.privacy.ledger import Budget
-from fl_privquant.privacy.statement import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.privacy.statement import LOCAL, PrivacyStatement, Unit
+from fl_privquant.privacy.target import Plan
 
 __all__ = ["NoUsableReplyError", "PrivQuantStrategy", "mean_metrics"]
 
 _DEFAULT_WEIGHT_KEY = "num-examples"
 _DEFAULT_ARRAYS_KEY = "arrays"
 
-
-# How to compute each array that a client trained.
-_Decoded = Mapping[str, Callable[[], NDArray[Any]]]
+# These compare single updates with one another, which sums do not have.
+_NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
 
 
 class NoUsableReplyError(PrivQuantError):
@@ -78,6 +86,10 @@ class PrivQuantStrategy(Strategy):
     ----------
     strategy
         The strategy that aggregates: FedAvg, FedAvgM, FedAdam, FedProx, FedMedian, Krum, ...
+    encoding
+        How updates are encoded: a :class:`~fl_privquant.privacy.Plan`, which brings its aggregation and
+        the target as a budget, so that the run cannot spend more; or an
+        :class:`~fl_privquant.encoding.Encoding`. Or the mechanism itself.
     mechanism
         What encodes updates; or a function of the round that gives it, such as a policy of
         :mod:`fl_privquant.flower.policies`.
@@ -95,16 +107,13 @@ class PrivQuantStrategy(Strategy):
         they allow it. Not private.
     max_failed_rounds
         How many rounds in a row may end without a usable reply before the run is stopped.
-    sum_codes
-        Whether to aggregate by the exact sum of the integer codes, as secure aggregation does: the
-        wrapped strategy sees one reply, the mean update, and the model is the same to the last bit
-        with secure aggregation and without, whatever the order of replies. Metrics are averaged
-        too. It is faster, and takes the memory of one update. Not for strategies that compare single
-        updates (FedMedian, Krum); mechanisms whose codes cannot be added up are aggregated as usual.
+    aggregation
+        What the server sees of a round: :class:`~fl_privquant.privacy.PerClient` (the default),
+        :class:`~fl_privquant.privacy.SumOfCodes` or :class:`~fl_privquant.privacy.SecureSum`. Sums are not
+        for strategies that compare single updates (FedMedian, Krum): these are refused.
     budget
-        What any client may be asked to spend over the run; for the aggregate view if secure aggregation
-        wraps this strategy, else for the local one. The round that would exceed it is not begun:
-        :class:`~fl_privquant.errors.BudgetExhaustedError`, with what was spent.
+        What any client may be asked to spend over the run, in the view of the aggregation. The round that
+        would exceed it is not begun: :class:`~fl_privquant.errors.BudgetExhaustedError`, with what was spent.
     delta
         At which statements are made.
     simulated
@@ -122,27 +131,47 @@ class PrivQuantStrategy(Strategy):
     def __init__(
         self,
         strategy: Strategy,
-        mechanism: Mechanism | Callable[[int], Mechanism],
-        clip: float | Callable[[int], float],
+        encoding: Plan | Encoding | Mechanism | Callable[[int], Mechanism] | None = None,
+        clip: float | Callable[[int], float] | None = None,
         *,
+        mechanism: Mechanism | Callable[[int], Mechanism] | None = None,
         l2_clip: float | Callable[[int], float | None] | None = None,
         rotate: bool = False,
         rotation_seed: int = 0,
         report_clipping: bool = False,
         max_failed_rounds: int = 0,
-        sum_codes: bool = False,
+        aggregation: Aggregation | None = None,
         budget: Budget | None = None,
-        delta: float = 1e-5,
+        delta: float | None = None,
         simulated: bool = False,
     ) -> None:
-        if not 0.0 <= delta < 1.0:
-            raise InvalidSpecError(f"delta: {delta} is outside [0, 1)")
         if not isinstance(strategy, Strategy):
             raise InvalidSpecError(f"strategy: {type(strategy).__name__}, expected a flwr.serverapp Strategy")
         if max_failed_rounds < 0:
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
+        self.plan = encoding if isinstance(encoding, Plan) else None
+        if self.plan is not None:
+            _refuse("a plan sets it", aggregation=aggregation, budget=budget, delta=delta)
+            encoding, aggregation = self.plan.encoding, self.plan.aggregation
+            budget, delta = self.plan.budget, self.plan.target.delta
+        if isinstance(encoding, Encoding):
+            _refuse(
+                "the encoding sets it", mechanism=mechanism, clip=clip, l2_clip=l2_clip, rotate=rotate or None
+            )
+            mechanism, clip = encoding.mechanism, encoding.clip
+            l2_clip, rotate = encoding.l2_clip, encoding.rotate
+        elif encoding is not None and not isinstance(encoding, Plan):
+            _refuse("the second argument is one", mechanism=mechanism)
+            mechanism = encoding
+        if mechanism is None or clip is None:
+            raise InvalidSpecError(
+                "encoding: missing; give a plan or an encoding, or mechanism=... and clip=..."
+            )
+        delta = 1e-5 if delta is None else delta
+        if not 0.0 <= delta < 1.0:
+            raise InvalidSpecError(f"delta: {delta} is outside [0, 1)")
         self.strategy = strategy
         self.mechanism = mechanism
         self.clip = clip
@@ -151,38 +180,46 @@ class PrivQuantStrategy(Strategy):
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
         self.max_failed_rounds = max_failed_rounds
-        self.sum_codes = sum_codes
+        self.aggregation = PerClient() if aggregation is None else aggregation
         self.budget = budget
         self.delta = delta
         self.ledger = FederationLedger()
-        self.planned_view: Callable[[int], View] = lambda num_clients: LOCAL
-        # Set by who hides single updates from this strategy: mechanisms then encode for sums.
-        self.only_sums = False
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
         self._round: _Round | None = None
+        self._exchange = exchange_of(self.aggregation)
+        self._check_wrapped()
 
-    @classmethod
-    def for_target(
-        cls, strategy: Strategy, target: RunTarget, arrays: ArrayRecord, **settings: Any
-    ) -> PrivQuantStrategy:
-        """The strategy whose whole run meets a target, for a model of these arrays, in the secure sum.
+    def settings(self) -> dict[str, Any]:
+        """What this strategy was made with, to make another one like it."""
+        planned = {"encoding": self.plan} if self.plan is not None else self._unplanned()
+        return planned | {
+            "strategy": self.strategy,
+            "rotation_seed": self.rotation_seed,
+            "report_clipping": self.report_clipping,
+            "max_failed_rounds": self.max_failed_rounds,
+            "simulated": self.simulated,
+        }
 
-        :meth:`SecureAggregationStrategy.for_target` does both.
-        """
-        dimension = Layout.of(read_arrays(arrays)).dimension
-        return cls(
-            strategy,
-            target.mechanism(dimension),
-            target.clip(dimension),
-            l2_clip=target.l2_clip,
-            rotate=True,
-            sum_codes=True,
-            budget=target.budget,
-            delta=target.delta,
-            **settings,
-        )
+    def _unplanned(self) -> dict[str, Any]:
+        names = ("mechanism", "clip", "l2_clip", "rotate", "aggregation", "budget", "delta")
+        return {name: getattr(self, name) for name in names}
+
+    def _check_wrapped(self) -> None:
+        """Refuse a wrapped strategy that compares single updates where only sums are seen."""
+        if type(self.aggregation) is PerClient:
+            return
+        wrapped: Any = self.strategy
+        while isinstance(wrapped, Strategy):
+            for each in type(wrapped).__mro__:
+                if each.__name__ in _NEED_SINGLE_UPDATES:
+                    raise InvalidSpecError(
+                        f"strategy: {each.__name__} compares single updates, which a sum does not have; use "
+                        f"one that needs the mean only, such as FedAvg, FedAvgM or FedAdam, or "
+                        f"aggregation=PerClient()"
+                    )
+            wrapped = getattr(wrapped, "strategy", None)
 
     @property
     def mechanism(self) -> Mechanism | Callable[[int], Mechanism]:
@@ -237,8 +274,7 @@ class PrivQuantStrategy(Strategy):
             raise InvalidSpecError(
                 f"mechanism: the function gave {type(mechanism).__name__} for round {server_round}"
             )
-        if self.only_sums:
-            mechanism = mechanism.for_sums()
+        mechanism = self.aggregation.adapted(mechanism)
         clip = self.clip(server_round) if callable(self.clip) else self.clip
         l2_clip = self.l2_clip(server_round) if callable(self.l2_clip) else self.l2_clip
         return Request(
@@ -263,6 +299,7 @@ class PrivQuantStrategy(Strategy):
             f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
             f"Clip: coordinates {request.clip:g}, L2 norm {request.l2_clip or 'any'}",
             f"Rotation: {'randomized Hadamard, a new one each round' if self.rotate else 'none'}",
+            f"Aggregation: {self.aggregation!r}",
             f"Client weights: uniform ('{self.weight_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
             *(f"Privacy: {line}" for line in self.privacy_statement()),
@@ -339,18 +376,33 @@ class PrivQuantStrategy(Strategy):
                     f"{type(self.strategy).__name__} does not pass the round's config on to clients, "
                     f"so that they cannot be told the mechanism"
                 )
+        self._check_plan(codec)
         asked = {message.metadata.dst_node_id for message in messages}
-        template = messages[0] if messages else None
-        if messages:
-            release = request.release(codec.layout)
-            if self.budget is not None:
-                view = self.planned_view(len(asked))
-                self.ledger.check(release, request.mechanism, asked, self.budget, view)
-            messages = with_counts(messages, lambda node: self.ledger.count(node, release))
-            # Before anything is sent: what clients release is counted even if no reply ever arrives.
-            self.ledger.ask(release, request.mechanism, asked)
-        self._round = _Round(request, arrays, model, codec, asked, template)
-        return messages
+        self._round = _Round(request, arrays, model, codec, asked, messages[0] if messages else None)
+        if not messages:
+            return messages
+        release = request.release(codec.layout)
+        view = self.aggregation.view(len(asked))
+        if self.budget is not None:
+            self.ledger.check(release, request.mechanism, asked, self.budget, view)
+        messages = with_counts(messages, lambda node: self.ledger.count(node, release))
+        # Before anything is sent: what clients release is counted even if no reply ever arrives.
+        self.ledger.ask(release, request.mechanism, asked)
+        if not view.is_local:
+            self.ledger.summed(view.num_honest or 1)
+        try:
+            return self._exchange.begin(server_round, messages, codec, grid)
+        except SecureAggregationError as error:
+            log(ERROR, "Secure aggregation: round %d, %s", server_round, error)
+            self.ledger.cancel()
+            return []
+
+    def _check_plan(self, codec: UpdateCodec) -> None:
+        if self.plan is not None and codec.dimension != self.plan.dimension:
+            raise InvalidSpecError(
+                f"the plan is for {self.plan.dimension} coordinates, the model has {codec.dimension}; plan "
+                f"anew with dimension={codec.dimension}"
+            )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -361,88 +413,78 @@ class PrivQuantStrategy(Strategy):
             raise InvalidSpecError(
                 f"round {server_round} was not configured; the last was {current.request.round}"
             )
-        codec = current.codec
-        summing = self.sum_codes and codec.mechanism.summable
-        total = np.zeros(codec.dimension if summing else 0, dtype=np.int64)
-        usable: list[tuple[Message, Reply, _Decoded]] = []
-        failures = 0
+        replies_by_node: dict[int, tuple[Message, Reply]] = {}
+        failures: dict[int, str] = {}
         for message in replies:
+            node = message.metadata.src_node_id
             try:
-                reply = self.checked_reply(message)
-                arrays: _Decoded = {}
-                if summing:
-                    codec.add_codes(reply.payload, total)
-                else:
-                    arrays = codec.apply_on_demand(reply.payload, current.model)
-                usable.append((message, reply, arrays))
+                replies_by_node[node] = (message, self.checked_reply(message))
             except PrivQuantError as error:
-                failures += 1
-                log(
-                    WARNING,
-                    "PrivQuant: round %d, node %d: %s",
-                    server_round,
-                    message.metadata.src_node_id,
-                    error,
-                )
+                failures[node] = str(error)
+                self._log_failure(server_round, node, str(error))
         if not current.asked:
             return self.strategy.aggregate_train(server_round, [])
+        opened = self._open(
+            server_round, current, {node: reply for node, (_, reply) in replies_by_node.items()}
+        )
+        for node, reason in opened.failures.items():
+            self._log_failure(server_round, node, reason)
         silent = len(current.asked) - len(current.heard)
         if silent:
             log(WARNING, "PrivQuant: round %d, %d nodes did not reply", server_round, silent)
+        failed = len(current.asked) - len(opened.nodes)
         log(
-            INFO,
-            "PrivQuant: round %d, %d usable updates, %d failed",
-            server_round,
-            len(usable),
-            failures + silent,
+            INFO, "PrivQuant: round %d, %d usable updates, %d failed", server_round, len(opened.nodes), failed
         )
-        if not usable:
-            return self._fail(server_round, failures, silent)
+        if not opened.nodes:
+            return self._fail(server_round, failed - silent, silent)
         self.failed_rounds = 0
-        self.survivors[server_round] = len(usable)
-        metrics = [reply.metrics for _, reply, _ in usable]
-        if summing:
-            bits = codec.mechanism.sum_bits(len(usable))
-            means = mean_metrics(metrics)
-            return self.aggregate_sum(server_round, total & ((1 << bits) - 1), len(usable), means)
-        if codec.votes:
-            self._move_clip(float(np.mean([codec.clip_vote(reply.payload) for _, reply, _ in usable])))
+        self.survivors[server_round] = len(opened.nodes)
+        metrics = [replies_by_node[node][1].metrics for node in opened.nodes]
+        if opened.total is not None:
+            return self._aggregate_sum(server_round, current, opened, mean_metrics(metrics))
+        payloads = [replies_by_node[node][1].payload for node in opened.nodes]
+        if current.codec.votes:
+            self._move_clip(float(np.mean([current.codec.clip_vote(payload) for payload in payloads])))
         shared = _shared_metrics(metrics)
-        decoded = [
-            self._as_plain_reply(message, current, arrays, {name: reply.metrics[name] for name in shared})
-            for message, reply, arrays in usable
-        ]
-        return self._aggregate(server_round, current, decoded)
-
-    def aggregate_sum(
-        self,
-        server_round: int,
-        total: ArrayLike,
-        num_clients: int,
-        metrics: Mapping[str, Any] | None = None,
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate a *sum* of the codes of ``num_clients`` clients, as secure aggregation hands it over.
-
-        The wrapped strategy sees one reply: the mean update. Strategies that compare clients with
-        one another, such as FedMedian and Krum, cannot work on sums.
-        """
-        current = self._current()
-        if server_round != current.request.round:
-            raise InvalidSpecError(
-                f"round {server_round} was not configured; the last was {current.request.round}"
+        plain = [
+            self._as_plain_reply(
+                replies_by_node[node][0], current, opened.decoded[node], {name: own[name] for name in shared}
             )
-        if current.template is None or num_clients < 1:
-            heard = len(current.heard)
-            return self._fail(server_round, heard, len(current.asked) - heard)
-        self.failed_rounds = 0
-        self.survivors[server_round] = num_clients
+            for node, own in zip(opened.nodes, metrics, strict=True)
+        ]
+        return self._aggregate(server_round, current, plain)
+
+    def _open(self, server_round: int, current: _Round, replies: Mapping[int, Reply]) -> Opened:
+        """What the replies come to; nothing, where no sum may be opened."""
+        try:
+            opened = self._exchange.open(replies, current.codec, current.model)
+        except SecureAggregationError as error:
+            log(ERROR, "Secure aggregation: round %d, %s; nothing was released", server_round, error)
+            return Opened()
+        view = self.aggregation.view(len(current.asked))
+        if not view.is_local:
+            # As many honest clients as stayed, which are no fewer than the view counts on.
+            self.ledger.summed(len(opened.nodes) - self.aggregation.corrupt(len(current.asked)))
+        return opened
+
+    def _aggregate_sum(
+        self, server_round: int, current: _Round, opened: Opened, metrics: Mapping[str, Any]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate a sum of codes: the wrapped strategy sees one reply, the mean update."""
+        total, num_clients = np.asarray(opened.total), len(opened.nodes)
         mean = current.codec.apply_sum(total, num_clients, current.model)
         if current.codec.votes:
             self._move_clip(current.codec.clip_vote_share(total, num_clients))
-        arrays: _Decoded = {name: partial(np.array, each) for name, each in mean.items()}
+        arrays: Decoded = {name: partial(np.array, each) for name, each in mean.items()}
+        if current.template is None:
+            raise InvalidSpecError(f"round {server_round} has a sum, but nobody was asked")
+        # The wrapped strategy needs one message: it is made as a reply to the first that was sent.
         reply = Message(RecordDict(), reply_to=current.template)
-        plain = self._as_plain_reply(reply, current, arrays, metrics or {})
-        return self._aggregate(server_round, current, [plain])
+        return self._aggregate(server_round, current, [self._as_plain_reply(reply, current, arrays, metrics)])
+
+    def _log_failure(self, server_round: int, node: int, reason: str) -> None:
+        log(WARNING, "PrivQuant: round %d, node %d: %s", server_round, node, reason)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -521,7 +563,7 @@ class PrivQuantStrategy(Strategy):
         self,
         message: Message,
         current: _Round,
-        arrays: _Decoded,
+        arrays: Decoded,
         metrics: Mapping[str, Any],
     ) -> Message:
         """The message that the wrapped strategy would have received without PrivQuant."""
@@ -579,6 +621,13 @@ class PrivQuantStrategy(Strategy):
         if not self.simulated and any(reply.simulated for reply in replies):
             self.simulated = True
             log(WARNING, "PrivQuant: privacy is simulated: clients draw from seeded streams")
+
+
+def _refuse(reason: str, **given: Any) -> None:
+    """Refuse arguments that another one decides."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidSpecError(f"{name}: given, but {reason}; leave it out")
 
 
 def mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fl_privquant.cohort import checked_fraction, honest_clients
 from fl_privquant.density import Density, UniformDensity
 from fl_privquant.design.aggregate import aggregate_table, best_shape, least_error_table
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
@@ -35,7 +36,7 @@ from fl_privquant.mechanisms.registry import (
 from fl_privquant.normal import gaussian_separation
 from fl_privquant.secure_sum import NORM_ROUNDING, UpdateBound
 
-__all__ = ["SPREAD", "AggregateSpec", "design_aggregate", "honest_clients", "usual_norm_ratio"]
+__all__ = ["SPREAD", "AggregateSpec", "design_aggregate", "usual_norm_ratio"]
 
 SPREAD = 3.0
 """Coordinate clip of a rotated update, in standard deviations of its coordinates, unless told otherwise."""
@@ -58,27 +59,6 @@ def usual_norm_ratio(dimension: int) -> float:
     10.0
     """
     return math.sqrt(dimension) / SPREAD
-
-
-def honest_clients(num_clients: int, corrupt_fraction: float, dropout_fraction: float) -> int:
-    """Honest clients whose codes are in a sum, at the least, if it may count on 2 or more of them.
-
-    >>> honest_clients(100, corrupt_fraction=0.1, dropout_fraction=0.05)
-    85
-    """
-    fractions = {"corrupt_fraction": corrupt_fraction, "dropout_fraction": dropout_fraction}
-    for name, fraction in fractions.items():
-        if not 0.0 <= fraction < 1.0:
-            raise InvalidSpecError(f"{name}: {fraction} is outside [0, 1)")
-    # 0.07 * 100 is a little above 7.
-    gone = [math.ceil(fraction * num_clients - 1e-9) for fraction in fractions.values()]
-    honest = num_clients - sum(gone)
-    if honest < 2:
-        raise InvalidSpecError(
-            f"num_clients: {num_clients}, of which {corrupt_fraction:g} corrupt and {dropout_fraction:g} "
-            f"lost, leave {max(honest, 0)} honest; a sum needs 2 or more"
-        )
-    return honest
 
 
 @dataclass(frozen=True)
@@ -140,7 +120,14 @@ class AggregateSpec(Spec):
             raise InvalidSpecError(f"mse: {self.mse} is not a finite number above 0")
         if self.norm_ratio is not None and not (math.isfinite(self.norm_ratio) and self.norm_ratio > 0.0):
             raise InvalidSpecError(f"norm_ratio: {self.norm_ratio} is not a finite number above 0")
-        honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
+        for name in ("corrupt_fraction", "dropout_fraction"):
+            checked_fraction(name, getattr(self, name))
+        honest = honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
+        if honest < 2:
+            raise InvalidSpecError(
+                f"num_clients: {self.num_clients}, of which {self.corrupt_fraction:g} corrupt and "
+                f"{self.dropout_fraction:g} lost, leave {max(honest, 0)} honest; a sum needs 2 or more"
+            )
         if not self.density.symmetric:
             raise InvalidSpecError("density: must be symmetric around 0, as laws for the sum are")
 

@@ -14,26 +14,34 @@ from fl_privquant.privacy.accountant import (
     round_statement,
     statement_levels,
 )
+from fl_privquant.privacy.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
 from fl_privquant.privacy.attack import EmpiricalBound, empirical_bound
 from fl_privquant.privacy.events import Sampling, UpdateRelease, releases_of
 from fl_privquant.privacy.federation import FederationLedger
 from fl_privquant.privacy.ledger import Budget
 from fl_privquant.privacy.norm import Norms
-from fl_privquant.privacy.planner import Plan, Wish, plan
+from fl_privquant.privacy.planner import PlannedDesigns, Wish, plan
 from fl_privquant.privacy.spending import SpendingLedger
 from fl_privquant.privacy.statement import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.privacy.target import Plan, Target
 
 __all__ = [
     "LOCAL",
     "Accountant",
+    "Aggregation",
     "Budget",
     "EmpiricalBound",
     "FederationLedger",
     "Norms",
+    "PerClient",
     "Plan",
+    "PlannedDesigns",
     "PrivacyStatement",
     "Sampling",
+    "SecureSum",
     "SpendingLedger",
+    "SumOfCodes",
+    "Target",
     "Unit",
     "UpdateRelease",
     "View",

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.lattice import coarse_count
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.accountant import Accountant
@@ -121,11 +121,19 @@ class FederationLedger:
         The budget is for the view that the release is to have.
         """
         self._mechanisms.setdefault(release.mechanism, mechanism)
-        event = self._event(_Asked(release.kind, view.num_honest))
+        honest = None if view.is_local else coarse_count(view.num_honest or 1)
+        planned = _Asked(release.kind, honest)
         asked = set(nodes)
         histories = {node: each for node, each in self._all().items() if node in asked}
         for counts in self._worst(histories, not view.is_local):
-            self._accountant(counts).check(release.round, event, [budget])
+            try:
+                self._accountant(counts).check(release.round, self._event(planned), [budget])
+            except BudgetExhaustedError:
+                # Each sum as if it had been the smallest one, which is no better. A plan is made so: equal
+                # releases are composed on one grid, without what mixing different ones gives away.
+                smallest = _smallest_sums([*counts, planned])
+                event = self._event(_at_least(planned, smallest))
+                self._accountant(_floored(counts, smallest)).check(release.round, event, [budget])
 
     def statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
         """What the run has cost the worst of all clients so far.
@@ -141,11 +149,15 @@ class FederationLedger:
         """
         key = (delta, in_sum, refine)
         if key not in self._stated:
-            found = [
-                self._accountant(counts).statement(delta, Unit.TOTAL, refine)
-                for counts in self._worst(self._all(), in_sum)
-            ]
-            self._stated[key] = max(found, key=lambda each: each.epsilon)
+            costs = []
+            for counts in self._worst(self._all(), in_sum):
+                # As in check: both are upper bounds, and the smaller one is stated.
+                ways = {
+                    frozenset(each.items()) for each in (counts, _floored(counts, _smallest_sums(counts)))
+                }
+                stated = [self._accountant(dict(way)).statement(delta, Unit.TOTAL, refine) for way in ways]
+                costs.append(min(stated, key=lambda each: each.epsilon))
+            self._stated[key] = max(costs, key=lambda each: each.epsilon)
         return self._stated[key]
 
     @property
@@ -217,11 +229,7 @@ class FederationLedger:
         found = _maximal(distinct)
         if found is None and in_sum:
             # Each sum as if it had been the smallest one: fewer honest clients are worse.
-            smallest: dict[Release, int] = {}
-            for asked in {self._kinds[at] for history in different for at, _ in history}:
-                if asked.num_honest is not None:
-                    least = smallest.get(asked.kind, asked.num_honest)
-                    smallest[asked.kind] = min(least, asked.num_honest)
+            smallest = _smallest_sums({self._kinds[at] for history in different for at, _ in history})
             distinct = {self._seen(each, in_sum, smallest) for each in different}
             found = _maximal(distinct)
         if found is None:
@@ -245,10 +253,9 @@ class FederationLedger:
         counts: dict[_Asked, int] = {}
         for at, count in history:
             asked = self._kinds[at]
-            honest = asked.num_honest if in_sum else None
-            if smallest is not None and honest is not None:
-                honest = smallest[asked.kind]
-            shown = _Asked(asked.kind, honest)
+            shown = asked if in_sum else _Asked(asked.kind)
+            if smallest is not None:
+                shown = _at_least(shown, smallest)
             counts[shown] = counts.get(shown, 0) + count
         return frozenset(counts.items())
 
@@ -267,6 +274,30 @@ class FederationLedger:
             sized = mechanism.for_dimension(asked.kind.dimension)
             self._events[asked] = release_event(asked.kind, sized, View(asked.num_honest))
         return self._events[asked]
+
+
+def _smallest_sums(releases: Iterable[_Asked]) -> dict[Release, int]:
+    """For each kind of release that was summed, the fewest honest clients in such a sum."""
+    smallest: dict[Release, int] = {}
+    for asked in releases:
+        if asked.num_honest is not None:
+            least = smallest.get(asked.kind, asked.num_honest)
+            smallest[asked.kind] = min(least, asked.num_honest)
+    return smallest
+
+
+def _at_least(asked: _Asked, smallest: Mapping[Release, int]) -> _Asked:
+    """A release as if its sum had been the smallest of its kind: fewer honest clients are worse."""
+    return asked if asked.num_honest is None else _Asked(asked.kind, smallest[asked.kind])
+
+
+def _floored(counts: Mapping[_Asked, int], smallest: Mapping[Release, int]) -> dict[_Asked, int]:
+    """The counts with each sum as if it had been the smallest of its kind."""
+    floored: dict[_Asked, int] = {}
+    for asked, count in counts.items():
+        least = _at_least(asked, smallest)
+        floored[least] = floored.get(least, 0) + count
+    return floored
 
 
 def _maximal(histories: Iterable[frozenset[tuple[_Asked, int]]]) -> list[dict[_Asked, int]] | None:

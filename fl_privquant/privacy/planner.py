@@ -28,7 +28,7 @@ from fl_privquant.privacy.events import UpdateRelease
 from fl_privquant.privacy.norm import Norms
 from fl_privquant.privacy.statement import PrivacyStatement, Unit, View
 
-__all__ = ["Advice", "Plan", "PlannedDesign", "Wish", "default_mechanisms", "plan"]
+__all__ = ["Advice", "PlannedDesign", "PlannedDesigns", "Wish", "default_mechanisms", "plan"]
 
 _RATIO = 1.02
 _LEAST_EPSILON, _MOST_EPSILON = 0.01, 16.0
@@ -69,6 +69,8 @@ class Wish:
         Clients of each round that collude with the adversary, and that drop out.
     norms
         Norms that updates are clipped to, in units of the coordinate clip.
+    parameters
+        Further parameters of designs, each a name and its value.
     """
 
     num_clients: int
@@ -82,6 +84,7 @@ class Wish:
     corrupt: int = 0
     dropped: int = 0
     norms: Norms = field(default_factory=Norms)
+    parameters: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("num_clients", "dimension", "rounds", "bits"):
@@ -155,7 +158,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedDesigns:
     """Designs that meet a target, the least error first, and why others are missing."""
 
     wish: Wish
@@ -176,7 +179,7 @@ def plan(
     names: Sequence[str] | None = None,
     curve: bool = False,
     progress: Callable[[str], None] = lambda name: None,
-) -> Plan:
+) -> PlannedDesigns:
     """Designs that meet the target, with the largest epsilon of a coordinate that does.
 
     Parameters
@@ -216,7 +219,7 @@ def plan(
                 search.spend(min(max(index + step, _LOWEST), search.highest))
         curves[name] = search.seen()
     designs.sort(key=lambda each: each.mean_squared_error)
-    return Plan(wish, tuple(designs), missing, None if designs else _advice(wish), curves)
+    return PlannedDesigns(wish, tuple(designs), missing, None if designs else _advice(wish), curves)
 
 
 class _Search:
@@ -317,7 +320,7 @@ class _Search:
         if self.of_vectors:
             # One draw tells at most a bit or a coordinate: a large epsilon is better spent on several.
             wanted["repeats"] = min(max(round(epsilon), 1), _MOST_REPEATS)
-        return {key: value for key, value in wanted.items() if key in known}
+        return {key: value for key, value in wanted.items() if key in known} | dict(wish.parameters)
 
 
 class _TargetSearch(_Search):
@@ -344,6 +347,7 @@ class _TargetSearch(_Search):
             "norm_ratio": wish.norms.l2,
             "corrupt_fraction": wish.corrupt / wish.num_clients,
             "dropout_fraction": wish.dropped / wish.num_clients,
+            **dict(wish.parameters),
         }
 
 

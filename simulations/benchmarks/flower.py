@@ -23,7 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 import fl_privquant as pq
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.engines import Federation, InlineEngine, RayEngine
 from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import dump_records, server_identity
@@ -81,7 +81,7 @@ def _round_time() -> list[Row]:
     mechanism = pq.design("optm", epsilon=1.0, bits=2)
     plain = Rounds(FedAvg(fraction_evaluate=0.0), [])
     private = Rounds(
-        PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP, sum_codes=True),
+        PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP, aggregation=SumOfCodes()),
         [PrivQuantMod(max_epsilon=1.0)],
     )
     # In turns, and each round against the one before it: others who use the machine slow down both.
@@ -197,7 +197,7 @@ def _inline_against_ray() -> Row:
     for engine, rounds in ((InlineEngine(), INLINE_ROUNDS), (RayEngine(), RAY_ROUNDS)):
         times: list[float] = []
         inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=MANY_CLIENTS)
-        strategy = PrivQuantStrategy(inner, mechanism, CLIP, sum_codes=True)
+        strategy = PrivQuantStrategy(inner, mechanism, CLIP, aggregation=SumOfCodes())
         engine.run(_timed_server(strategy, rounds, times), client, federation)
         # Between the ends of rounds: the engine's start does not count.
         seconds[type(engine).__name__] = min(np.diff(times))

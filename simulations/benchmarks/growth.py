@@ -20,7 +20,7 @@ import fl_privquant as pq
 from fl_privquant.codec.pack import pack_indices, unpack_indices
 from fl_privquant.density import UniformDensity
 from fl_privquant.design.free import design_free, place_knots
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.engines import Federation
 from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import server_identity
@@ -146,7 +146,9 @@ def _clients() -> list[Point]:
             "a round of plain FedAvg, a client": (_round_of(FedAvg(fraction_evaluate=0.0), [], n), n),
             "a round with PrivQuant, a client": (
                 _round_of(
-                    PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, 0.05, sum_codes=True),
+                    PrivQuantStrategy(
+                        FedAvg(fraction_evaluate=0.0), mechanism, 0.05, aggregation=SumOfCodes()
+                    ),
                     [PrivQuantMod(max_epsilon=1.0)],
                     n,
                 ),

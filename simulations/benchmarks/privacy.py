@@ -17,7 +17,7 @@ import numpy as np
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.privacy import Norms, UpdateRelease, View
 from fl_privquant.privacy.accountant import statement_levels
@@ -73,7 +73,10 @@ def _levels() -> list[Row]:
 
 def _recount() -> Row:
     strategy = PrivQuantStrategy(
-        FedAvg(fraction_evaluate=0.0), pq.design("optm", epsilon=1.0, bits=2), flower.CLIP, sum_codes=True
+        FedAvg(fraction_evaluate=0.0),
+        pq.design("optm", epsilon=1.0, bits=2),
+        flower.CLIP,
+        aggregation=SumOfCodes(),
     )
     rounds = flower.Rounds(strategy, [PrivQuantMod(max_epsilon=1.0)])
     shares = []

@@ -19,6 +19,7 @@ from fl_privquant.flower import (
     PrivQuantStrategy,
     SecureAggregationMod,
     SecureAggregationStrategy,
+    SumOfCodes,
 )
 from fl_privquant.secagg import ClientPolicy
 
@@ -80,7 +81,7 @@ def run(grid, context, secure):
     rounds = len(schedule(str(context.run_config["schedule"])))
     inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
     mechanism = pq.design("optm", epsilon=2.0, bits=2)
-    private = PrivQuantStrategy(inner, mechanism, clip=0.1, sum_codes=True, max_failed_rounds=1)
+    private = PrivQuantStrategy(inner, mechanism, clip=0.1, aggregation=SumOfCodes(), max_failed_rounds=1)
     strategy = SecureAggregationStrategy(private) if secure else private
     models = {}
 
@@ -91,7 +92,7 @@ def run(grid, context, secure):
     record = ArrayRecord({name: Array(np.asarray(each)) for name, each in initial.items()})
     strategy.start(grid, record, num_rounds=rounds, timeout=300, evaluate_fn=keep)
     context.state["models"] = ConfigRecord(models)
-    context.state["survivors"] = ConfigRecord({str(key): each for key, each in private.survivors.items()})
+    context.state["survivors"] = ConfigRecord({str(key): each for key, each in strategy.survivors.items()})
 
 
 server_app = ServerApp()

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Message
 
 import fl_privquant as pq
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.inline import InlineGrid
@@ -133,7 +133,7 @@ PAYLOAD_FAULTS = {
 def test_a_bad_payload_adds_nothing_to_a_sum(flower_log, fault):
     mechanism = pq.design("optm", epsilon=2.0, levels=3)
     client = client_app(mods=[Tamper(PAYLOAD_FAULTS[fault][0]), PrivQuantMod(max_epsilon=10.0, seed=SEED)])
-    server = server_app(lambda: PrivQuantStrategy(fedavg(), mechanism, CLIP, sum_codes=True))
+    server = server_app(lambda: PrivQuantStrategy(fedavg(), mechanism, CLIP, aggregation=SumOfCodes()))
     arrays = as_arrays(InlineEngine().run(server, client, Federation(4)).arrays)
     for name, each in expected_model(mechanism, GOOD).items():
         np.testing.assert_allclose(arrays[name], each, rtol=0, atol=1e-6)

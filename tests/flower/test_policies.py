@@ -19,12 +19,14 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     CheckpointStrategy,
     DoublingMechanism,
+    PerClient,
     PrivQuantMod,
     PrivQuantStrategy,
     QuantileClip,
     ScheduledMechanism,
     SecureAggregationMod,
     SecureAggregationStrategy,
+    SumOfCodes,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Request
@@ -236,9 +238,11 @@ def run(
             lambda levels: pq.design("optm", epsilon=2.0, levels=levels), 2, 8, window=1, smoothing=0.0
         )
         clip = QuantileClip(1.0, rate=0.5)
-        private = PrivQuantStrategy(inner or fedavg(), bits, clip, sum_codes=sum_codes)
-        kept.update(private=private, bits=bits)
+        private = PrivQuantStrategy(
+            inner or fedavg(), bits, clip, aggregation=SumOfCodes() if sum_codes else PerClient()
+        )
         outermost: Any = SecureAggregationStrategy(private) if secure else private
+        kept.update(private=outermost, bits=bits)
         return outermost if path is None else CheckpointStrategy(outermost, path)
 
     def train(arrays: Any, partition: int, server_round: int) -> Any:

@@ -18,16 +18,13 @@ from flwr.serverapp.strategy import (
 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.engines.inline import InlineGrid
-from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import METRIC_CLIPPED
 from tests.flower.apps import (
     CLIP,
     SEED,
     as_arrays,
-    as_record,
     assert_same_arrays,
     client_app,
     expected_model,
@@ -210,23 +207,8 @@ def test_no_protection_is_called_by_its_name(flower_log):
     assert "coordinate release, local view: no privacy (ε is infinite)" in flower_log.text
 
 
-def test_a_sum_of_codes_aggregates_like_the_payloads(mechanism):
-    # What a secure-aggregation layer does: it takes codes from the replies, and hands over their sum.
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
-    grid = InlineGrid(client_app(), Federation(4))
-    arrays = as_record(initial_arrays())
-    with server_identity(1):
-        replies = grid.send_and_receive(strategy.configure_train(1, arrays, ConfigRecord(), grid))
-        payloads = [each.content["privquant-update"]["payload"].data for each in replies]
-        total = np.sum([strategy.codec.codes(each) for each in payloads], axis=0)
-        found, _ = strategy.aggregate_sum(1, total, 4)
-    expected = expected_model(mechanism, range(4))
-    for name in ("weight", "scale"):
-        np.testing.assert_allclose(as_arrays(found)[name], expected[name], rtol=0, atol=1e-6)
-
-
 def test_codes_can_be_summed_as_integers_whatever_their_order(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, sum_codes=True)
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, aggregation=SumOfCodes())
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, seed=SEED, metrics=["loss"])])
     result, server = run(strategy, client)
     expected = expected_model(mechanism, range(4))
@@ -237,7 +219,7 @@ def test_codes_can_be_summed_as_integers_whatever_their_order(mechanism):
 
 def test_codes_that_cannot_be_summed_are_aggregated_one_by_one():
     client = client_app([PrivQuantMod(max_epsilon=math.inf)])
-    summed, _ = run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0, sum_codes=True), client)
+    summed, _ = run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0, aggregation=SumOfCodes()), client)
     single, _ = run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0), client)
     assert_same_arrays(as_arrays(summed.arrays), as_arrays(single.arrays))
 

@@ -12,30 +12,47 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
-from fl_privquant.flower import PrivQuantMod, RunTarget, SecureAggregationMod, SecureAggregationStrategy
+import fl_privquant as pq
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.flower import (
+    PerClient,
+    PrivQuantMod,
+    PrivQuantStrategy,
+    SecureAggregationMod,
+    SecureSum,
+    SumOfCodes,
+)
 from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.privacy import Budget, Plan, Target
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 CLIENTS, DIMENSION = 20, 300
 
 
-def target(**changes: Any) -> RunTarget:
-    wish = {"epsilon": 6.0, "rounds": 3, "num_clients": CLIENTS, "l2_clip": 1.0}
-    return RunTarget(**(wish | changes))
+def plan(epsilon: float = 6.0, num_clients: int = CLIENTS, **settings: Any) -> Plan:
+    return Target(epsilon, rounds=3, num_clients=num_clients).plan(DIMENSION, **settings)
 
 
-def run(wished: RunTarget, rounds: int = 3, lost: int = 0) -> tuple[SecureAggregationStrategy, np.ndarray]:
-    """The strategy after a run in which, in the second round, some clients raise while they train."""
+def run(planned: Plan, rounds: int = 3, lost: int = 0) -> tuple[PrivQuantStrategy, np.ndarray]:
+    """The strategy after a run in which, in the second round, some clients are lost before they train."""
     client, server = ClientApp(), ServerApp()
-    kept: list[SecureAggregationStrategy] = []
+    kept: list[PrivQuantStrategy] = []
+    clients = planned.target.num_clients
     direction = np.ones(DIMENSION, np.float32) / math.sqrt(DIMENSION)
 
-    @client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf, seed=3)])
-    def train(message: Message, context: Context) -> Message:
-        if message.content["config"]["server-round"] == 2 and int(context.node_config["partition-id"]) < lost:
+    def leaves(message: Message, context: Context, call_next: Any) -> Message:
+        training = "config" in message.content and message.content["config"].get("server-round") == 2
+        if training and int(context.node_config["partition-id"]) < lost:
             raise ConnectionError("gone")
+        return call_next(message, context)
+
+    mods = [leaves, PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=3)]
+    if isinstance(planned.aggregation, SecureSum):
+        mods.insert(1, SecureAggregationMod())
+
+    @client.train(mods=mods)
+    def train(message: Message, context: Context) -> Message:
         moved = message.content["arrays"]["model"].numpy() + direction
         content = {
             "arrays": ArrayRecord({"model": Array(moved)}),
@@ -46,60 +63,124 @@ def run(wished: RunTarget, rounds: int = 3, lost: int = 0) -> tuple[SecureAggreg
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         start = ArrayRecord({"model": Array(np.zeros(DIMENSION, np.float32))})
-        inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-        kept.append(SecureAggregationStrategy.for_target(inner, wished, start, max_failed_rounds=1))
+        inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=clients)
+        kept.append(PrivQuantStrategy(inner, planned, max_failed_rounds=1))
         context.state["arrays"] = kept[0].start(grid, start, num_rounds=rounds).arrays
 
-    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
+    result = InlineEngine().run(server, client, Federation(num_clients=clients))
     return kept[0], result.arrays["model"].numpy()
 
 
-def spent(strategy: SecureAggregationStrategy) -> float:
-    found = strategy.strategy.ledger.statement(1e-5, in_sum=True)
-    assert found.view.startswith("aggregate")
-    return found.epsilon
+def spent(strategy: PrivQuantStrategy) -> float:
+    in_sum = not strategy.aggregation.view(CLIENTS).is_local
+    return strategy.ledger.statement(1e-5, in_sum=in_sum).epsilon
 
 
 def test_a_whole_run_costs_no_more_than_its_target_and_learns() -> None:
-    strategy, model = run(target())
+    strategy, model = run(plan())
     # Nobody was lost, so that more were honest than the target counts on.
     assert 3.0 < spent(strategy) <= 6.0
-    assert strategy.strategy.mechanism.name == "optm_aggregate"
+    assert strategy.mechanism.name == "optm_aggregate"
     # Three steps of norm 1, with the noise that the design says.
-    deviation = strategy.strategy.clip * math.sqrt(3 * strategy.strategy.mechanism.mse() / CLIENTS)
+    deviation = strategy.clip * math.sqrt(3 * strategy.mechanism.mse() / CLIENTS)
     assert abs(model.mean() * math.sqrt(DIMENSION) - 3.0) < 5.0 * deviation
     assert np.std(model) == pytest.approx(deviation, rel=0.3)
 
 
-def test_one_round_more_than_planned_is_not_begun() -> None:
-    with pytest.raises(BudgetExhaustedError):
-        run(target(corrupt_fraction=0.0, dropout_fraction=0.0), rounds=4)
+@pytest.mark.parametrize(
+    ("mechanism", "aggregation", "clients"),
+    [
+        ("optm_aggregate", SecureSum(), 25),
+        ("one_bit", SecureSum(), 21),
+        ("pbm", SecureSum(corrupt_fraction=0.3, dropout_fraction=0.0), 17),
+        ("optm", SecureSum(corrupt_fraction=0.0, dropout_fraction=0.26), 19),
+        ("one_bit", SumOfCodes(), 7),
+        ("discrete_laplace", PerClient(), 3),
+    ],
+)
+def test_a_target_binds_whatever_the_mechanism_aggregation_and_number_of_clients(
+    mechanism: str, aggregation: Any, clients: int
+) -> None:
+    planned = plan(40.0, clients, mechanism=mechanism, aggregation=aggregation)
+    strategy, _ = run(planned)
+    assert all(strategy.survivors[number] == clients for number in (1, 2, 3))
+    assert 0.3 * 40.0 < spent(strategy) <= planned.statement.epsilon * (1.0 + 1e-9) <= 40.0
 
 
-def test_a_round_that_loses_too_many_is_refused_or_stated() -> None:
-    refused, model = run(target(), lost=4)
+def test_a_round_that_loses_too_many_opens_no_sum() -> None:
+    refused, model = run(plan(), lost=4)
     assert spent(refused) <= 6.0
+    assert refused.survivors == {1: 20, 2: 0, 3: 20}
     # Two steps of three: no sum was opened in the second round.
     assert model.mean() * math.sqrt(DIMENSION) < 2.6
-    stated, _ = run(target(shortfall="state"), lost=4)
-    assert spent(refused) < spent(stated)
 
 
 def test_as_many_as_planned_may_be_lost() -> None:
-    strategy, model = run(target(), lost=2)
+    strategy, model = run(plan(), lost=2)
+    assert strategy.survivors == {1: 20, 2: 18, 3: 20}
     assert spent(strategy) <= 6.0
     assert model.mean() * math.sqrt(DIMENSION) > 2.4
+
+
+def test_a_plan_decides_what_belongs_to_it() -> None:
+    planned = plan()
+    for setting in (
+        {"aggregation": SumOfCodes()},
+        {"budget": Budget(9.0, 1e-5)},
+        {"delta": 1e-3},
+        {"l2_clip": 2.0},
+        {"clip": 0.1},
+        {"rotate": True},
+        {"mechanism": pq.design("none")},
+    ):
+        with pytest.raises(InvalidSpecError, match=next(iter(setting))):
+            PrivQuantStrategy(FedAvg(), planned, **setting)  # type: ignore[arg-type]
+
+
+def test_a_plan_is_for_one_model() -> None:
+    strategy = PrivQuantStrategy(FedAvg(), plan())
+    model = ArrayRecord({"model": Array(np.zeros(DIMENSION + 1, np.float32))})
+
+    class Nobody:
+        def get_node_ids(self) -> list[int]:
+            return [1, 2, 3]
+
+    with pytest.raises(InvalidSpecError, match="for 300 coordinates, the model has 301"):
+        strategy.configure_train(1, model, pq_config(), Nobody())  # type: ignore[arg-type]
+
+
+def pq_config() -> Any:
+    from flwr.app import ConfigRecord
+
+    return ConfigRecord()
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"num_clients": 2}, "a sum needs 2 or more"),
+        ({"num_clients": 2}, "leave no honest one"),
+        ({"num_clients": 0}, "num_clients"),
+        ({"num_clients": 2.5}, "num_clients"),
         ({"l2_clip": 0.0}, "l2_clip"),
-        ({"shortfall": "ignore"}, "shortfall"),
-        ({"dropout_fraction": -0.1}, "dropout_fraction"),
+        ({"l2_clip": math.nan}, "l2_clip"),
+        ({"clip": -1.0}, "clip"),
+        ({"epsilon": -8.0}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"max_bits": 0}, "bits"),
     ],
 )
 def test_impossible_targets_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidSpecError, match=words):
-        target(**changes)
+        plan(**changes)
+
+
+@pytest.mark.parametrize(("name", "value"), [("rounds", 0), ("rounds", -1), ("delta", 0.0), ("delta", 1.0)])
+def test_targets_without_meaning_are_refused(name: str, value: float) -> None:
+    wish: dict[str, Any] = {"epsilon": 8.0, "rounds": 3, "num_clients": 20, name: value}
+    with pytest.raises(InvalidSpecError, match=name):
+        Target(**wish)
+
+
+def test_a_mechanism_for_sums_is_refused_where_there_are_none() -> None:
+    with pytest.raises(InfeasibleDesignError, match="optm_aggregate: no design meets"):
+        plan(mechanism="optm_aggregate", aggregation=PerClient())

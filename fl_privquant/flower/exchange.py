@@ -1,0 +1,186 @@
+"""How the replies of a round are opened: one by one, as a sum of codes, or as a secure sum.
+
+:class:`~fl_privquant.privacy.aggregation.Aggregation` describes what the server sees; an exchange does it for
+one strategy, round by round, and hands back what was opened. It knows the codec and the grid, and nothing
+of the strategy that is wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
+from fl_privquant.flower.protocol import Reply
+from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
+from fl_privquant.privacy.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
+
+__all__ = ["Decoded", "Exchange", "Opened", "exchange_of"]
+
+Decoded = Mapping[str, Callable[[], NDArray[Any]]]
+"""How to compute each array that a client trained."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What a round's replies came to.
+
+    Parameters
+    ----------
+    nodes
+        Whose updates are in it.
+    total
+        The sum of their codes; None where updates were decoded one by one.
+    decoded
+        Each update, where they were.
+    failures
+        Why the reply of a node could not be used.
+    """
+
+    nodes: tuple[int, ...] = ()
+    total: NDArray[Any] | None = None
+    decoded: Mapping[int, Decoded] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)
+
+
+class Exchange:
+    """Every update is decoded; a bad payload is left out."""
+
+    def __init__(self, aggregation: Aggregation) -> None:
+        self.aggregation = aggregation
+
+    def begin(
+        self, server_round: int, messages: list[Message], codec: UpdateCodec, grid: Grid
+    ) -> list[Message]:
+        """The messages to send, after whatever must be agreed on with clients before they train.
+
+        Raises SecureAggregationError where nothing can be agreed on: nothing was released then.
+        """
+        return messages
+
+    def open(
+        self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
+    ) -> Opened:
+        """What the replies, by node, come to. ``model`` is what clients were sent.
+
+        Raises SecureAggregationError where no sum may be opened, or none can.
+        """
+        decoded: dict[int, Decoded] = {}
+        failures: dict[int, str] = {}
+        for node, reply in replies.items():
+            try:
+                decoded[node] = codec.apply_on_demand(reply.payload, model)
+            except PrivQuantError as error:
+                failures[node] = str(error)
+        return Opened(tuple(decoded), None, decoded, failures)
+
+
+class SummingExchange(Exchange):
+    """Codes are added up as they come, in the memory of one update; those that cannot be are decoded."""
+
+    def open(
+        self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
+    ) -> Opened:
+        if not codec.mechanism.summable:
+            return super().open(replies, codec, model)
+        total = np.zeros(codec.dimension, dtype=np.int64)
+        nodes: list[int] = []
+        failures: dict[int, str] = {}
+        for node, reply in replies.items():
+            try:
+                codec.add_codes(reply.payload, total)
+                nodes.append(node)
+            except PrivQuantError as error:
+                failures[node] = str(error)
+        if nodes:
+            total &= (1 << codec.mechanism.sum_bits(len(nodes))) - 1
+        return Opened(tuple(nodes), total, failures=failures)
+
+
+class SecureExchange(Exchange):
+    """Masks are agreed on before clients train, and the sum of what arrives is opened after."""
+
+    def __init__(self, aggregation: SecureSum) -> None:
+        super().__init__(aggregation)
+        signed = aggregation.identities is not None
+        # Signed keys imply that the server may be malicious, so the graph must tolerate lies.
+        may_lie = signed if aggregation.server_may_lie is None else aggregation.server_may_lie
+        self._rounds = SecureRounds(
+            aggregation.timeout,
+            corrupt_fraction=aggregation.corrupt_fraction,
+            dropout_fraction=aggregation.dropout_fraction,
+            server_may_lie=may_lie,
+            num_neighbors=aggregation.num_neighbors,
+            threshold=aggregation.threshold,
+            identities=aggregation.identities,
+        )
+        self._asked = 0
+
+    def begin(
+        self, server_round: int, messages: list[Message], codec: UpdateCodec, grid: Grid
+    ) -> list[Message]:
+        self._asked = len(messages)
+        nodes = [message.metadata.dst_node_id for message in messages]
+        deliveries = self._rounds.agree(
+            server_round,
+            nodes,
+            grid,
+            dimension=codec.dimension,
+            width=codec.mechanism.sum_bits(len(nodes)),
+            max_code=codec.mechanism.max_code,
+        )
+        return [
+            with_delivery(message, deliveries[message.metadata.dst_node_id])
+            for message in messages
+            if message.metadata.dst_node_id in deliveries
+        ]
+
+    def open(
+        self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
+    ) -> Opened:
+        if not self._rounds.under_way:
+            raise SecureAggregationError("no masks were agreed on in this round")
+        payloads = {node: reply.payload for node, reply in replies.items()}
+        opened = self._rounds.open(payloads, self._check_honest)
+        return Opened(opened.survivors, opened.total)
+
+    def _check_honest(self, survivors: int) -> None:
+        """Refuse to open a sum with fewer honest clients than the view of the round promises."""
+        honest = survivors - self.aggregation.corrupt(self._asked)
+        planned = self.aggregation.view(self._asked).num_honest or 1
+        if honest < planned:
+            raise SecureAggregationError(
+                f"{survivors} of {self._asked} clients are left, {honest} of them honest, fewer than the "
+                f"{planned} that the guarantee counts on; ask more clients, or raise dropout_fraction"
+            )
+
+
+@singledispatch
+def exchange_of(aggregation: Aggregation) -> Exchange:
+    """The exchange that does what an aggregation describes."""
+    raise InvalidSpecError(
+        f"aggregation: {type(aggregation).__name__}, expected PerClient(), SumOfCodes() or SecureSum()"
+    )
+
+
+@exchange_of.register
+def _(aggregation: PerClient) -> Exchange:
+    return Exchange(aggregation)
+
+
+@exchange_of.register
+def _(aggregation: SumOfCodes) -> Exchange:
+    return SummingExchange(aggregation)
+
+
+@exchange_of.register
+def _(aggregation: SecureSum) -> Exchange:
+    return SecureExchange(aggregation)
