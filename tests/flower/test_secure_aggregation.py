@@ -167,7 +167,8 @@ def test_wrapping_a_strategy_leaves_it_as_it_is() -> None:
     assert plain.request(1).mechanism == pq.design("none").to_bytes() != secure.request(1).mechanism
     assert (plain.aggregation.view(20), secure.aggregation.view(20)) == (LOCAL, View(14))
     assert secure.ledger is not plain.ledger
-    assert secure.budget == plain.budget and secure.rotate
+    assert secure.budget == plain.budget
+    assert secure.rotate
 
 
 @pytest.mark.parametrize("inner", [FedMedian, Krum])
