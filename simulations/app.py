@@ -26,14 +26,13 @@ from fl_privquant.flower import (
     QuantileClip,
     ScheduledMechanism,
     SecureAggregationMod,
-    SecureAggregationStrategy,
 )
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy import Budget
+from fl_privquant.privacy import Aggregation, Budget
 from simulations import progress, trackers
 from simulations.central import CentralGaussianStrategy, noise_of_sum
 from simulations.config import CENTRAL, FederationConfig, RunConfig
-from simulations.planned import central_budget, mechanism_of, run_statement
+from simulations.planned import aggregation_of, central_target, plan_of, run_statement
 from simulations.recording import Probe, RecordingStrategy
 from simulations.results import RunDirectory, provenance
 from simulations.tasks import Task, task_of
@@ -43,9 +42,6 @@ __all__ = ["client_app", "secure_client_app", "server_app"]
 client_app = ClientApp()
 secure_client_app = ClientApp()
 server_app = ServerApp()
-
-# They compare single updates, which a sum of codes does not have.
-_NEED_SINGLE_UPDATES = ("fedmedian",)
 
 
 @lru_cache(maxsize=8)
@@ -101,11 +97,10 @@ def main(grid: Grid, context: Context) -> None:
     task = task_of(config)
     initial = task.initial_arrays()
     dimension = Layout.of(initial).dimension
-    encoder = _mechanism_policy(config, dimension)
-    mechanism = encoder(1) if callable(encoder) else encoder
-    if config.secagg.enabled:
-        # What is recorded is what encodes: under secure aggregation, floats become fixed point.
-        mechanism = mechanism.for_sums()
+    plan, aggregation = plan_of(config, dimension), aggregation_of(config)
+    encoder = _mechanism_policy(config) if plan is None else plan.encoding.mechanism
+    # What is recorded is what encodes: under secure aggregation, floats become fixed point.
+    mechanism = aggregation.adapted(encoder(1) if callable(encoder) else encoder)
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
     def on_row(rows: list[dict[str, Any]]) -> None:
@@ -136,30 +131,15 @@ def main(grid: Grid, context: Context) -> None:
     )
     inner: Strategy = recording
     if config.mechanism["name"] == CENTRAL:
-        l2_clip, epsilon, delta = central_budget(config)
+        l2_clip, epsilon, delta = central_target(config)
         scale = noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta)
         inner = CentralGaussianStrategy(recording, scale, _seed(context))
+    configured = {"encoding": plan} if plan is not None else _unplanned(config, encoder, aggregation)
     private = PrivQuantStrategy(
-        inner,
-        mechanism=encoder,
-        clip=_clip_policy(config),
-        l2_clip=config.codec.l2_clip,
-        rotate=config.codec.rotate,
-        rotation_seed=config.seed,
-        sum_codes=config.federation.strategy not in _NEED_SINGLE_UPDATES,
-        budget=None if config.privacy.budget is None else Budget(config.privacy.budget, config.privacy.delta),
-        delta=config.privacy.delta,
-        simulated=config.privacy.randomness == "seeded",
+        inner, rotation_seed=config.seed, simulated=config.privacy.randomness == "seeded", **configured
     )
     recording.attach(private)
-    outermost: Strategy = private
-    if config.secagg.enabled:
-        outermost = SecureAggregationStrategy(
-            private,
-            corrupt_fraction=config.secagg.corrupt_fraction,
-            dropout_fraction=config.secagg.dropout_fraction,
-        )
-    saved = CheckpointStrategy(outermost, directory.checkpoint)
+    saved = CheckpointStrategy(private, directory.checkpoint)
     with shown, tracker:
         if saved.finished_rounds == 0:
             recording.begin(initial)
@@ -173,7 +153,7 @@ def main(grid: Grid, context: Context) -> None:
         recording.rows[-1] |= recording.spent(refine=True)
     directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
     statements, lines = private.statements(), private.privacy_statement()
-    if config.privacy.run_epsilon is not None or config.mechanism["name"] == CENTRAL:
+    if config.mechanism["name"] == CENTRAL:
         statements.append(run_statement(config, mechanism, dimension))
         lines.append(str(statements[-1]))
     model = {name: each.numpy() for name, each in result.arrays.items()}
@@ -185,15 +165,31 @@ def main(grid: Grid, context: Context) -> None:
     context.state["arrays"] = result.arrays
 
 
-def _mechanism_policy(
-    config: RunConfig, dimension: int
-) -> Mechanism | ScheduledMechanism | DoublingMechanism:
+def _unplanned(
+    config: RunConfig,
+    encoder: Mechanism | ScheduledMechanism | DoublingMechanism,
+    aggregation: Aggregation,
+) -> dict[str, Any]:
+    """How updates are encoded in a run without a plan: as configured."""
+    limit = config.privacy.budget
+    return {
+        "mechanism": encoder,
+        "clip": _clip_policy(config),
+        "l2_clip": config.l2_clip,
+        "rotate": bool(config.codec.rotate),
+        "aggregation": aggregation,
+        "budget": None if limit is None else Budget(limit, config.privacy.delta),
+        "delta": config.privacy.delta,
+    }
+
+
+def _mechanism_policy(config: RunConfig) -> Mechanism | ScheduledMechanism | DoublingMechanism:
     """What encodes updates: one mechanism, or one that changes with the round."""
     policy = config.bits_policy
     if policy.name == "schedule":
         levels = dict(zip(policy.rounds, policy.bits, strict=True))
         return ScheduledMechanism({start: config.design(2**bits) for start, bits in levels.items()})
-    mechanism = mechanism_of(config, dimension)
+    mechanism: Mechanism = config.design()
     if policy.name == "doubling":
         asked = int(mechanism.parameters["levels"])
         return DoublingMechanism(
@@ -208,10 +204,12 @@ def _mechanism_policy(
 
 def _clip_policy(config: RunConfig) -> float | QuantileClip:
     policy = config.clip_policy
+    # Of the central baseline, which clips the norm alone, no coordinate is clipped.
+    clip = (config.l2_clip or 1.0) if config.codec.clip is None else config.codec.clip
     if policy.name == "constant":
-        return config.codec.clip
+        return clip
     return QuantileClip(
-        config.codec.clip,
+        clip,
         coordinate_quantile=policy.coordinate_quantile,
         client_quantile=policy.client_quantile,
         rate=policy.rate,

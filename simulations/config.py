@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
@@ -34,28 +36,57 @@ __all__ = [
     "SecaggConfig",
     "TaskConfig",
     "TrackerConfig",
+    "designed_for_target",
     "nearest",
 ]
 
 CENTRAL = "central_gaussian"
 """The baseline that trusts the server: no mechanism of clients, so not in the registry."""
 
+_USUAL_CLIP = 0.05
+_TARGET_L2_CLIP = 1.0
+
 # What every mechanism file has, so that one sweep can hold private and other mechanisms.
 _COMMON_PARAMETERS = ("epsilon", "bits", "levels")
+# Parameters of a mechanism for the secure sum that its plan fills in.
+_SET_BY_TARGET = (
+    "run_epsilon",
+    "run_delta",
+    "rounds",
+    "num_clients",
+    "dimension",
+    "norm_ratio",
+    "mse",
+    "corrupt_fraction",
+    "dropout_fraction",
+)
+
+
+def _without_target(value: Any, *, _root_: DictConfig) -> Any:
+    """``${without_target:1.0}`` in a YAML file: the value, or null where a target decides."""
+    return None if OmegaConf.select(_root_, "privacy.epsilon") is not None else value
+
+
+OmegaConf.register_new_resolver("without_target", _without_target, replace=True)
 
 
 @dataclass(frozen=True)
 class CodecConfig:
-    """How updates become vectors: the coordinate clip, an L2 clip (null: none), the rotation."""
+    """How updates become vectors: the coordinate clip, an L2 clip, the rotation.
 
-    clip: float = 0.05
+    What is null follows. Without a target the clip is 0.05, and there is no L2 clip and no rotation.
+    With one (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the clip is three
+    standard deviations of a rotated coordinate.
+    """
+
+    clip: float | None = None
     l2_clip: float | None = None
-    rotate: bool = False
+    rotate: bool | None = None
 
     def __post_init__(self) -> None:
-        _positive("codec.clip", self.clip)
-        if self.l2_clip is not None:
-            _positive("codec.l2_clip", self.l2_clip)
+        for name in ("clip", "l2_clip"):
+            if getattr(self, name) is not None:
+                _positive(f"codec.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -203,15 +234,14 @@ class EngineConfig:
 class PrivacyConfig:
     """``randomness`` seeded (reproducible, privacy simulated) or secure; limits that clients set.
 
-    ``budget`` is for all rounds of a client, at ``delta``: in the aggregate view with secure aggregation,
-    else in the local one.
-    ``run_epsilon`` is a budget for a client's total, in the aggregate view: the mechanism is then designed to
-    meet it with ``delta``, and has no epsilon of its own.
+    ``epsilon`` is a target for a client's total over all rounds, with ``delta``: in the aggregate view with
+    secure aggregation, else in the local one. Mechanism, clips and rotation follow from it, and the run never
+    spends more. ``budget`` only stops a run: the encoding is the one that is configured.
     """
 
     randomness: str = "seeded"
     delta: float = 1e-5
-    run_epsilon: float | None = None
+    epsilon: float | None = None
     max_epsilon: float | None = None
     budget: float | None = None
 
@@ -219,7 +249,7 @@ class PrivacyConfig:
         _one_of("privacy.randomness", self.randomness, ("seeded", "secure"))
         if not 0.0 < self.delta < 1.0:
             raise InvalidSpecError(f"privacy.delta: {self.delta} is outside (0, 1)")
-        for name in ("run_epsilon", "max_epsilon", "budget"):
+        for name in ("epsilon", "max_epsilon", "budget"):
             if getattr(self, name) is not None:
                 _positive(f"privacy.{name}", getattr(self, name))
 
@@ -273,11 +303,61 @@ class RunConfig:
         if not self.study or "/" in self.study or self.study.startswith("."):
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
         object.__setattr__(self, "mechanism", _checked_mechanism(self.mechanism))
+        if self.mechanism["name"] == CENTRAL:
+            # Its server is trusted with the updates themselves: there is nothing to hide in a sum.
+            object.__setattr__(self, "secagg", SecaggConfig())
+        if self.privacy.epsilon is None:
+            self._check_without_target()
+        else:
+            self._check_target(self.privacy.epsilon)
         if self.bits_policy.name != "constant" and not _has_levels(str(self.mechanism["name"])):
             raise InvalidSpecError(
                 f"bits_policy: {self.mechanism['name']!r} has a fixed number of levels; choose another "
                 f"mechanism, or bits_policy=constant"
             )
+
+    def _check_without_target(self) -> None:
+        name = str(self.mechanism["name"])
+        if designed_for_target(name):
+            raise InvalidSpecError(
+                f"mechanism: {name!r} is designed for a target of the whole run; set it, for example with "
+                f"privacy.epsilon=8" + ("" if name == CENTRAL else " secagg=on")
+            )
+        if self.codec.clip is None:
+            object.__setattr__(self, "codec", dataclasses.replace(self.codec, clip=_USUAL_CLIP))
+
+    def _check_target(self, epsilon: float) -> None:
+        """Refuse what contradicts a target, from which everything else follows."""
+        name = str(self.mechanism["name"])
+        target = f"privacy.epsilon={epsilon:g} is a target for the whole run"
+        if "epsilon" in self.mechanism:
+            raise InvalidSpecError(
+                f"mechanism.epsilon: {self.mechanism['epsilon']}, but {target}, from which it follows; set "
+                "only one of them"
+            )
+        if name != CENTRAL and not designed_for_target(name) and not _has_parameter(name, "epsilon"):
+            raise InvalidSpecError(f"mechanism: {name!r} protects nothing, but {target}; choose another")
+        if designed_for_target(name) and name != CENTRAL and not self.secagg.enabled:
+            raise InvalidSpecError(
+                f"mechanism: {name!r} counts on secure aggregation, which is off; set secagg=on"
+            )
+        if self.privacy.budget is not None:
+            raise InvalidSpecError(f"privacy.budget: {self.privacy.budget:g}, but {target}; set one of them")
+        if self.codec.rotate is False:
+            raise InvalidSpecError(f"codec.rotate: false, but {target}, which rotates updates; leave it out")
+        for key, policy in (("clip_policy", self.clip_policy.name), ("bits_policy", self.bits_policy.name)):
+            if policy != "constant":
+                raise InvalidSpecError(
+                    f"{key}: {policy}, but {target}, which plans one encoding for all rounds; use "
+                    f"{key}=constant"
+                )
+
+    @property
+    def l2_clip(self) -> float | None:
+        """Largest L2 norm of an update: as configured, or what a target takes; None for any."""
+        if self.codec.l2_clip is None and self.privacy.epsilon is not None:
+            return _TARGET_L2_CLIP
+        return self.codec.l2_clip
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -332,6 +412,10 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
     for key in sorted(values):
         if key == "name" or values[key] is None:
             continue
+        if key in _SET_BY_TARGET and designed_for_target(found.name):
+            raise InvalidSpecError(
+                f"mechanism.{key}: follows from the target, which is privacy.epsilon; leave it out"
+            )
         if key not in known:
             if key in _COMMON_PARAMETERS:
                 continue
@@ -348,9 +432,16 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _has_levels(name: str) -> bool:
     """Whether the mechanism's number of levels can be chosen."""
-    return name not in ("one_bit", CENTRAL) and "levels" in {
-        each.name for each in dataclasses.fields(entry(name).spec)
-    }
+    return name not in ("one_bit", CENTRAL) and _has_parameter(name, "levels")
+
+
+def _has_parameter(name: str, parameter: str) -> bool:
+    return parameter in {each.name for each in dataclasses.fields(entry(name).spec)}
+
+
+def designed_for_target(name: str) -> bool:
+    """Whether a mechanism is specified by a target for the whole run, not by its loss for a coordinate."""
+    return name == CENTRAL or _has_parameter(name, "run_epsilon")
 
 
 def _build(kind: type, values: Mapping[str, Any], path: str) -> Any:

@@ -1,8 +1,8 @@
-"""The mechanism of a run, and what the run costs; with a budget for the whole run, what meets it.
+"""From a run's configuration to its encoding, its aggregation, and what it costs.
 
-The budget (``privacy.run_epsilon``, ``privacy.delta``) is for a client's total over all rounds, in the
-aggregate view of all clients of a round: it assumes secure aggregation, which changes no number of a run, and
-that all of them are honest and stay.
+A target (``privacy.epsilon``, ``privacy.delta``) is for a client's total over all rounds, in the view that
+the run has: of the secure sum with ``secagg=on``, else the local one. Everything else follows from it
+(:class:`fl_privquant.privacy.Target`), and the run's ledger holds it as a budget.
 """
 
 from __future__ import annotations
@@ -10,58 +10,69 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.registry import design
 from fl_privquant.privacy import (
     LOCAL,
     Accountant,
+    Aggregation,
     Norms,
+    PerClient,
+    Plan,
     PrivacyStatement,
+    SecureSum,
+    SumOfCodes,
+    Target,
     Unit,
     UpdateRelease,
     View,
-    Wish,
-    plan,
 )
 from simulations.config import CENTRAL, RunConfig
 
-__all__ = ["TRUSTED", "central_budget", "mechanism_of", "run_statement"]
+__all__ = ["TRUSTED", "aggregation_of", "central_target", "plan_of", "run_statement"]
 
 TRUSTED = "central"
 """The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
 
-# Designed for such a budget as it is: nothing to search.
-_FOR_THE_SUM = "optm_aggregate"
-# Counted by the norm of an update; others are laws for a coordinate, and are counted by coordinates: a
-# certificate by the norm takes minutes for laws of many pieces.
-_BY_NORM = (_FOR_THE_SUM, "pbm", "skellam", "discrete_gaussian", "gaussian")
+# They compare single updates, which a sum of codes does not have.
+_NEED_SINGLE_UPDATES = ("fedmedian",)
 
 
-def mechanism_of(config: RunConfig, dimension: int) -> Mechanism:
-    """What encodes the updates of a run: as configured, or the design that fits the budget of the run."""
-    if config.privacy.run_epsilon is None or config.mechanism["name"] == CENTRAL:
-        return config.design()
-    return _planned(json.dumps(dict(config.mechanism), sort_keys=True), _wish(config, dimension))
+def aggregation_of(config: RunConfig) -> Aggregation:
+    """What the server of a run sees of its clients' codes."""
+    if config.secagg.enabled:
+        return SecureSum(config.secagg.corrupt_fraction, config.secagg.dropout_fraction)
+    return PerClient() if config.federation.strategy in _NEED_SINGLE_UPDATES else SumOfCodes()
 
 
-def central_budget(config: RunConfig) -> tuple[float, float, float]:
-    """L2 clip of the central baseline, and epsilon and delta of a client's total: the run's, or its own."""
-    epsilon = config.privacy.run_epsilon or config.mechanism.get("epsilon")
-    if config.codec.l2_clip is None or epsilon is None:
-        raise InvalidSpecError(
-            f"{CENTRAL}: codec.l2_clip {config.codec.l2_clip}, mechanism.epsilon {epsilon}; set both, as the "
-            "noise follows from the norm that bounds a client's update and from the budget"
-        )
-    return config.codec.l2_clip, float(epsilon), config.privacy.delta
+def plan_of(config: RunConfig, dimension: int) -> Plan | None:
+    """The plan of a run with a target, for a model of ``dimension`` coordinates; None for one without."""
+    epsilon = config.privacy.epsilon
+    if epsilon is None or config.mechanism["name"] == CENTRAL:
+        return None
+    target = Target(epsilon, config.federation.rounds, _participants(config), config.privacy.delta)
+    parameters = json.dumps(dict(config.mechanism), sort_keys=True)
+    return _planned(
+        target, dimension, config.l2_clip or 1.0, config.codec.clip, aggregation_of(config), parameters
+    )
+
+
+def central_target(config: RunConfig) -> tuple[float, float, float]:
+    """L2 clip of the central baseline, and epsilon and delta of a client's total."""
+    if config.privacy.epsilon is None or config.l2_clip is None:
+        raise InvalidSpecError(f"{CENTRAL}: privacy.epsilon: null; the noise follows from it, so set it")
+    return config.l2_clip, config.privacy.epsilon, config.privacy.delta
 
 
 def run_statement(
     config: RunConfig, mechanism: Mechanism, dimension: int, in_sum: bool = True
 ) -> PrivacyStatement:
-    """What a run costs a client that took part in every round; in the sum of all clients, or locally."""
+    """What a run costs a client that took part in every round; in the sum of all clients, or locally.
+
+    The sum is that of all clients of a round, all of them honest: what the run would cost at the best.
+    """
     if config.mechanism["name"] == CENTRAL and in_sum:
-        _, epsilon, delta = central_budget(config)
+        _, epsilon, delta = central_target(config)
         return PrivacyStatement(
             epsilon,
             delta,
@@ -73,7 +84,9 @@ def run_statement(
         )
     view = View.aggregate(_participants(config)) if in_sum else LOCAL
     rounds, delta = config.federation.rounds, config.privacy.delta
-    return _counted(mechanism.to_bytes(), dimension, view, _norms(config), rounds, delta)
+    codec = config.codec
+    ratio = None if codec.l2_clip is None or codec.clip is None else codec.l2_clip / codec.clip
+    return _counted(mechanism.to_bytes(), dimension, view, Norms(l2=ratio), rounds, delta)
 
 
 # The seeds of a sweep share it.
@@ -88,52 +101,29 @@ def _counted(
 
 
 def _participants(config: RunConfig) -> int:
+    """Clients that are asked in a round, as Flower's strategies draw them."""
     return max(1, int(config.federation.num_clients * config.federation.fraction))
 
 
-def _norms(config: RunConfig) -> Norms:
-    codec = config.codec
-    if codec.l2_clip is None or config.mechanism["name"] not in _BY_NORM:
-        return Norms()
-    return Norms(l2=codec.l2_clip / codec.clip)
-
-
-def _wish(config: RunConfig, dimension: int) -> Wish:
-    return Wish(
-        num_clients=_participants(config),
-        dimension=dimension,
-        rounds=config.federation.rounds,
-        epsilon=float(config.privacy.run_epsilon or 0.0),
-        delta=config.privacy.delta,
-        bits=int(config.mechanism.get("bits", 1)),
-        norms=_norms(config),
-    )
-
-
 @lru_cache(maxsize=64)
-def _planned(parameters: str, wish: Wish) -> Mechanism:
+def _planned(
+    target: Target,
+    dimension: int,
+    l2_clip: float,
+    clip: float | None,
+    aggregation: Aggregation,
+    parameters: str,
+) -> Plan:
     mechanism = json.loads(parameters)
-    name = mechanism["name"]
-    if "epsilon" in mechanism:
-        raise InvalidSpecError(
-            f"mechanism.epsilon: {mechanism['epsilon']}, and privacy.run_epsilon {wish.epsilon} too; set one "
-            "of them to null"
-        )
-    if name == _FOR_THE_SUM:
-        return design(
-            name,
-            bits=wish.bits,
-            num_clients=wish.num_clients,
-            dimension=wish.dimension,
-            rounds=wish.rounds,
-            run_epsilon=wish.epsilon,
-            run_delta=wish.delta,
-            norm_ratio=wish.norms.l2,
-        )
-    found = plan(wish, [name])
-    if not found.designs:
-        raise InfeasibleDesignError(
-            f"{name}: no design meets privacy.run_epsilon {wish.epsilon}: "
-            f"{found.missing.get(name, found.advice)}"
-        )
-    return found.designs[0].mechanism
+    name, bits = mechanism.pop("name"), mechanism.pop("bits", None)
+    # As many as take part in a round, whatever the file of the mechanism says.
+    mechanism.pop("num_clients", None)
+    return target.plan(
+        dimension,
+        l2_clip,
+        mechanism=name,
+        max_bits=1 if bits is None else int(bits),
+        clip=clip,
+        aggregation=aggregation,
+        **mechanism,
+    )

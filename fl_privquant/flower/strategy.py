@@ -366,6 +366,7 @@ class PrivQuantStrategy(Strategy):
         if codec.layout.dimension == 0:
             shapes = {name: f"{each.dtype} {each.shape}" for name, each in model.items()}
             raise InvalidSpecError(f"the model has no floating-point values, nothing to encode: {shapes}")
+        self._check_plan(codec)
         # A copy: the caller's config must not carry this round's request to other uses of it.
         config = ConfigRecord(dict(config))
         request.write(config)
@@ -376,7 +377,6 @@ class PrivQuantStrategy(Strategy):
                     f"{type(self.strategy).__name__} does not pass the round's config on to clients, "
                     f"so that they cannot be told the mechanism"
                 )
-        self._check_plan(codec)
         asked = {message.metadata.dst_node_id for message in messages}
         self._round = _Round(request, arrays, model, codec, asked, messages[0] if messages else None)
         if not messages:

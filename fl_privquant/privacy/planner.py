@@ -193,7 +193,7 @@ def plan(
     progress
         Called with the name of each mechanism before it is looked at.
     """
-    scout = _Search(wish, _SCOUT)
+    scout = _Search(dataclasses.replace(wish, parameters=()), _SCOUT)
     start = scout.largest(round(math.log(1.0, _RATIO)))
     names = names or default_mechanisms(wish.in_sum)
     designs: list[PlannedDesign] = []
@@ -201,7 +201,7 @@ def plan(
     curves: dict[str, tuple[PlannedDesign, ...]] = {}
     for name in names:
         progress(name)
-        search = scout if name == _SCOUT else _search(wish, name)
+        search = scout if name == _SCOUT and not wish.parameters else _search(wish, name)
         if start is None and not (search.of_vectors or isinstance(search, _TargetSearch)):
             # What the scout cannot do no other one can that spends on each coordinate.
             missing[name] = scout.reason

@@ -14,7 +14,7 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.central import noise_of_sum
 from simulations.config import CENTRAL, RunConfig
-from simulations.planned import central_budget, run_statement
+from simulations.planned import central_target, run_statement
 from simulations.report.statistics import student_interval
 from simulations.results import ResultsError, RunDirectory
 
@@ -80,7 +80,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "mechanism": first.label,
         "secure_aggregation": first.secagg.enabled,
         "clip": first.codec.clip,
-        "l2_clip": first.codec.l2_clip,
+        "l2_clip": first.l2_clip,
         "seeds": len(runs),
         **_interval("accuracy", [run["accuracy"] for run in runs]),
         **_interval("mean_squared_error", [run["mean_squared_error"] for run in runs]),
@@ -91,7 +91,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "dimension": dimension,
         "rounds": first.federation.rounds,
         "num_clients": clients,
-        "run_epsilon": first.privacy.run_epsilon,
+        "run_epsilon": first.privacy.epsilon,
         **_privacy(first, mechanism, dimension, runs[0]["totals"]),
         # Of a single run: with secure aggregation and without, it must be the same.
         "model_sha256": runs[0]["model"] if len(runs) == 1 else "",
@@ -127,7 +127,7 @@ def _noise(config: RunConfig, mechanism: Mechanism) -> float:
     """
     clients = config.federation.num_clients
     if config.mechanism["name"] == CENTRAL:
-        l2_clip, epsilon, delta = central_budget(config)
+        l2_clip, epsilon, delta = central_target(config)
         return (noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta) / clients) ** 2
     if mechanism.unit != Unit.COORDINATE.value or mechanism.max_bias > _NEGLIGIBLE_BIAS:
         return math.nan

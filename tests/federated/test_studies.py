@@ -63,7 +63,7 @@ def test_a_small_study_runs_from_end_to_end_and_is_not_run_again(tmp_path: Path)
 
 @pytest.mark.parametrize("mechanism", ["central_gaussian", "optm_aggregate", "one_bit"])
 def test_an_equal_budget_is_met(mechanism: str, tmp_path: Path) -> None:
-    overrides = [f"mechanism={mechanism}", "privacy.run_epsilon=10", "mechanism.epsilon=null", "seed=0"]
+    overrides = [f"mechanism={mechanism}", "privacy.epsilon=10", "seed=0"]
     small = ["federation.rounds=1", "federation.num_clients=30", f"output={tmp_path}"]
     table = collect_small(study("equal-budget-digits"), [*overrides, *small])
     assert 5.0 < table.epsilon_total_aggregate.item() <= 10.0

@@ -12,7 +12,7 @@ import pytest
 from fl_privquant.errors import InvalidSpecError
 from simulations.central import noise_of_sum
 from simulations.config import RunConfig
-from simulations.planned import mechanism_of, run_statement
+from simulations.planned import plan_of, run_statement
 from simulations.results import RunDirectory
 from simulations.run import execute
 
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 def config_of(folder: Path, **changes: Any) -> RunConfig:
     values: dict[str, Any] = {
-        "mechanism": {"name": "central_gaussian", "epsilon": 4.0},
+        "mechanism": {"name": "central_gaussian"},
+        "privacy": {"epsilon": 4.0},
         "codec": {"l2_clip": 0.5},
         "task": {"name": "mean", "dimension": 20_000},
         "federation": {"num_clients": 4, "rounds": 2},
@@ -69,23 +70,25 @@ def test_it_is_stated_as_what_it_is(tmp_path: Path) -> None:
     assert math.isinf(run_statement(config, config.design(), 100, in_sum=False).epsilon)
 
 
-def test_without_a_norm_there_is_no_noise_to_choose(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSpecError, match=r"codec\.l2_clip None"):
-        execute(config_of(tmp_path, codec={"clip": 0.05}))
+def test_secure_aggregation_hides_nothing_from_a_trusted_server(tmp_path: Path) -> None:
+    assert not config_of(tmp_path, secagg={"enabled": True}).secagg.enabled
 
 
-def test_a_budget_and_an_epsilon_are_one_too_many(tmp_path: Path) -> None:
-    config = config_of(tmp_path, mechanism={"name": "one_bit", "epsilon": 1.0}, privacy={"run_epsilon": 4.0})
-    with pytest.raises(InvalidSpecError, match="set one of them to null"):
-        mechanism_of(config, 100)
+def test_without_a_target_there_is_no_noise_to_choose(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpecError, match=r"privacy\.epsilon=8"):
+        config_of(tmp_path, privacy={"epsilon": None})
 
 
-def test_a_budget_sets_the_mechanism(tmp_path: Path) -> None:
-    config = config_of(
-        tmp_path,
-        mechanism={"name": "one_bit"},
-        privacy={"run_epsilon": 4.0},
-        federation={"num_clients": 100, "rounds": 5},
-    )
-    mechanism = mechanism_of(config, 100)
-    assert 3.5 < run_statement(config, mechanism, 100).epsilon <= 4.0
+def test_a_target_sets_the_mechanism_for_the_view_of_the_run(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "mechanism": {"name": "one_bit"},
+        "federation": {"num_clients": 100, "rounds": 5},
+    }
+    secure = plan_of(config_of(tmp_path, secagg={"enabled": True}, **settings), 100)
+    local = plan_of(config_of(tmp_path, **settings), 100)
+    assert secure is not None
+    assert local is not None
+    assert (secure.statement.view, local.statement.view) == ("aggregate of 80", "local")
+    assert 3.5 < secure.statement.epsilon <= 4.0
+    assert 3.5 < local.statement.epsilon <= 4.0
+    assert local.encoding.mechanism.epsilon < secure.encoding.mechanism.epsilon

@@ -16,6 +16,9 @@ from simulations.overrides import CONF, check_overrides
 
 OPTM = {"name": "optm", "epsilon": 1.0, "bits": 2}
 
+# What is designed for a target of the whole run has no design without one: see test_targets.py.
+FOR_TARGETS = ("central_gaussian", "optm_aggregate")
+
 
 def composed(*overrides: str) -> RunConfig:
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -90,14 +93,16 @@ def test_every_mechanism_has_a_file_that_designs() -> None:
     files = {path.stem for path in (CONF / "mechanism").glob("*.yaml")}
     assert set(pq.mechanisms()) <= files
     for name in files:
-        assert composed(f"mechanism={name}").design() is not None
+        if name not in FOR_TARGETS:
+            assert composed(f"mechanism={name}").design() is not None
 
 
 @pytest.mark.parametrize(
     "path", sorted(CONF.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}={path.stem}"
 )
 def test_every_file_composes(path: Path) -> None:
-    config = composed(f"{path.parent.name}={path.stem}")
+    target = ["privacy.epsilon=8", "secagg=on"] if path.stem in FOR_TARGETS else []
+    config = composed(f"{path.parent.name}={path.stem}", *target)
     assert RunConfig.from_mapping(config.to_mapping()) == config
     assert path.read_text().splitlines()[0].startswith("# ")
 
