@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -88,34 +87,38 @@ def held(lock: Path, what: str) -> Iterator[None]:
 
 
 def _acquire(lock: Path, what: str) -> int:
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+            if _locked(handle, lock, what):
+                return handle
+            # The holder before deleted the file between the two calls: it is another file now, or none.
+            os.close(handle)
+    except OSError as error:
+        raise LockedError(
+            f"{what} cannot be locked ({error.strerror}): {lock} must be on a file system with locks, with "
+            f"some space left, in a folder that can be written"
+        ) from error
+
+
+def _locked(handle: int, lock: Path, what: str) -> bool:
+    """Lock an open file, and note who holds it; whether its name still stands for it."""
+    try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(handle, lock):
-                holder = {
-                    "pid": os.getpid(),
-                    "host": socket.gethostname(),
-                    "since": time.strftime("%F %T %z"),
-                }
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, json.dumps(holder).encode(), 0)
-                return handle
-        except OSError as error:
-            described = _holder(handle)
-            os.close(handle)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise LockedError(
-                    f"{what} is in use by {described}; wait until that process ends, or stop it: the lock "
-                    f"({lock.name}) is then free at once"
-                ) from None
-            raise
-        except BaseException:
-            os.close(handle)
-            raise
-        # The holder before deleted the file between the two calls: it is another file now, or none.
+        except BlockingIOError:
+            raise LockedError(
+                f"{what} is in use by {_holder(handle)}; wait until that process ends, or stop it: the lock "
+                f"({lock.name}) is then free at once"
+            ) from None
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%F %T %z")}
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(holder).encode(), 0)
+        return _is_at(handle, lock)
+    except BaseException:
         os.close(handle)
+        raise
 
 
 def _is_at(handle: int, path: Path) -> bool:

@@ -92,7 +92,8 @@ class RunDirectory:
 
     def tidy(self) -> None:
         """Delete what only an unfinished run needs."""
-        self.checkpoint.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.checkpoint.unlink(missing_ok=True)
         shutil.rmtree(self.probe, ignore_errors=True)
 
     def write_json(self, name: str, content: Any) -> None:

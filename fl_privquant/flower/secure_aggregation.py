@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
+from fl_privquant.flower.ending import start_within_budget
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.flower.strategy import PrivQuantStrategy, mean_metrics
@@ -224,9 +225,9 @@ class SecureAggregationStrategy(Strategy):
                 f"budget is planned for; raise dropout_fraction ({self.dropout_fraction})"
             )
 
-    def start(self, *args: Any, **keywords: Any) -> Result:
-        """Run the rounds, and say what they have cost."""
-        result = super().start(*args, **keywords)
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
+        """Run the rounds, and say what they have cost; a budget that runs out ends them."""
+        result = start_within_budget(self, grid, initial_arrays, *args, **keywords)
         self.strategy.log_spent()
         return result
 
