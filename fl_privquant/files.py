@@ -24,26 +24,50 @@ class LockedError(PrivQuantError):
     """Another process holds what only one may write to."""
 
 
-def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, and put it in that place when it is on disk.
+def replace_file(path: Path, write: Callable[[Path], Any], durable: bool = True) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, and put it in that place when it is whole.
 
     Whenever the process dies, ``path`` is what it was or what it is to be. A failure leaves no temporary
     file; a kill does, for :func:`remove_leftovers`.
+
+    Parameters
+    ----------
+    path
+        The file.
+    write
+        Fills the file that it is given the path of.
+    durable
+        Whether it must also survive a power failure from now on, which takes some milliseconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Writers may look at the ending of a name, and two threads may write at once.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{_NEW}{path.suffix}")
     try:
         write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        if durable:
+            _sync(temporary)
         temporary.replace(path)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
+        raise
+    if durable:
+        _sync_names(path.parent)
 
 
 def sync_directory(directory: Path) -> None:
+    """Put the files of a directory, and their names, on disk."""
+    for path in directory.iterdir():
+        if path.is_file():
+            _sync(path)
+    _sync_names(directory)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_names(directory: Path) -> None:
     """Put the names in a directory on disk: until then, a power failure could undo a replacement."""
     # Some file systems cannot, and need not.
     with contextlib.suppress(OSError):

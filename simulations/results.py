@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.errors import PrivQuantError
-from fl_privquant.files import held, remove_leftovers, replace_file
+from fl_privquant.files import held, remove_leftovers, replace_file, sync_directory
 from fl_privquant.privacy import PrivacyStatement
 from simulations.config import RunConfig
 
@@ -90,15 +90,22 @@ class RunDirectory:
                 f"{path} is damaged ({error}); nothing was overwritten: delete it to run again, or restore it"
             ) from error
 
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, which says that the run is finished, when all else is safe on disk."""
+        with _clear_errors(self.path):
+            sync_directory(self.path)
+            text = _json(summary)
+            replace_file(self.path / "summary.json", lambda path: path.write_text(text))
+
     def tidy(self) -> None:
-        """Delete what only an unfinished run needs."""
+        """Delete what only an unfinished run needs; for after :meth:`finish`."""
         with contextlib.suppress(OSError):
             self.checkpoint.unlink(missing_ok=True)
         shutil.rmtree(self.probe, ignore_errors=True)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file."""
-        text = json.dumps(content, indent=2, sort_keys=True) + "\n"
+        text = _json(content)
         self._replace(name, lambda path: path.write_text(text))
 
     def write_bytes(self, name: str, content: bytes) -> None:
@@ -113,7 +120,8 @@ class RunDirectory:
 
     def _replace(self, name: str, write: Callable[[Path], Any]) -> None:
         with _clear_errors(self.path):
-            replace_file(self.path / name, write)
+            # Until the run is finished, its checkpoint holds all of it: see finish.
+            replace_file(self.path / name, write, durable=False)
 
 
 def provenance(
@@ -143,6 +151,10 @@ def provenance(
         "simulated": config.privacy.randomness == "seeded",
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def _version(package: str) -> str:
@@ -179,5 +191,5 @@ def _clear_errors(path: Path) -> Iterator[None]:
                 f"it goes on from its last checkpoint"
             ) from error
         raise ResultsError(
-            f"output: {path} cannot be written ({error.strerror}); set output=DIRECTORY"
+            f"output: {path} cannot be written ({error.strerror or error}); set output=DIRECTORY"
         ) from error

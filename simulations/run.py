@@ -95,7 +95,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         "finished": True,
         "stopped": done.state["ending"]["stopped"] or None,  # type: ignore[call-overload, index]
     }
-    directory.write_json("summary.json", summary)
+    directory.finish(summary)
     return summary
 
 

@@ -74,7 +74,9 @@ class DesignCache:
             _LOG.warning("design cache: %s is unusable (%s); designing it anew", path.name, error)
         built = build()
         try:
-            replace_file(path, lambda file: file.write_bytes(_sealed(spec, built.to_bytes())))
+            sealed = _sealed(spec, built.to_bytes())
+            # What a power failure damages is designed anew.
+            replace_file(path, lambda file: file.write_bytes(sealed), durable=False)
         except OSError as error:
             _LOG.warning(
                 "design cache: cannot write to %s (%s); the design is used unsaved", self.directory, error

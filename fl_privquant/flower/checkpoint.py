@@ -341,8 +341,8 @@ def _write(path: Path, stored: dict[str, NDArray[Any]]) -> None:
         replace_file(path, lambda file: file.write_bytes(buffer.getbuffer()))
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be written ({error.strerror}), so that no client may be asked; free some space, "
-            f"or make it writable, and start again: the run goes on from the checkpoint before"
+            f"{path}: cannot be written ({error.strerror or error}), so that no client may be asked; free "
+            f"some space, or make it writable, and start again: the run goes on from the checkpoint before"
         ) from error
 
 
