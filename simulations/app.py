@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
@@ -26,6 +26,7 @@ from fl_privquant.flower import (
     QuantileClip,
     ScheduledMechanism,
     SecureAggregationMod,
+    StoppedResult,
 )
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy import Aggregation, Budget
@@ -148,8 +149,7 @@ def main(grid: Grid, context: Context) -> None:
             ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()}),
             num_rounds=config.federation.rounds,
         )
-    # A run of which nothing is left to do has its last row in full already.
-    if len(recording.rows) > 1 and private.ledger:
+    if len(recording.rows) > 1:
         recording.rows[-1] |= recording.spent(refine=True)
     directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
     statements, lines = private.statements(), private.privacy_statement()
@@ -163,6 +163,8 @@ def main(grid: Grid, context: Context) -> None:
     task.plot_partition(directory.path / "partition.png")
     directory.write_rows(recording.rows)
     context.state["arrays"] = result.arrays
+    stopped = result.reason if isinstance(result, StoppedResult) else ""
+    context.state["ending"] = ConfigRecord({"stopped": stopped})
 
 
 def _unplanned(

@@ -1,4 +1,9 @@
-"""Models and local training, in torch."""
+"""Models and local training, in torch.
+
+The same model, examples and seed give the same arrays to the last bit, whatever else the process does. Sums
+of floats depend on how many threads share them, so training and evaluation run on one thread each; clients
+train side by side instead (``engine.threads``, or the processes of Ray).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import nn
 
 from simulations.config import FederationConfig, TaskConfig
@@ -15,6 +21,9 @@ from simulations.data import Examples
 __all__ = ["arrays_of", "build_model", "evaluate", "load_arrays", "train"]
 
 Arrays = dict[str, NDArray[Any]]
+
+# The libraries behind numpy's products of matrices, all loaded by now.
+_BLAS = ThreadpoolController().select(user_api="blas").lib_controllers
 
 
 def build_model(task: TaskConfig, examples: Examples, seed: int) -> nn.Module:
@@ -58,20 +67,22 @@ def train(
     model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], config: FederationConfig, seed: int
 ) -> float:
     """Train in place by SGD; the mean loss of the last epoch, without the proximal term."""
-    torch.set_num_threads(1)
+    _use_one_thread()
     generator = torch.Generator().manual_seed(seed)
     # SGD by hand, on the model's own memory: for models this small, torch's bookkeeping is most of the time.
     parameters = [each.detach().numpy() for each in model.parameters()]
     gradients = _by_formula if _is_softmax(model) else _by_autograd
     start = [each.copy() for each in parameters] if config.proximal > 0.0 else []
     velocity = [np.zeros_like(each) for each in parameters] if config.momentum > 0.0 else []
+    # Torch's own memory is aligned: where numpy's begins is by chance, and some kernels depend on it.
+    features, labels = torch.from_numpy(x), torch.from_numpy(y)
     losses: list[float] = []
     steps_left = config.local_steps
     model.train()
     for _ in range(config.local_epochs if steps_left is None else 10**9):
         losses.clear()
         for batch in torch.randperm(len(y), generator=generator).split(config.batch_size):
-            loss, steps = gradients(model, parameters, x[batch.numpy()], y[batch.numpy()])
+            loss, steps = gradients(model, parameters, features[batch], labels[batch])
             losses.append(loss)
             for place, (parameter, step) in enumerate(zip(parameters, steps, strict=True)):
                 if start:
@@ -87,44 +98,52 @@ def train(
     return float(np.mean(losses))
 
 
+def _use_one_thread() -> None:
+    """Compute on one thread in the calling thread, from now on: torch asks each thread for itself."""
+    torch.set_num_threads(1)
+    for library in _BLAS:
+        library.set_num_threads(1)
+
+
 def _is_softmax(model: nn.Module) -> bool:
     return [type(each) for each in model.children()] == [nn.Flatten, nn.Linear]
 
 
 def _by_autograd(
-    model: nn.Module, parameters: list[NDArray[Any]], x: NDArray[np.float32], y: NDArray[np.int64]
+    model: nn.Module, parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
 ) -> tuple[float, list[NDArray[Any]]]:
     """The mean loss of a batch and its gradient, in the order of the parameters."""
-    loss = nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y))
+    loss = nn.functional.cross_entropy(model(x), y)
     return float(loss.detach()), [
         each.numpy() for each in torch.autograd.grad(loss, list(model.parameters()))
     ]
 
 
 def _by_formula(
-    model: nn.Module, parameters: list[NDArray[Any]], x: NDArray[np.float32], y: NDArray[np.int64]
+    model: nn.Module, parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
 ) -> tuple[float, list[NDArray[Any]]]:
     """What :func:`_by_autograd` gives for softmax regression, as residual times input: five times faster."""
     weight, bias = parameters
-    flat, rows = x.reshape(len(y), -1), np.arange(len(y))
+    flat, rows, columns = x.numpy().reshape(len(y), -1), np.arange(len(y)), y.numpy()
     residual = flat @ weight.T
     residual += bias
     residual -= residual.max(axis=1, keepdims=True)
-    true = residual[rows, y]
+    true = residual[rows, columns]
     np.exp(residual, out=residual)
     totals = residual.sum(axis=1, keepdims=True)
     loss = float(np.mean(np.log(totals[:, 0]) - true))
     residual /= totals
-    residual[rows, y] -= 1.0
+    residual[rows, columns] -= 1.0
     residual /= len(y)
     return loss, [residual.T @ flat, residual.sum(axis=0)]
 
 
 def evaluate(model: nn.Module, examples: Examples) -> tuple[float, float]:
     """Accuracy and mean loss on the test examples."""
+    _use_one_thread()
     model.eval()
     with torch.no_grad():
-        logits = model(torch.from_numpy(examples.test_x))
+        logits = model(torch.from_numpy(examples.test_x).clone())
         labels = torch.from_numpy(examples.test_y)
         loss = nn.functional.cross_entropy(logits, labels)
         accuracy = (logits.argmax(dim=1) == labels).double().mean()

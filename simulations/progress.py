@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from types import TracebackType
@@ -57,8 +58,13 @@ class Rounds:
         self._progress.stop()
 
     def update(self, row: dict[str, Any], spent: PrivacyStatement) -> None:
-        """Show a round that is done, and what a client has spent by then."""
-        text = f"accuracy {row['accuracy']:.3f}, loss {row['loss']:.4g}, spent {spent.brief}"
+        """Show a round that is done, and a quick upper bound of what a client has spent by then.
+
+        The end of the run counts in full, and comes to a little less.
+        """
+        private = math.isfinite(spent.epsilon)
+        bound = f"spent at most {spent.brief}, by a quick bound" if private else spent.brief
+        text = f"accuracy {row['accuracy']:.3f}, loss {row['loss']:.4g}, {bound}"
         self._progress.update(self._bars[-1], completed=row["round"], text=text)
         if self._quiet or self._console.is_terminal or row["round"] == 0:
             return

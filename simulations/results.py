@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,12 +19,21 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.errors import PrivQuantError
+from fl_privquant.files import held, remove_leftovers, replace_file, sync_directory
 from fl_privquant.privacy import PrivacyStatement
 from simulations.config import RunConfig
 
 __all__ = ["ResultsError", "RunDirectory", "provenance"]
 
 _PACKAGES = ("fl-privquant", "flwr", "torch", "numpy", "scipy", "pulp", "highspy", "numba", "cryptography")
+_FILES = (
+    "config.json",
+    "mechanism.pqm",
+    "provenance.json",
+    "rounds.csv",
+    "rounds.parquet",
+    "summary.json",
+)
 
 
 class ResultsError(PrivQuantError):
@@ -40,16 +50,22 @@ class RunDirectory:
     def of(cls, config: RunConfig) -> RunDirectory:
         """The directory of a run, made if need be."""
         path = Path(config.output) / config.study / config.run_name
-        try:
+        with _clear_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            probe = path / f".writable-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise ResultsError(
-                f"output: {path} cannot be written ({error.strerror}); set output=DIRECTORY"
-            ) from error
         return cls(path)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep every other process out of the directory while the block lasts.
+
+        Two that ran the same run would each overwrite what the other counts.
+        """
+        with contextlib.ExitStack() as stack:
+            with _clear_errors(self.path):
+                stack.enter_context(held(self.path / "run.lock", f"run {self.path}"))
+                for name in _FILES:
+                    remove_leftovers(self.path / name)
+            yield
 
     @property
     def checkpoint(self) -> Path:
@@ -74,27 +90,38 @@ class RunDirectory:
                 f"{path} is damaged ({error}); nothing was overwritten: delete it to run again, or restore it"
             ) from error
 
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, which says that the run is finished, when all else is safe on disk."""
+        with _clear_errors(self.path):
+            sync_directory(self.path)
+            text = _json(summary)
+            replace_file(self.path / "summary.json", lambda path: path.write_text(text))
+
     def tidy(self) -> None:
-        """Delete what only an unfinished run needs."""
-        self.checkpoint.unlink(missing_ok=True)
+        """Delete what only an unfinished run needs; for after :meth:`finish`."""
+        with contextlib.suppress(OSError):
+            self.checkpoint.unlink(missing_ok=True)
         shutil.rmtree(self.probe, ignore_errors=True)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file."""
-        _replace(
-            self.path / name,
-            lambda path: path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n"),
-        )
+        text = _json(content)
+        self._replace(name, lambda path: path.write_text(text))
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file."""
-        _replace(self.path / name, lambda path: path.write_bytes(content))
+        self._replace(name, lambda path: path.write_bytes(content))
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
         """Write the rows so far, as parquet and CSV."""
         frame = pd.DataFrame(rows)
-        _replace(self.path / "rounds.csv", lambda path: frame.to_csv(path, index=False))
-        _replace(self.path / "rounds.parquet", lambda path: frame.to_parquet(path, index=False))
+        self._replace("rounds.csv", lambda path: frame.to_csv(path, index=False))
+        self._replace("rounds.parquet", lambda path: frame.to_parquet(path, index=False))
+
+    def _replace(self, name: str, write: Callable[[Path], Any]) -> None:
+        with _clear_errors(self.path):
+            # Until the run is finished, its checkpoint holds all of it: see finish.
+            replace_file(self.path / name, write, durable=False)
 
 
 def provenance(
@@ -126,6 +153,10 @@ def provenance(
     }
 
 
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
@@ -148,10 +179,17 @@ def _git_commit() -> str:
     return done.stdout.strip()
 
 
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new{path.suffix}")
+@contextlib.contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    """Errors of the disk as messages: what is there stays, and the run can be gone on with."""
     try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResultsError(
+                f"{path}: the disk is full ({error.strerror}); free some space and start the same run again: "
+                f"it goes on from its last checkpoint"
+            ) from error
+        raise ResultsError(
+            f"output: {path} cannot be written ({error.strerror or error}); set output=DIRECTORY"
+        ) from error

@@ -5,7 +5,10 @@
     python -m simulations.run -m experiment=default hydra/launcher=joblib
 
 A run whose results are there is skipped, one that was interrupted goes on from its checkpoint. Results
-are in ``outputs/<study>/<run>``; a sweep ends with a report.
+are in ``outputs/<study>/<run>``, which one process at a time may write to; a sweep ends with a report.
+
+Exit codes: 0 if every run was completed; 3 if a privacy budget ended some of them early, with the model so
+far as their result; 2 if there were errors.
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 
 from fl_privquant.errors import PrivQuantError
+from fl_privquant.privacy import LOCAL, PrivacyStatement, Unit, View
 from simulations.config import RunConfig
 from simulations.overrides import check_overrides
 from simulations.progress import SWEEP_POSITION
@@ -38,14 +43,27 @@ __all__ = ["execute", "main"]
 _SESSION = "FL_PRIVQUANT_SESSION"
 _NOTES = "notes"
 _SWEEP_TOTAL = "FL_PRIVQUANT_SWEEP_TOTAL"
+_EXIT_ERROR = 2
+_EXIT_BUDGET = 3
 
 
 def execute(config: RunConfig) -> dict[str, Any]:
-    """The summary of a run: read if it is finished, else run, or gone on with."""
+    """The summary of a run: read if it is finished, else run, or gone on with.
+
+    ``summary["stopped"]`` is None, or says why the run's budget ended it before the last round.
+    """
     directory = RunDirectory.of(config)
     finished = directory.summary()
-    if finished is not None:
-        return finished
+    if finished is None:
+        with directory.held():
+            # Whoever held it before may have finished it.
+            finished = directory.summary() or _run(config, directory)
+    # Also after a kill between the summary and this.
+    directory.tidy()
+    return finished
+
+
+def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     directory.write_json("config.json", config.to_mapping())
     start = time.perf_counter()
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -67,14 +85,17 @@ def execute(config: RunConfig) -> dict[str, Any]:
     client = "secure_client_app" if config.secagg.enabled else "client_app"
     runner = engine(config.engine.name, **options)
     with _quiet_flower():
-        runner.run("simulations.app:server_app", f"simulations.app:{client}", federation)
+        done = runner.run("simulations.app:server_app", f"simulations.app:{client}", federation)
     import pandas as pd
 
     last = pd.read_parquet(directory.path / "rounds.parquet").iloc[-1].to_dict()
     summary = {key: _plain(value) for key, value in last.items()}
-    summary |= {"wall_seconds": time.perf_counter() - start, "finished": True}
-    directory.write_json("summary.json", summary)
-    directory.tidy()
+    summary |= {
+        "wall_seconds": time.perf_counter() - start,
+        "finished": True,
+        "stopped": done.state["ending"]["stopped"] or None,  # type: ignore[call-overload, index]
+    }
+    directory.finish(summary)
     return summary
 
 
@@ -102,8 +123,8 @@ def main() -> None:
     try:
         total = check_overrides(asked.overrides)
     except PrivQuantError as error:
-        console.print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
-        sys.exit(2)
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(_EXIT_ERROR)
     with tempfile.TemporaryDirectory() as folder:
         session = Path(folder) / _NOTES
         session.touch()
@@ -123,7 +144,9 @@ def main() -> None:
                 f"results in {study}/{notes[0]['run']}; python -m simulations.report {study} makes a report"
             )
     if any("error" in note for note in notes):
-        sys.exit(2)
+        sys.exit(_EXIT_ERROR)
+    if any(note["summary"].get("stopped") for note in notes):
+        sys.exit(_EXIT_BUDGET)
 
 
 def _position() -> str:
@@ -142,13 +165,25 @@ def _position() -> str:
 def _say(note: dict[str, Any]) -> None:
     console = Console(stderr=True)
     if "error" in note:
-        console.print(f"[bold red]error:[/] {note['error']}", soft_wrap=True, highlight=False)
+        console.print(f"[bold red]error:[/] {escape(note['error'])}", soft_wrap=True, highlight=False)
         return
     row = note["summary"]
     quality = f"loss {row['loss']:.4g}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
     console.print(
-        f"{note['run']}: {quality} after {row['round']} rounds, {row['wall_seconds']:.1f} s", soft_wrap=True
+        f"{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; {_spent(row)}",
+        soft_wrap=True,
     )
+    if row.get("stopped"):
+        console.print(f"[bold]stopped:[/] {escape(row['stopped'])}", soft_wrap=True, highlight=False)
+
+
+def _spent(row: dict[str, Any]) -> str:
+    """What a client has spent, counted in full: the figures that tables and reports show."""
+    in_sum = row["epsilon_client_total_sum"]
+    epsilon = row["epsilon_client_total"] if in_sum is None else in_sum
+    view = LOCAL if in_sum is None or row["num_honest"] is None else View(int(row["num_honest"]))
+    spent = PrivacyStatement(epsilon, row["delta_client_total"], Unit.TOTAL, str(view))
+    return f"spent, counted in full: {spent.brief}"
 
 
 @contextlib.contextmanager
@@ -170,10 +205,12 @@ def _quiet_flower() -> Iterator[None]:
 
 
 def _worth_saying(record: logging.LogRecord) -> bool:
-    """What the config already says is not a warning: no federated evaluation, seeded randomness."""
-    return not any(
-        text in record.getMessage() for text in ("fraction_evaluate is set to 0", "privacy is simulated")
-    )
+    """What the config already says is not a warning: no federated evaluation, seeded randomness.
+
+    Nor is what :func:`main` says itself: that a budget has ended the run.
+    """
+    known = ("fraction_evaluate is set to 0", "privacy is simulated", "the run ends here as a result")
+    return not any(text in record.getMessage() for text in known)
 
 
 def _plain(value: Any) -> Any:

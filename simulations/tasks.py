@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import math
 import tempfile
+import threading
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,23 +60,38 @@ class Classification:
         self._examples = load_examples(config.task)
         self._dealing = config.task, config.federation.num_clients, config.partition, config.seed
         self._parts = _dealt(*self._dealing)
-        self._model = learning.build_model(config.task, self._examples, config.seed)
-        self._initial = learning.arrays_of(self._model)
+        model = learning.build_model(config.task, self._examples, config.seed)
+        self._initial = learning.arrays_of(model)
+        self._template = model
+        self._free: list[Any] = []
 
     def initial_arrays(self) -> Arrays:
         return {name: value.copy() for name, value in self._initial.items()}
 
     def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
         part = self._parts[client]
-        self._learning.load_arrays(self._model, arrays)
         seed = int(np.random.SeedSequence([self._config.seed, 2, server_round, client]).generate_state(1)[0])
         x, y = self._examples.train_x[part], self._examples.train_y[part]
-        self._learning.train(self._model, x, y, self._config.federation, seed)
-        return self._learning.arrays_of(self._model)
+        with self._model(arrays) as model:
+            self._learning.train(model, x, y, self._config.federation, seed)
+            return self._learning.arrays_of(model)
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
-        self._learning.load_arrays(self._model, arrays)
-        return self._learning.evaluate(self._model, self._examples)
+        with self._model(arrays) as model:
+            return self._learning.evaluate(model, self._examples)
+
+    @contextlib.contextmanager
+    def _model(self, arrays: Arrays) -> Iterator[Any]:
+        """A model with these arrays that nobody else uses meanwhile: clients may train in many threads."""
+        try:
+            # Taking from a list and adding to it are each one step, which threads cannot divide.
+            model = self._free.pop()
+        except IndexError:
+            model = copy.deepcopy(self._template)
+        self._learning.load_arrays(model, arrays)
+        yield model
+        # Not after an error: its state is then unknown.
+        self._free.append(model)
 
     def num_examples(self, client: int) -> int:
         return int(self._parts[client].size)
@@ -131,7 +150,12 @@ class MeanEstimation:
 
 def task_of(config: RunConfig) -> Task:
     """The task of a run; built once a process for the same config."""
-    return _build(json.dumps(config.to_mapping(), sort_keys=True))
+    # By one thread at a time: initial weights are drawn from torch's global generator.
+    with _BUILDING:
+        return _build(json.dumps(config.to_mapping(), sort_keys=True))
+
+
+_BUILDING = threading.Lock()
 
 
 @lru_cache(maxsize=2)

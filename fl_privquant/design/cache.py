@@ -1,20 +1,22 @@
-"""Designs on disk: keyed by the whole spec, written atomically, certified whenever they are read."""
+"""Designs on disk: kept with the whole spec they were made for, and checked against it when they are read."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from fl_privquant.errors import CertificationError
+from fl_privquant.files import replace_file
 
 __all__ = ["DesignCache"]
 
 _LOG = logging.getLogger(__name__)
+_DIGEST_BYTES = 32
 
 
 class _Storable(Protocol):
@@ -26,11 +28,13 @@ StorableT = TypeVar("StorableT", bound=_Storable)
 
 @dataclass(frozen=True)
 class DesignCache:
-    """A directory of designed mechanisms, one file each.
+    """A directory of designed mechanisms, one file each: a digest, the spec in one line, the mechanism.
+
+    A file is used only if it holds the very spec that is asked for, whatever its name says, if its digest
+    fits, and if the mechanism passes the caller's own checks. All others are designed anew, never believed.
 
     Safe under parallel runs: a file appears complete or not at all, and whoever loses a race
-    overwrites it with the same bytes. A file that is damaged is designed anew, never believed; a
-    directory that cannot be written only costs time.
+    overwrites it with the same bytes. A directory that cannot be written only costs time.
     """
 
     directory: Path
@@ -43,34 +47,53 @@ class DesignCache:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return cls(Path(root) / "fl_privquant")
 
+    def path(self, spec: str) -> Path:
+        """The file of a spec."""
+        return self.directory / f"{hashlib.sha256(spec.encode()).hexdigest()}.design"
+
     def fetch(
-        self, key: str, build: Callable[[], StorableT], parse: Callable[[bytes], StorableT]
+        self, spec: str, build: Callable[[], StorableT], parse: Callable[[bytes], StorableT]
     ) -> StorableT:
-        """What is stored under ``key``, as ``parse`` reads it, else what ``build`` returns, then stored."""
-        path = self.directory / f"{key}.pqm"
+        """The design that is stored for a spec, else what ``build`` returns, which is then stored.
+
+        Parameters
+        ----------
+        spec
+            The whole spec in one line of text: equal texts stand for equal designs.
+        build
+            Makes the design.
+        parse
+            Reads it from bytes; raises CertificationError for what is damaged, or not what was asked for.
+        """
+        path = self.path(spec)
         try:
-            return parse(path.read_bytes())
+            return parse(_unsealed(spec, path.read_bytes()))
         except FileNotFoundError:
             pass
         except (CertificationError, OSError) as error:
             _LOG.warning("design cache: %s is unusable (%s); designing it anew", path.name, error)
         built = build()
-        self._write(path, built.to_bytes())
-        return built
-
-    def _write(self, path: Path, blob: bytes) -> None:
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.directory, prefix=".new-", delete=False) as handle:
-                temporary = Path(handle.name)
-                try:
-                    handle.write(blob)
-                    handle.close()
-                    temporary.replace(path)
-                except BaseException:
-                    temporary.unlink(missing_ok=True)
-                    raise
+            sealed = _sealed(spec, built.to_bytes())
+            # What a power failure damages is designed anew.
+            replace_file(path, lambda file: file.write_bytes(sealed), durable=False)
         except OSError as error:
             _LOG.warning(
                 "design cache: cannot write to %s (%s); the design is used unsaved", self.directory, error
             )
+        return built
+
+
+def _sealed(spec: str, blob: bytes) -> bytes:
+    content = spec.encode() + b"\n" + blob
+    return hashlib.sha256(content).digest() + content
+
+
+def _unsealed(spec: str, stored: bytes) -> bytes:
+    digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != digest:
+        raise CertificationError("it is damaged: its digest does not fit its content")
+    made_for, _, blob = content.partition(b"\n")
+    if made_for != spec.encode():
+        raise CertificationError(f"it was made for {made_for[:200]!r}, not for {spec!r}")
+    return blob

@@ -7,6 +7,7 @@ A user adds two lines to an ordinary Flower app:
 """
 
 from fl_privquant.flower.checkpoint import CheckpointStrategy
+from fl_privquant.flower.ending import StoppedResult
 from fl_privquant.flower.mod import PrivQuantMod
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledMechanism
 from fl_privquant.flower.secure_aggregation import SecureAggregationStrategy
@@ -26,5 +27,6 @@ __all__ = [
     "SecureAggregationMod",
     "SecureAggregationStrategy",
     "SecureSum",
+    "StoppedResult",
     "SumOfCodes",
 ]

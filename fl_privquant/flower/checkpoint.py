@@ -9,18 +9,19 @@ atomically, so that it is always whole. It is written twice a round:
    under-counted, at worst a release that did not happen is counted.
 2. after the round's replies have been aggregated.
 
+While a run lasts, its process holds a lock beside the file: a second one on the same file is refused, as each
+would overwrite what the other has counted. A kill frees the lock.
+
 No pickle: arrays are stored as ``npz`` without it, everything else as JSON.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import os
 import random
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,8 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.files import held, remove_leftovers, replace_file
+from fl_privquant.flower.ending import EvaluateFn, start_within_budget
 
 __all__ = ["CheckpointError", "CheckpointStrategy"]
 
@@ -42,8 +45,6 @@ _JSON_ENTRY: Final = "checkpoint.json"
 _SETTINGS: Final = (bool, int, float, str)
 _METRICS: Final = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
 
 class CheckpointError(PrivQuantError):
     """A checkpoint cannot be written or read."""
@@ -52,8 +53,9 @@ class CheckpointError(PrivQuantError):
 class CheckpointStrategy(Strategy):
     """Wraps the outermost strategy: saves after every round, and starts from the file if there is one.
 
-    ``start(num_rounds=n)`` runs the rounds up to number n that are not done yet. Delete the file to
-    begin anew.
+    ``start(num_rounds=n)`` runs the rounds up to number n that are not done yet, and holds ``path.lock``
+    meanwhile. Delete the file to begin anew. A budget that runs out ends the run as a result, see
+    :class:`~fl_privquant.flower.StoppedResult`; with a larger one the run goes on from the file.
 
     Of each strategy of the stack (followed along ``.strategy``) it keeps what ``checkpoint_state()``
     returns and ``restore_state()`` takes, where it has them. Of others it keeps the attributes: numbers,
@@ -98,7 +100,26 @@ class CheckpointStrategy(Strategy):
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
         """Run the rounds that are not done yet, from the checkpoint if there is one."""
-        arrays = self._resume(initial_arrays)
+        with held(self.path.with_name(f"{self.path.name}.lock"), f"checkpoint {self.path}"):
+            remove_leftovers(self.path)
+            arrays = self._resume(initial_arrays)
+            result = self._run(grid, arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        for each in _stack(self.strategy):
+            log_spent = getattr(each, "log_spent", None)
+            if log_spent is not None:
+                log_spent()
+        return result
+
+    def _run(
+        self,
+        grid: Grid,
+        arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: EvaluateFn | None,
+    ) -> Result:
         done = self._first_round
 
         def evaluate(server_round: int, current: ArrayRecord) -> MetricRecord | None:
@@ -111,7 +132,8 @@ class CheckpointStrategy(Strategy):
                     known[number] = metrics
             return known.get(number)
 
-        result = super().start(
+        result = start_within_budget(
+            self,
             grid,
             arrays,
             max(num_rounds - done, 0),
@@ -119,16 +141,13 @@ class CheckpointStrategy(Strategy):
             train_config,
             evaluate_config,
             None if evaluate_fn is None else evaluate,
+            rounds_before=done,
         )
         # Rounds of before, and their numbers, belong to the result as well.
         result.arrays = self._arrays
         for name in _METRICS:
             getattr(result, name).clear()
             getattr(result, name).update(self._metrics[name])
-        for each in _stack(self.strategy):
-            log_spent = getattr(each, "log_spent", None)
-            if log_spent is not None:
-                log_spent()
         return result
 
     def configure_train(
@@ -317,23 +336,14 @@ def _decode(value: Any, stored: Mapping[str, NDArray[Any]]) -> Any:
 def _write(path: Path, stored: dict[str, NDArray[Any]]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **stored)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        with temporary.open("wb") as file:
-            file.write(buffer.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    # The new name must be on disk before clients are asked: else a power failure could undo it.
-    with contextlib.suppress(OSError):
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        # On disk before clients are asked: else a power failure could undo what was counted.
+        replace_file(path, lambda file: file.write_bytes(buffer.getbuffer()))
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be written ({error.strerror or error}), so that no client may be asked; free "
+            f"some space, or make it writable, and start again: the run goes on from the checkpoint before"
+        ) from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

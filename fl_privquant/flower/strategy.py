@@ -28,16 +28,16 @@ from fl_privquant.errors import (
     SecureAggregationError,
 )
 from fl_privquant.flower.arrays import DecodedArray, read_arrays, records_of
+from fl_privquant.flower.ending import start_within_budget
 from fl_privquant.flower.exchange import Decoded, Opened, exchange_of
 from fl_privquant.flower.policies import DoublingMechanism, Policy, QuantileClip
 from fl_privquant.flower.protocol import RECORD_METRICS, Reply, Request, certified, is_request, with_counts
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.accountant import Accountant, coordinate_statement
+from fl_privquant.privacy.accountant import coordinate_statement
 from fl_privquant.privacy.aggregation import Aggregation, PerClient
-from fl_privquant.privacy.events import release_event
 from fl_privquant.privacy.federation import FederationLedger
 from fl_privquant.privacy.ledger import Budget
-from fl_privquant.privacy.statement import LOCAL, PrivacyStatement, Unit
+from fl_privquant.privacy.statement import PrivacyStatement
 from fl_privquant.privacy.target import Plan
 
 __all__ = ["NoUsableReplyError", "PrivQuantStrategy", "mean_metrics"]
@@ -113,7 +113,9 @@ class PrivQuantStrategy(Strategy):
         for strategies that compare single updates (FedMedian, Krum): these are refused.
     budget
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
-        would exceed it is not begun: :class:`~fl_privquant.errors.BudgetExhaustedError`, with what was spent.
+        would exceed it is not begun, and :meth:`start` returns the model so far as a
+        :class:`~fl_privquant.flower.StoppedResult`; before the first round it is an error
+        (:class:`~fl_privquant.errors.BudgetExhaustedError`).
     delta
         At which statements are made.
     simulated
@@ -317,27 +319,25 @@ class PrivQuantStrategy(Strategy):
         Rounds in the local view, and in the aggregate one where secure aggregation wraps this strategy; all
         rounds for the client that was asked most. Without ``refine`` by quick bounds, for every round.
         """
-        request = self._round.request if self._round else self.request(1)
-        mechanism = certified(request.mechanism)
+        # From the ledger alone: it knows of rounds that were run before this process began.
+        last = self.ledger.last_release
+        mechanism = certified(self.request(1).mechanism) if last is None else last.mechanism
         found = [coordinate_statement(mechanism)]
-        if self._round is None or math.isinf(mechanism.epsilon):
+        if last is None or math.isinf(mechanism.epsilon):
             return found
-        release = request.release(self._round.codec.layout)
-        views = [LOCAL] if self.ledger.last_view.is_local else [LOCAL, self.ledger.last_view]
-        for view in views:
-            single = Accountant([release_event(release, self._round.codec.mechanism, view)])
-            found.append(single.statement(self.delta, Unit.ROUND, refine))
-        if len(self.ledger):
-            found += [self.ledger.statement(self.delta, not view.is_local, refine) for view in views]
+        views = [False] if self.ledger.last_view.is_local else [False, True]
+        found += [self.ledger.last_statement(self.delta, in_sum, refine) for in_sum in views]
+        found += [self.ledger.statement(self.delta, in_sum, refine) for in_sum in views]
         return found
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
         """What is promised, at each level, a line each; never a bare epsilon."""
         lines = [str(each) for each in self.statements(refine)]
-        if self._round is not None and self._round.codec.votes:
+        last = self.ledger.last_release
+        if last is not None and isinstance(self.clip, QuantileClip) and math.isfinite(last.mechanism.epsilon):
             lines.append(
-                f"one of the {self._round.codec.dimension} coordinates is the client's vote on the clip: if "
-                f"it holds {self._round.request.clip_quantile:g} of its update"
+                f"one of the {last.dimension} coordinates is the client's vote on the clip: if "
+                f"it holds {self.clip.coordinate_quantile:g} of its update"
             )
         if self.simulated:
             lines.append(
@@ -345,9 +345,12 @@ class PrivQuantStrategy(Strategy):
             )
         return lines
 
-    def start(self, *args: Any, **keywords: Any) -> Result:
-        """Run the rounds, and say what they have cost."""
-        result = super().start(*args, **keywords)
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
+        """Run the rounds, and say what they have cost; a budget that runs out ends them.
+
+        The result is then a :class:`~fl_privquant.flower.StoppedResult` with the model so far and the reason.
+        """
+        result = start_within_budget(self, grid, initial_arrays, *args, **keywords)
         self.log_spent()
         return result
 

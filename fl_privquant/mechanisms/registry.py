@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import numpy as np
 from fl_privquant.codebook import MAX_LEVELS
 from fl_privquant.density import Density, as_density
 from fl_privquant.design.cache import DesignCache
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = [
@@ -42,14 +41,13 @@ _DESIGN_VERSION = 2
 class Spec:
     """What a mechanism is asked to be. Fields are what ``design`` takes, and what YAML files hold."""
 
-    def fingerprint(self, name: str) -> str:
-        """A hash of the whole spec: the key of the design cache."""
+    def text(self, name: str) -> str:
+        """The whole spec of mechanism ``name`` in one line: what the design cache keeps a design under."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         described = {
             key: value.describe() if isinstance(value, Density) else value for key, value in fields.items()
         }
-        text = json.dumps([_DESIGN_VERSION, name, described], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return json.dumps([_DESIGN_VERSION, name, described], sort_keys=True)
 
     def parameters(self) -> dict[str, Any]:
         """The spec as plain values, for reports."""
@@ -173,8 +171,24 @@ def design(
     if not (cache and found.cached):
         return found.build(spec)
     return DesignCache.default().fetch(
-        spec.fingerprint(name), lambda: found.build(spec), Mechanism.from_bytes
+        spec.text(name), lambda: found.build(spec), lambda blob: _stored(blob, name, spec)
     )
+
+
+def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
+    """The mechanism that the design cache holds, certified anew, if it is the one that is asked for."""
+    mechanism = Mechanism.from_bytes(blob)
+    if mechanism.name != name:
+        raise CertificationError(f"it holds mechanism {mechanism.name!r}, not {name!r}")
+    # As they are after they were stored: lists for tuples. A builder may add what it found to them.
+    for key, asked in json.loads(json.dumps(spec.parameters())).items():
+        stored = mechanism.parameters.get(key)
+        if stored != asked:
+            raise CertificationError(f"its {key} is {stored!r}, not {asked!r}")
+    epsilon = getattr(spec, "epsilon", None)
+    if epsilon is not None and mechanism.epsilon > epsilon:
+        raise CertificationError(f"its certified epsilon is {mechanism.epsilon}, above {epsilon}")
+    return mechanism
 
 
 def checked_epsilon(epsilon: float) -> float:

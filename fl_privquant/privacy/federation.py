@@ -69,6 +69,7 @@ class FederationLedger:
     _before: dict[_Asked, int] = field(default_factory=dict)
     _histories: dict[int, _History] = field(default_factory=dict)
     _open: tuple[_Asked, tuple[int, ...]] | None = None
+    _last_closed: _Asked | None = None
     _events: dict[_Asked, UpdateRelease] = field(default_factory=dict)
     _stated: dict[tuple[Any, ...], PrivacyStatement] = field(default_factory=dict)
 
@@ -162,16 +163,36 @@ class FederationLedger:
 
     @property
     def last_view(self) -> View:
-        """What can be seen of the last release."""
-        return LOCAL if self._open is None else View(self._open[0].num_honest)
+        """What can be seen of the last release; local before the first."""
+        last = self._last
+        return LOCAL if last is None else View(last.num_honest)
+
+    @property
+    def last_release(self) -> UpdateRelease | None:
+        """The last release, as whoever sees all codes has it, with its mechanism; None before the first."""
+        last = self._last
+        return None if last is None else self._event(_Asked(last.kind))
+
+    def last_statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
+        """What the last release has cost a client by itself: one round, whatever came before.
+
+        Parameters as for :meth:`statement`.
+        """
+        last = self._last
+        if last is None:
+            raise InvalidSpecError("ledger: nothing was asked for yet, so that no round has a cost")
+        seen = last if in_sum else _Asked(last.kind)
+        return Accountant([self._event(seen)]).statement(delta, Unit.ROUND, refine)
 
     def to_dict(self) -> dict[str, Any]:
         """The ledger as plain values, for a checkpoint: names of clients are not kept."""
         worst = self._most(self._all().values())
+        last = self._last
         return {
             "rounds": self._ledger.to_dict(),
             "mechanisms": dict(self._mechanisms),
             "asked": [[asked.kind.text, asked.num_honest, count] for asked, count in worst.items() if count],
+            "last": None if last is None else [last.kind.text, last.num_honest],
         }
 
     @classmethod
@@ -180,16 +201,23 @@ class FederationLedger:
         before = {
             _Asked(Release.from_text(text), honest): int(count) for text, honest, count in content["asked"]
         }
+        last = content["last"]
         return cls(
             _ledger=Ledger.from_dict(content["rounds"]),
             _mechanisms=dict(content["mechanisms"]),
             _before=before,
+            _last_closed=None if last is None else _Asked(Release.from_text(last[0]), last[1]),
         )
+
+    @property
+    def _last(self) -> _Asked | None:
+        return self._last_closed if self._open is None else self._open[0]
 
     def _close(self) -> None:
         """Move the round that was open to the histories of those who were asked."""
         if self._open is not None:
             histories = self._all()
+            self._last_closed = self._open[0]
             self._open = None
             self._histories = histories
 

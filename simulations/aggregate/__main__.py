@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -12,17 +13,16 @@ from joblib import Parallel, delayed
 from rich.console import Console
 
 from fl_privquant.errors import PrivQuantError
+from fl_privquant.files import replace_file
 from simulations.aggregate.designs import design_for, error_rows
 from simulations.aggregate.page import FIGURE, PAGE, TABLES, draw, page
-from simulations.aggregate.settings import PEERS, Settings, Training
+from simulations.aggregate.settings import PEERS, TRAINING_BITS, Settings, Training
 from simulations.aggregate.training import deal
 from simulations.central import noise_of_sum
 from simulations.config import CENTRAL, TaskConfig
 from simulations.data import load_examples
 
-__all__ = ["main", "train_once", "training_jobs"]
-
-_TRAINING_BITS = 2
+__all__ = ["main", "train_missing", "train_once", "training_jobs"]
 
 
 def training_jobs(settings: Settings) -> list[tuple[Training, float, str, int]]:
@@ -43,6 +43,7 @@ def train_once(
     root = None if task.task != "mnist" or mnist is None else str(mnist)
     federation = deal(load_examples(TaskConfig(name=task.task, data_root=root)), task.clients, seed)
     common = {
+        "settings": settings.run_key(task, epsilon, name, seed),
         "task": task.task,
         "clients": task.clients,
         "run_epsilon": epsilon,
@@ -55,7 +56,7 @@ def train_once(
     else:
         found = design_for(
             name,
-            _TRAINING_BITS,
+            TRAINING_BITS,
             task.clients,
             federation.dimension,
             settings.rounds,
@@ -75,8 +76,17 @@ def train_once(
     }
 
 
-def _append(path: Path, row: dict[str, object]) -> None:
-    pd.DataFrame([row]).to_csv(path, mode="a", header=not path.exists(), index=False, float_format="%.6g")
+def _save(path: Path, rows: pd.DataFrame) -> None:
+    """Replace a table: a run that is killed leaves whole rows only."""
+    replace_file(path, lambda file: rows.to_csv(file, index=False, float_format="%.6g"))
+
+
+def _rows(path: Path, keys: Collection[str]) -> pd.DataFrame:
+    """The rows of a table that were made with these settings; others are stale, and left out."""
+    table = pd.read_csv(path, dtype={"settings": str}) if path.exists() else pd.DataFrame()
+    if "settings" not in table:
+        return pd.DataFrame()
+    return table[table["settings"].isin(keys)]
 
 
 def main(
@@ -91,10 +101,9 @@ def main(
     try:
         if not only_page:
             TABLES.mkdir(parents=True, exist_ok=True)
-            if not (TABLES / "errors.csv").exists():
-                rows = pd.DataFrame(error_rows(settings))
-                rows.to_csv(TABLES / "errors.csv", index=False, float_format="%.6g")
-            _train(settings, mnist, jobs)
+            if _rows(TABLES / "errors.csv", [settings.errors_key]).empty:
+                _save(TABLES / "errors.csv", pd.DataFrame(error_rows(settings)))
+            train_missing(settings, TABLES / "training.csv", mnist, jobs)
         draw(FIGURE)
         PAGE.write_text(page())
         print(PAGE)
@@ -103,29 +112,23 @@ def main(
         raise typer.Exit(2) from error
 
 
-def _train(settings: Settings, mnist: Path | None, jobs: int) -> None:
-    """Run what the table of runs does not have; rows are written as they come."""
-    path = TABLES / "training.csv"
-    columns = ["task", "clients", "run_epsilon", "mechanism", "seed"]
-    done = set()
-    if path.exists():
-        done = set(pd.read_csv(path)[columns].itertuples(index=False, name=None))
-    left = [
-        job
-        for job in training_jobs(settings)
-        if (job[0].task, job[0].clients, job[1], job[2], job[3]) not in done
-    ]
+def train_missing(settings: Settings, path: Path, mnist: Path | None, jobs: int) -> None:
+    """Run what the table of runs does not have with these settings; rows are written as they come."""
+    wanted = {settings.run_key(*job): job for job in training_jobs(settings)}
+    table = _rows(path, wanted)
+    done = set() if table.empty else set(table["settings"])
+    left = [job for key, job in wanted.items() if key not in done]
     # One thread a run: several runs share the machine.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     runs = Parallel(n_jobs=jobs, return_as="generator_unordered")(
         delayed(train_once)(settings, *job, mnist) for job in left
     )
     for number, row in enumerate(runs, start=1):
-        _append(path, row)
+        table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
+        _save(path, table)
         Console(stderr=True).print(f"run {number} of {len(left)}", highlight=False)
-    if path.exists():
-        table = pd.read_csv(path).sort_values(columns)
-        table.to_csv(path, index=False, float_format="%.6g")
+    if not table.empty:
+        _save(path, table.sort_values(["task", "clients", "run_epsilon", "mechanism", "seed"]))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,12 @@ def error_rows(settings: Settings) -> list[dict[str, object]]:
         for epsilon in settings.epsilons:
             deviation = noise_of_sum(ratio, settings.rounds, epsilon, settings.delta)
             central = (deviation / clients) ** 2
-            common = {"clients": clients, "run_epsilon": epsilon, "run_delta": settings.delta}
+            common = {
+                "settings": settings.errors_key,
+                "clients": clients,
+                "run_epsilon": epsilon,
+                "run_delta": settings.delta,
+            }
             rows.append(
                 {
                     **common,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from simulations.aggregate.__main__ import train_missing, training_jobs
 from simulations.aggregate.designs import error_rows
 from simulations.aggregate.page import PAGE, best_errors, draw, page, read
-from simulations.aggregate.settings import PEERS, Settings
+from simulations.aggregate.settings import PEERS, Settings, Training
 from simulations.aggregate.training import deal
 from simulations.config import CENTRAL, TaskConfig
 from simulations.data import load_examples
@@ -89,3 +92,46 @@ def test_the_page_and_the_figure_come_from_the_tables(tmp_path: Path) -> None:
     assert page() == PAGE.read_text()
     assert draw(tmp_path / "figure.png").stat().st_size > 10_000
     assert set(best_errors(read("errors"))["mechanism"]) == {CENTRAL, *PEERS}
+
+
+def small_study(**changes: object) -> Settings:
+    task = {"task": "digits", "clients": 25, "epsilons": (8.0,), "l2_clip": 0.2, "learning_rate": 3.0}
+    task |= {key: changes.pop(key) for key in list(changes) if key in task}
+    values: dict[str, Any] = {"rounds": 3, "seeds": (0,), "training": (Training(**task),)}  # type: ignore[arg-type]
+    return dataclasses.replace(Settings.load(), **{**values, **changes})
+
+
+def test_rows_of_other_settings_are_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every setting that a run depends on is part of its row's key; equal settings are not run again."""
+    monkeypatch.setattr("simulations.aggregate.__main__.PEERS", ())
+    path = tmp_path / "training.csv"
+    train_missing(small_study(), path, None, jobs=1)
+    first = pd.read_csv(path)
+    assert len(first) == 1
+    stamp = path.read_bytes()
+    train_missing(small_study(), path, None, jobs=1)
+    assert path.read_bytes() == stamp
+    for change in (
+        {"l2_clip": 0.1},
+        {"rounds": 4},
+        {"delta": 1e-6},
+        {"learning_rate": 2.0},
+        {"clients": 26},
+        {"seeds": (1,)},
+        {"epsilons": (7.5,)},
+    ):
+        train_missing(small_study(**change), path, None, jobs=1)
+        (row,) = pd.read_csv(path).to_dict("records")
+        figures = ("accuracy", "mean_squared_error")
+        assert [row[key] for key in figures] != [first[key].iloc[0] for key in figures], change
+        train_missing(small_study(), path, None, jobs=1)
+        pd.testing.assert_frame_equal(pd.read_csv(path), first)
+
+
+def test_the_committed_tables_were_made_with_the_settings() -> None:
+    settings = Settings.load()
+    assert set(read("errors")["settings"]) == {settings.errors_key}
+    assert list(read("training")["settings"].sort_values()) == sorted(
+        settings.run_key(*job) for job in training_jobs(settings)
+    )
+    assert dataclasses.replace(settings, delta=1e-6).errors_key != settings.errors_key

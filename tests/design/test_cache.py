@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,8 +65,9 @@ def test_every_part_of_the_spec_counts(cache: Path, built: list[object]) -> None
 def test_a_damaged_file_is_rebuilt(
     cache: Path, built: list[object], damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = pq.design("optm", **PARAMETERS).to_bytes()
+    design = pq.design("optm", **PARAMETERS).to_bytes()
     (file,) = cache.iterdir()
+    whole = file.read_bytes()
     if damage == "directory":
         file.unlink()
         file.mkdir()
@@ -74,18 +78,90 @@ def test_a_damaged_file_is_rebuilt(
         file.write_bytes(blobs[damage])
     with caplog.at_level(logging.WARNING):
         again = pq.design("optm", **PARAMETERS)
-    assert again.to_bytes() == whole
+    assert again.to_bytes() == design
     assert len(built) == 2
     assert "designing it anew" in caplog.text
     if damage != "directory":
         assert file.read_bytes() == whole
 
 
+def file_of(cache: Path, name: str, **parameters: Any) -> Path:
+    """The file that a design is kept in."""
+    before = set(cache.glob("*"))
+    pq.design(name, **parameters)
+    (file,) = set(cache.iterdir()) - before
+    return file
+
+
+@pytest.mark.parametrize("keep_seal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("optm", {"epsilon": 3.0, "bits": 2}),
+        ("optm", {"epsilon": 1.0, "bits": 3}),
+        ("mvu", {"epsilon": 1.0, "bits": 2}),
+    ],
+)
+def test_another_design_under_the_name_is_not_believed(
+    cache: Path, name: str, other: dict[str, Any], keep_seal: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copied file, and one whose spec and digest were forged to fit: what it holds is compared, too."""
+    file, wrong = file_of(cache, "optm", epsilon=1.0, bits=2), file_of(cache, name, **other)
+    right = file.read_bytes()
+    if keep_seal:
+        spec = right[32:].partition(b"\n")[0]
+        content = spec + b"\n" + wrong.read_bytes()[32:].partition(b"\n")[2]
+        file.write_bytes(hashlib.sha256(content).digest() + content)
+    else:
+        file.write_bytes(wrong.read_bytes())
+    with caplog.at_level(logging.WARNING):
+        found = pq.design("optm", epsilon=1.0, bits=2)
+    assert (found.name, found.num_levels) == ("optm", 4)
+    assert found.epsilon <= 1.0
+    assert "designing it anew" in caplog.text
+    assert file.read_bytes() == right
+
+
+def test_a_forged_claim_is_not_believed(cache: Path) -> None:
+    """The bytes claim the parameters that are asked for; the table's certified epsilon decides."""
+    file = file_of(cache, "optm", epsilon=1.0, bits=2)
+    loose = pq.design("optm", epsilon=3.0, bits=2, cache=False)
+    forged = dataclasses.replace(loose, parameters=pq.design("optm", epsilon=1.0, bits=2).parameters)
+    content = file.read_bytes()[32:].partition(b"\n")[0] + b"\n" + forged.to_bytes()
+    file.write_bytes(hashlib.sha256(content).digest() + content)
+    assert pq.design("optm", epsilon=1.0, bits=2).epsilon <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("biased", {"epsilon": 1.0, "levels": 5}),
+        ("discrete_gaussian", {"epsilon": 2.0}),
+        ("erm", {"epsilon": 1.0, "levels": 4}),
+        ("imvu", {"epsilon": 1.0, "levels": 4}),
+        ("mvu", {"epsilon": 1.3, "levels": 4}),
+        ("optm", {"epsilon": 1.0, "bins": [-3, -1, 1, 3]}),
+        ("optm", {"epsilon": 1.0, "bits": 2, "density": [0.1, -0.2, 0.7]}),
+        ("optm_aggregate", {"num_clients": 21, "dimension": 65, "run_epsilon": 8.0, "rounds": 3, "bits": 2}),
+        ("pbm", {"epsilon": 2.0, "levels": 4}),
+        ("rqm", {"epsilon": 1.0, "levels": 4}),
+        ("skellam", {"epsilon": 2.0}),
+    ],
+)
+def test_what_was_stored_is_what_is_asked_for(
+    cache: Path, name: str, parameters: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        first, second = pq.design(name, **parameters), pq.design(name, **parameters)
+    assert first.to_bytes() == second.to_bytes()
+    assert not caplog.text
+
+
 def test_parallel_designs_end_with_one_whole_file(cache: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         blobs = set(pool.map(lambda _: pq.design("optm", **PARAMETERS).to_bytes(), range(16)))
     assert len(blobs) == 1
-    assert [file.suffix for file in cache.iterdir()] == [".pqm"]
+    assert [file.suffix for file in cache.iterdir()] == [".design"]
 
 
 def test_an_unwritable_directory_only_costs_time(

@@ -1,12 +1,14 @@
 """The server's ledger and those of its clients agree, whatever is lost on the way."""
 
 import random
+import re
 
+import numpy as np
 import pytest
 
 import fl_privquant as pq
 from fl_privquant.errors import BudgetExhaustedError
-from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
 from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.privacy import Accountant, Budget, UpdateRelease
@@ -136,15 +138,33 @@ def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
     release = UpdateRelease(mechanism, 25)
     budget = Budget(Accountant([release] * 3).statement(DELTA).epsilon, DELTA)
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, budget=budget)
-    with pytest.raises(BudgetExhaustedError, match=r"round 4: .*Spent: client total \(25 coord") as raised:
-        InlineEngine().run(server_app(lambda: strategy, 9), client_app(), Federation(4))
-    assert raised.value.statement == Accountant([release] * 3).statement(DELTA)
+    server = server_app(lambda: strategy, 9)
+    done = InlineEngine().run(server, client_app(), Federation(4))
+    result = server.result
+    assert isinstance(result, StoppedResult)
+    assert re.search(r"after 3 of 9 rounds: round 4: .*Spent: client total \(25 coord", result.reason)
+    assert result.stopped.statement == Accountant([release] * 3).statement(DELTA)
     assert len(strategy.ledger) == 3
+    # The model and the metrics of three rounds, as a run of three rounds has them.
+    whole = server_app(lambda: PrivQuantStrategy(fedavg(), mechanism, CLIP), 3)
+    three = InlineEngine().run(whole, client_app(), Federation(4))
+    for name, each in three.arrays.items():
+        np.testing.assert_array_equal(done.arrays[name].numpy(), each.numpy())
+    assert result.train_metrics_clientapp == whole.result.train_metrics_clientapp
+    assert not isinstance(whole.result, StoppedResult)
+
+
+def test_a_budget_below_one_round_is_an_error(mechanism):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, budget=Budget(0.01, DELTA))
+    with pytest.raises(BudgetExhaustedError, match=r"round 1: .*nothing released"):
+        InlineEngine().run(server_app(lambda: strategy, 9), client_app(), Federation(4))
+    assert len(strategy.ledger) == 0
 
 
 def test_clients_that_all_have_spent_their_budgets_stop_the_run(mechanism):
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=99)
     client = client_app([PrivQuantMod(10.0, budget=2.5 * 25 * mechanism.epsilon)])
-    with pytest.raises(BudgetExhaustedError, match="round 3: every client refuses") as raised:
-        InlineEngine().run(server_app(lambda: strategy, 9), client, Federation(4))
-    assert raised.value.statement.unit == "client total"
+    server = server_app(lambda: strategy, 9)
+    InlineEngine().run(server, client, Federation(4))
+    assert "after 2 of 9 rounds: round 3: every client refuses" in server.result.reason
+    assert server.result.stopped.statement.unit == "client total"

@@ -107,6 +107,13 @@ def test_a_target_binds_whatever_the_mechanism_aggregation_and_number_of_clients
     assert 0.15 * 40.0 < spent(strategy) <= planned.statement.epsilon * (1.0 + 1e-9) <= 40.0
 
 
+def test_one_round_more_than_planned_is_not_begun(flower_log: Any) -> None:
+    everybody = SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
+    strategy, _ = run(plan(aggregation=everybody), rounds=4)
+    assert "budget exhausted after 3 of 4 rounds: round 4" in flower_log.text
+    assert 5.5 < spent(strategy) <= 6.0
+
+
 def test_a_round_that_loses_too_many_opens_no_sum() -> None:
     refused, model = run(plan(), lost=4)
     assert spent(refused) <= 6.0

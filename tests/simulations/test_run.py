@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -20,11 +21,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy import Accountant, PrivacyStatement, UpdateRelease, View, statement_levels
 from simulations.config import CENTRAL, RunConfig
 from simulations.overrides import CONF
+from simulations.report.build import build_report
 from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
 from simulations.tasks import task_of
@@ -62,6 +64,10 @@ def config_of(tmp_path: Path, **changes: Any) -> RunConfig:
 
 def rows_of(config: RunConfig) -> pd.DataFrame:
     return pd.read_parquet(RunDirectory.of(config).path / "rounds.parquet")
+
+
+def model_of(config: RunConfig) -> str:
+    return str(json.loads((RunDirectory.of(config).path / "provenance.json").read_text())["model_sha256"])
 
 
 def write_idx(folder: Path) -> None:
@@ -183,10 +189,22 @@ def test_a_budget_stops_the_run_with_what_was_spent(secure: bool, tmp_path: Path
         secagg={"enabled": secure},
         privacy={"budget": budget},
     )
-    with pytest.raises(BudgetExhaustedError, match=r"round 3: .*Spent: client total .*2 rounds") as raised:
-        execute(config)
-    assert raised.value.statement.epsilon <= budget
-    assert rows_of(config)["round"].tolist() == [0, 1, 2]
+    summary = execute(config)
+    assert summary["finished"] is True
+    stopped = r"^budget exhausted after 2 of 5 rounds: round 3: .*Spent: client total .*2 rounds.* raise the"
+    assert re.search(stopped, summary["stopped"])
+    rows = rows_of(config)
+    assert rows["round"].tolist() == [0, 1, 2]
+    column = "epsilon_client_total_sum" if secure else "epsilon_client_total"
+    assert 0.0 < rows[column].iloc[1] < rows[column].iloc[2] == summary[column] <= budget
+    # The model is that of a run that was asked for two rounds, and asking again gives the same result.
+    shorter = config_of(
+        tmp_path, federation={"num_clients": 10, "rounds": 2}, secagg={"enabled": secure}, study="shorter"
+    )
+    assert execute(shorter)["stopped"] is None
+    assert model_of(config) == model_of(shorter)
+    assert execute(config) == summary
+    assert build_report(tmp_path / config.study).stat().st_size > 10_000
 
 
 def test_without_a_mechanism_the_mean_is_exact(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""Files that a crash cannot void: replaced whole, on disk when the call returns, held by one process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fl_privquant.errors import PrivQuantError
+
+__all__ = ["LockedError", "held", "remove_leftovers", "replace_file", "sync_directory"]
+
+_NEW = ".new"
+
+
+class LockedError(PrivQuantError):
+    """Another process holds what only one may write to."""
+
+
+def replace_file(path: Path, write: Callable[[Path], Any], durable: bool = True) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, and put it in that place when it is whole.
+
+    Whenever the process dies, ``path`` is what it was or what it is to be. A failure leaves no temporary
+    file; a kill does, for :func:`remove_leftovers`.
+
+    Parameters
+    ----------
+    path
+        The file.
+    write
+        Fills the file that it is given the path of.
+    durable
+        Whether it must also survive a power failure from now on, which takes some milliseconds.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Writers may look at the ending of a name, and two threads may write at once.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{_NEW}{path.suffix}")
+    try:
+        write(temporary)
+        if durable:
+            _sync(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync_names(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Put the files of a directory, and their names, on disk."""
+    for path in directory.iterdir():
+        if path.is_file():
+            _sync(path)
+    _sync_names(directory)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_names(directory: Path) -> None:
+    """Put the names in a directory on disk: until then, a power failure could undo a replacement."""
+    # Some file systems cannot, and need not.
+    with contextlib.suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete the temporary files of processes that were killed while they replaced ``path``.
+
+    For who holds the lock of ``path``, so that nobody else can be at it.
+    """
+    for leftover in path.parent.glob(f".{path.name}.*{_NEW}{path.suffix}"):
+        leftover.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def held(lock: Path, what: str) -> Iterator[None]:
+    """Hold a lock file for as long as the block lasts; :class:`LockedError`, at once, if another one has it.
+
+    The operating system frees the lock when its holder ends, however it ends. The file names the holder, for
+    the message, and is deleted at the end.
+
+    Parameters
+    ----------
+    lock
+        The lock file.
+    what
+        What it protects, as the message names it.
+    """
+    handle = _acquire(lock, what)
+    try:
+        yield
+    finally:
+        # While it is still held: whoever opened it before finds out that the name is gone, see _acquire.
+        lock.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _acquire(lock: Path, what: str) -> int:
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+            if _locked(handle, lock, what):
+                return handle
+            # The holder before deleted the file between the two calls: it is another file now, or none.
+            os.close(handle)
+    except OSError as error:
+        raise LockedError(
+            f"{what} cannot be locked ({error.strerror}): {lock} must be on a file system with locks, with "
+            f"some space left, in a folder that can be written"
+        ) from error
+
+
+def _locked(handle: int, lock: Path, what: str) -> bool:
+    """Lock an open file, and note who holds it; whether its name still stands for it."""
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(
+                f"{what} is in use by {_holder(handle)}; wait until that process ends, or stop it: the lock "
+                f"({lock.name}) is then free at once"
+            ) from None
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%F %T %z")}
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(holder).encode(), 0)
+        return _is_at(handle, lock)
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(handle: int) -> str:
+    try:
+        holder = json.loads(os.pread(handle, 1000, 0))
+        return f"process {holder['pid']} on {holder['host']} (since {holder['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

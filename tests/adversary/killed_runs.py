@@ -1,0 +1,96 @@
+"""A process that kills runs: what :mod:`tests.adversary.test_kills` starts.
+
+It loads everything once and forks a child for each run, so that a kill and the run that goes on after it
+take a second and not half a minute. A child is killed by SIGKILL, either by itself at its k-th operation on a
+file of the run, or by its parent after some time.
+
+    python -m tests.adversary.killed_runs '{"output": ..., "config": {...}, "instants": 30}'
+
+``whole`` in the output is a run that nothing happened to; beside it is a directory for each kill, with the
+run as it was after it had gone on to its end. ``operations.json`` lists the operations of ``whole``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from simulations.config import RunConfig
+from simulations.run import execute
+
+# Each of them changes what the next process finds; what happens in between does not.
+_WATCHED = ("open", "os.rename", "os.remove", "os.rmdir")
+
+
+def run(config: RunConfig, log: Path | None = None, kill_at: int | None = None) -> None:
+    """Run in this process; kill it at an operation on the run's files, or list them all."""
+    operations: list[tuple[str, str]] = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _WATCHED or not str(arguments[0]).startswith(config.output):
+            return
+        target = arguments[1] if event == "os.rename" else arguments[0]
+        operations.append((event, Path(target).name))
+        if len(operations) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    execute(config)
+    if log is not None:
+        log.write_text(json.dumps(operations))
+
+
+def forked(config: RunConfig, seconds: float | None = None, **options: Any) -> int:
+    """Run in a child, which is killed after some seconds; its exit code, negative if a signal ended it."""
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            run(config, **options)
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(output: Path, config: dict[str, Any], instants: int = 0, seed: int = 0) -> None:
+    """Run as it is, then kill at every operation, or at random instants, and go on each time."""
+
+    def config_in(name: str) -> RunConfig:
+        return RunConfig.from_mapping({**config, "output": str(output / name)})
+
+    log = output / "operations.json"
+    # In this process: its children need not load compiled code again.
+    run(config_in("warm"))
+    start = time.monotonic()
+    assert forked(config_in("whole"), log=log) == 0
+    lasted = time.monotonic() - start
+    if not instants:
+        for kill_at in range(1, len(json.loads(log.read_text())) + 1):
+            name = f"operation-{kill_at}"
+            assert forked(config_in(name), kill_at=kill_at) == -signal.SIGKILL
+            assert forked(config_in(name)) == 0
+        return
+    dice = random.Random(seed)
+    for number in range(instants):
+        name = f"instant-{number}"
+        # Some are killed again when they go on.
+        for _ in range(1 + (number % 3 == 0)):
+            forked(config_in(name), seconds=dice.uniform(0.0, lasted))
+        assert forked(config_in(name)) == 0
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    main(Path(asked.pop("output")), **asked)

@@ -1,0 +1,195 @@
+"""kill -9 at random instants and at every operation on a file: the same model and rows, no smaller epsilon."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fl_privquant import files
+from fl_privquant.errors import PrivQuantError
+from simulations.config import RunConfig
+from simulations.results import RunDirectory
+from simulations.run import execute
+
+ROOT = Path(__file__).parents[2]
+MEAN = {
+    "mechanism": {"name": "one_bit", "epsilon": 1.0},
+    "task": {"name": "mean", "dimension": 21},
+    "federation": {"num_clients": 5, "rounds": 2},
+}
+DIGITS = {
+    "mechanism": {"name": "one_bit", "epsilon": 1.0},
+    "task": {"name": "digits", "model": "mlp", "hidden": 7},
+    "federation": {"num_clients": 25, "rounds": 6, "fraction": 0.6, "strategy": "fedavgm"},
+    "clip_policy": {"name": "quantile"},
+    "engine": {"name": "inline", "threads": 3},
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has left behind."""
+
+    model: str
+    rows: pd.DataFrame
+    spent: pd.DataFrame
+    stated: list[float]
+    summary: dict[str, Any]
+
+    @classmethod
+    def of(cls, directory: Path) -> Outcome:
+        (path,) = directory.glob("default/*")
+        rows = pd.read_parquet(path / "rounds.parquet")
+        spent = [name for name in rows if name.startswith("epsilon_client")]
+        timed = [name for name in rows if name.startswith("seconds")]
+        provenance = json.loads((path / "provenance.json").read_text())
+        # Nothing of the killed process lies about, but for a lock that nobody holds.
+        expected = {"config.json", "mechanism.pqm", "provenance.json", "rounds.csv", "rounds.parquet"}
+        found = {each.name for each in path.iterdir()} - {"partition.png", "run.lock"}
+        assert found == expected | {"summary.json"}
+        assert len(pd.read_csv(path / "rounds.csv")) == len(rows)
+        return cls(
+            provenance["model_sha256"],
+            # How a bound was found may differ where more releases are counted.
+            rows.drop(columns=[*spent, *timed, "composition_method", "composition_method_sum"]),
+            rows[spent],
+            [each["epsilon"] for each in provenance["statements"]],
+            json.loads((path / "summary.json").read_text()),
+        )
+
+    def follows(self, whole: Outcome, exactly: bool = False) -> None:
+        """Check that this is what the whole run has left, but for releases that were counted twice."""
+        assert self.model == whole.model
+        pd.testing.assert_frame_equal(self.rows, whole.rows)
+        if exactly:
+            pd.testing.assert_frame_equal(self.spent, whole.spent)
+            assert self.stated == whole.stated
+        filled = np.nan_to_num(self.spent.to_numpy()) - np.nan_to_num(whole.spent.to_numpy())
+        assert filled.min() >= -1e-9
+        assert len(self.stated) == len(whole.stated)
+        assert all(mine >= other - 1e-9 for mine, other in zip(self.stated, whole.stated, strict=True))
+        for column in whole.spent:
+            last = self.spent[column].iloc[-1]
+            assert np.isnan(last) or self.summary[column] == last > 0.0
+
+
+def kill_runs(output: Path, config: dict[str, Any], **asked: int) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.adversary.killed_runs",
+            json.dumps({"output": str(output), "config": config, **asked}),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_killed_at_every_operation(secure: bool, tmp_path: Path) -> None:
+    kill_runs(tmp_path, {**MEAN, "secagg": {"enabled": secure}})
+    operations = json.loads((tmp_path / "operations.json").read_text())
+    whole = Outcome.of(tmp_path / "whole")
+    # The last one is the checkpoint of a finished run that is deleted.
+    saved = [at for at, each in enumerate(operations, 1) if each == ["os.rename", "run.checkpoint"]]
+    assert len(saved) == 2 * 2
+    assert len(operations) - saved[-1] > 10
+    for number in range(1, len(operations) + 1):
+        # A kill after the last checkpoint, or before a first, asks no client twice.
+        between = saved[0] < number <= saved[-1]
+        Outcome.of(tmp_path / f"operation-{number}").follows(whole, exactly=not between)
+
+
+def test_killed_at_thirty_instants(tmp_path: Path) -> None:
+    kill_runs(tmp_path, DIGITS, instants=30, seed=15)
+    whole = Outcome.of(tmp_path / "whole")
+    killed = [Outcome.of(tmp_path / f"instant-{number}") for number in range(30)]
+    for each in killed:
+        each.follows(whole)
+    # Some of them in a round, which was then asked for again, and counted again.
+    twice = [each for each in killed if each.stated[-1] > whole.stated[-1]]
+    assert twice
+
+
+def run_with(
+    output: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[[int, Path], bool]
+) -> PrivQuantError | None:
+    """A run on a disk that fills up at some writes; the error that it ends with."""
+    config = RunConfig.from_mapping({**MEAN, "output": str(output)})
+    count = 0
+    replace_file = files.replace_file
+
+    def full(path: Path, write: Callable[[Path], Any], durable: bool = True) -> None:
+        nonlocal count
+        count += 1
+
+        def half(temporary: Path) -> None:
+            write(temporary)
+            if fails(count, path):
+                with temporary.open("r+b") as file:
+                    file.truncate(temporary.stat().st_size // 2)
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        replace_file(path, half, durable)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("simulations.results.replace_file", full)
+        patch.setattr("fl_privquant.flower.checkpoint.replace_file", full)
+        try:
+            execute(config)
+        except PrivQuantError as error:
+            assert not list(RunDirectory.of(config).path.glob(".*"))
+            return error
+    return None
+
+
+def test_a_disk_that_fills_up_at_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time a clear error, and a run that goes on when there is room again."""
+    writes: list[Path] = []
+
+    def note(count: int, path: Path) -> bool:
+        writes.append(path)
+        return False
+
+    assert run_with(tmp_path / "whole", monkeypatch, note) is None
+    whole = Outcome.of(tmp_path / "whole")
+    for number in range(1, len(writes) + 1):
+        error = run_with(tmp_path / f"{number}", monkeypatch, lambda count, _, at=number: count == at)  # type: ignore[misc]
+        assert "No space left on device" in str(error), number
+        assert "free some space" in str(error)
+        assert "start" in str(error)
+        assert run_with(tmp_path / f"{number}", monkeypatch, lambda *_: False) is None
+        Outcome.of(tmp_path / f"{number}").follows(whole)
+
+
+def test_a_budget_holds_whatever_is_killed(tmp_path: Path) -> None:
+    """Two rounds of 21 coordinates at epsilon 1 are allowed: killed runs may end earlier, never above."""
+    budget = 40.5
+    config = {
+        **MEAN,
+        "federation": {"num_clients": 5, "rounds": 4},
+        "privacy": {"budget": budget},
+        "secagg": {"enabled": False},
+    }
+    kill_runs(tmp_path, config, instants=8, seed=3)
+    for name in ("whole", *(f"instant-{number}" for number in range(8))):
+        (path,) = (tmp_path / name).glob("default/*/summary.json")
+        summary = json.loads(path.read_text())
+        assert summary["finished"]
+        assert summary["stopped"].startswith("budget exhausted after")
+        assert 0.0 < summary["epsilon_client_total"] <= budget
