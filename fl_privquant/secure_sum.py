@@ -71,7 +71,9 @@ Characteristic Function", AISTATS 2022.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +118,10 @@ _LARGEST_STRIKE, _LARGEST_SEPARATION = 0.5, 0.5
 _SHARE = 0.25
 # Relative accuracy of slopes, of scipy's normal law, and of some thousand additions.
 _SLOPE_UNITS, _NORMAL_UNITS, _SUM_UNITS = 1e-12, 3e-14, 1e-11
+# Slopes and rows that are looked at together: some megabytes of strikes each.
+_PAIRS_AT_A_TIME = 256
+# Orders of Rényi divergences at which a sum is looked at: at larger ones no delta in use gains anything.
+_ORDERS = np.concatenate([[2.0], 3.0 * 1.1 ** np.arange(77)])
 # Points of all convolutions together: some seconds. With fewer buckets than the least there is no use.
 _MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 
@@ -136,7 +142,7 @@ class SumCertificate:
     information: float
     _strikes: Floats
     _scores: Floats
-    _pairs: tuple[_Pair, ...]
+    _pairs: _Pairs
     _sums: tuple[WeightedLaw, ...]
 
     def separation(self, rate: float) -> float:
@@ -163,9 +169,30 @@ class SumCertificate:
         if math.isinf(self.information):
             return math.inf
         whole = 2.0 if order <= 2.0 else max(order, 3.0)
-        near = whole * (whole - 1.0) / 2.0 * self.information
-        far = max(math.fsum(score.moment(whole) for score in pair.scores(self._sums)) for pair in self._pairs)
-        return max(near, far / _WIDEST**2) * (1.0 + _SUM_UNITS) / (whole - 1.0)
+        if whole > _ORDERS[-1]:
+            return math.inf
+        above = int(np.searchsorted(_ORDERS, whole))
+        moments = self._moments
+        if _ORDERS[above] == whole:
+            return float(moments[above]) / (whole - 1.0)
+        # Moments are convex in the order: a chord lies above them.
+        share = (whole - _ORDERS[above - 1]) / (_ORDERS[above] - _ORDERS[above - 1])
+        chord = (1.0 - share) * moments[above - 1] + share * moments[above]
+        return float(chord) * (1.0 + _SUM_UNITS) / (whole - 1.0)
+
+    @cached_property
+    def _moments(self) -> Floats:
+        """Bounds of order - 1 times the divergence at each of the kept orders, over the squared distance.
+
+        They are computed in one go, once. For fixed h the excess (1 + h)^a - 1 - a h is convex in a; so are
+        sums and maxima of such, and a (a - 1) / 2.
+        """
+        near = _ORDERS * (_ORDERS - 1.0) / 2.0 * self.information
+        far = np.zeros(_ORDERS.size)
+        for block in self._pairs.blocks():
+            total = np.sum([block.score(each).moments(_ORDERS) for each in self._sums], axis=0)
+            far = np.maximum(far, total.max(axis=0))
+        return np.asarray(np.maximum(near, far / _WIDEST**2) * (1.0 + _SUM_UNITS))
 
     def _holds(self, separation: float, spare: float) -> bool:
         """Whether all chords of the scores stay below tangents of the normal pair's."""
@@ -231,13 +258,8 @@ def certify_sum(
     # Multiples of 2^-32: sums of them are exact.
     low = law.rows.min(axis=0)
     share = float(low.sum())
-    pairs = tuple(
-        _Pair(sign * slope, row, codes)
-        for slope in slopes_of(law)
-        for row in law.rows
-        for sign in ((1.0,) if _is_symmetric(law, codes) else (1.0, -1.0))
-    )
-    affordable = int(_MOST_POINTS / (len(pairs) * width_of_sum(codes, low, num_honest * share)))
+    pairs = _Pairs.of(law, codes)
+    affordable = int(_MOST_POINTS / (len(pairs.rows) * width_of_sum(codes, low, num_honest * share)))
     if affordable < _LEAST_BUCKETS:
         return None
     blanket = LatticeLaw.of(codes, low / share)
@@ -245,46 +267,79 @@ def certify_sum(
     if uncovered > _COVERED:
         return None
     sums = tuple(found)
-    scores = [pair.scores(sums) for pair in pairs]
-    information = max(math.fsum(each.information for each in pair) for pair in scores)
+    information = max(
+        float(np.sum([block.score(each).information for each in sums], axis=0).max())
+        for block in pairs.blocks()
+    )
     information *= 1.0 + _SUM_UNITS
     strikes = np.linspace(0.0, min(_REACH * math.sqrt(information), _LARGEST_STRIKE), num_strikes + 1)
-    worst = np.max([np.sum([each.excess(strikes) for each in pair], axis=0) for pair in scores], axis=0)
+    worst = np.max([block.excess(sums, strikes) for block in pairs.blocks()], axis=0)
     return SumCertificate(num_honest, information, strikes, worst * (1.0 + _SUM_UNITS), pairs, sums)
 
 
 @dataclass(frozen=True, eq=False)
-class _Pair:
-    """A slope of the law and a row, on their codes."""
+class _Pairs:
+    """Slopes of the law, each with a row: one pair in a line, one code in a column."""
 
-    slope: Floats
-    row: Floats
+    slopes: Floats
+    rows: Floats
     codes: NDArray[np.int64]
 
-    def scores(self, sums: tuple[WeightedLaw, ...]) -> list[_Score]:
-        """Both in the sum with each number of blanket draws."""
-        return [self._score(each) for each in sums]
+    @classmethod
+    def of(cls, law: Law, codes: NDArray[np.int64]) -> _Pairs:
+        """Every slope of the law with every row."""
+        signs = (1.0,) if _is_symmetric(law, codes) else (1.0, -1.0)
+        slopes = np.concatenate([sign * np.asarray(slopes_of(law)) for sign in signs])
+        rows = law.rows
+        return cls(np.repeat(slopes, len(rows), axis=0), np.tile(rows, (len(slopes), 1)), codes)
 
-    def _score(self, drawn: WeightedLaw) -> _Score:
+    def blocks(self) -> Iterator[_Pairs]:
+        """Some of them at a time, so that memory stays small."""
+        for start in range(0, len(self.rows), _PAIRS_AT_A_TIME):
+            chosen = slice(start, start + _PAIRS_AT_A_TIME)
+            yield _Pairs(self.slopes[chosen], self.rows[chosen], self.codes)
+
+    def score(self, drawn: WeightedLaw) -> _Score:
+        """All of them in the sum with one number of blanket draws."""
         values = drawn.law.values
         relative = drawn.law.relative + _SLOPE_UNITS + self.codes.size * 2.0**-53
-        length = values.size + int(self.codes[-1])
-        rise, size, base = np.zeros(length), np.zeros(length), np.zeros(length)
-        entries = zip(self.codes.tolist(), self.slope.tolist(), self.row.tolist(), strict=True)
-        for code, steep, mass in entries:
+        shape = (len(self.rows), values.size + int(self.codes[-1]))
+        rise, size, base = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        for column, code in enumerate(self.codes.tolist()):
             at = slice(code, code + values.size)
-            rise[at] += steep * values
-            size[at] += abs(steep) * values
-            base[at] += mass * values
-        used = base > 0.0
-        rise, error, base = rise[used], relative * size[used], base[used] * (1.0 - relative)
-        order = np.argsort(-(rise + error) / base, kind="stable")
-        return _Score(rise[order], error[order], base[order], drawn.weight, 1.0 + 4.0 * relative)
+            steep = self.slopes[:, column, None] * values
+            rise[:, at] += steep
+            size[:, at] += np.abs(steep)
+            base[:, at] += self.rows[:, column, None] * values
+        unused = base <= 0.0
+        rise[unused] = size[unused] = 0.0
+        return _Score(rise, relative * size, base * (1.0 - relative), drawn.weight, 1.0 + 4.0 * relative)
+
+    def excess(self, sums: Sequence[WeightedLaw], strikes: Floats) -> Floats:
+        """The largest S of all pairs at each strike."""
+        cells = (len(self.rows), strikes.size + 1)
+        first = np.arange(cells[0])[:, None] * cells[1]
+        gained, paid = np.zeros(cells), np.zeros(cells)
+        terms = strikes.size
+        for drawn in sums:
+            score = self.score(drawn)
+            # A point counts at the strikes below its quotient: it is put where these end.
+            at = (first + np.searchsorted(strikes, score.quotient, side="left")).ravel()
+            upper = (drawn.weight * (score.rise + score.error)).ravel()
+            gained += np.bincount(at, upper, gained.size).reshape(cells)
+            paid += np.bincount(at, (drawn.weight * score.base).ravel(), paid.size).reshape(cells)
+            terms += score.base.shape[1]
+        # From the largest strike down: the small sums keep their digits.
+        gained = np.cumsum(gained[:, :0:-1], axis=1)[:, ::-1]
+        paid = strikes * np.cumsum(paid[:, :0:-1], axis=1)[:, ::-1]
+        # Of sums of that many positive numbers, one after the other.
+        rounding = 2.0 * terms * np.finfo(np.float64).eps * (gained + paid)
+        return np.asarray((np.maximum(gained - paid, 0.0) + rounding).max(axis=0))
 
 
 @dataclass(frozen=True, eq=False)
 class _Score:
-    """The convolutions of a slope, right to ``error``, and of a row, from below; largest quotient first."""
+    """The convolutions of slopes, right to ``error``, and of rows, from below: a pair in a line."""
 
     rise: Floats
     error: Floats
@@ -293,32 +348,44 @@ class _Score:
     room: float
 
     @property
-    def information(self) -> float:
-        """The part of the Fisher information that this number of draws adds."""
-        return self.weight * float(((np.abs(self.rise) + self.error) ** 2 / self.base).sum())
+    def quotient(self) -> Floats:
+        """The largest quotient of slope and row at each point; 0 where the row has no mass."""
+        return _over(self.rise + self.error, self.base)
 
-    def excess(self, strikes: Floats) -> Floats:
-        """The part of S that this number of draws adds, at each strike."""
-        upper = self.rise + self.error
-        rises = np.concatenate([[0.0], np.cumsum(upper)])
-        bases = np.concatenate([[0.0], np.cumsum(self.base)])
-        count = np.searchsorted(-upper / self.base, -strikes, side="left")
-        gained, paid = rises[count], strikes * bases[count]
-        # Of sums of that many positive numbers, one after the other.
-        rounding = 2.0 * self.base.size * np.finfo(np.float64).eps * (gained + paid)
-        return np.asarray(self.weight * (np.maximum(gained - paid, 0.0) + rounding))
+    @property
+    def information(self) -> Floats:
+        """The part of the Fisher information that this number of draws adds, of each pair."""
+        return np.asarray(self.weight * _over((np.abs(self.rise) + self.error) ** 2, self.base).sum(axis=1))
 
-    def moment(self, order: float) -> float:
-        """The part of the sum of z*Q f(h) that this number of draws adds, at the largest distance."""
+    def moments(self, orders: Floats) -> Floats:
+        """The part of the sum of z*Q f(h) that this number of draws adds, at the largest distance.
+
+        A line for each pair, a column for each order.
+        """
         # Where the sign of a slope is not known it is taken to be the worse one.
         sign = np.where(self.rise > -self.error, 1.0, -1.0)
-        ratio = _WIDEST * sign * (np.abs(self.rise) + self.error) / self.base
-        with np.errstate(over="ignore"):
-            powers = np.maximum(1.0 + ratio, 0.0) ** order
-            # The difference cancels where the ratio is small: what it may lose is added.
-            rounding = 4.0 * np.finfo(np.float64).eps * (1.0 + order) * np.maximum(powers, 1.0)
-            excess = np.maximum(powers - 1.0 - order * ratio, 0.0) + rounding
-        return self.weight * self.room * float((self.base * excess).sum())
+        ratio = _WIDEST * sign * _over(np.abs(self.rise) + self.error, self.base)
+        with np.errstate(divide="ignore"):
+            logarithm = np.log1p(np.maximum(ratio, -1.0))
+        # A power loses digits with its exponent; one below 1 loses no more than 1 does.
+        units = 4.0 * np.finfo(np.float64).eps * (1.0 + np.where(ratio > 0.0, logarithm, 1.0))
+        found = np.empty((len(self.base), orders.size))
+        for at, order in enumerate(orders.tolist()):
+            with np.errstate(over="ignore"):
+                powers = np.exp(order * logarithm)
+                # The difference cancels where the ratio is small: what it may lose is added.
+                rounding = units * (1.0 + order) * np.maximum(powers, 1.0)
+                excess = np.maximum(powers - 1.0 - order * ratio, 0.0) + rounding
+            with np.errstate(over="ignore", invalid="ignore"):
+                found[:, at] = np.einsum("ij,ij->i", self.base, excess)
+        # Not a number where both the power and the quotient are beyond all floats.
+        return self.weight * self.room * np.where(np.isnan(found), np.inf, found)
+
+
+def _over(numerator: Floats, denominator: Floats) -> Floats:
+    """The quotient; 0 where the denominator is."""
+    with np.errstate(over="ignore"):
+        return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0.0)
 
 
 def _is_symmetric(law: Law, codes: NDArray[np.int64]) -> bool:
