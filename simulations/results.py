@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.errors import PrivQuantError
+from fl_privquant.errors import PrivQuantError, one_line
 from fl_privquant.privacy import PrivacyStatement
 from simulations.config import RunConfig
 
@@ -71,7 +71,7 @@ class RunDirectory:
             return found if found["finished"] else None
         except (ValueError, KeyError, TypeError) as error:
             raise ResultsError(
-                f"{path} is damaged ({error}); nothing was overwritten: delete it to run again, or restore it"
+                f"{path} is damaged ({one_line(error)}); nothing was overwritten: delete it to run again, or restore it"
             ) from error
 
     def tidy(self) -> None:

@@ -44,8 +44,6 @@ _LOCAL_ONLY = ("gaussian", "laplace", "cldp_linf", "cldp_l2", "vqsgd_private")
 _MOST_OF_A_ROUND = 1024.0
 _MOST_REPEATS = 1024
 _MOST = {"num_clients": _MOST_CLIENTS, "dimension": 1 << 31, "rounds": 10**9, "bits": 16}
-# Norms below this share of the largest one: hardly any output value would ever be used.
-_LEAST_NORM = 1e-6
 
 
 @dataclass(frozen=True)
@@ -101,14 +99,6 @@ class Wish:
         if self.num_clients - self.corrupt - self.dropped < 1 or self.corrupt < 0 or self.dropped < 0:
             raise InvalidSpecError(
                 f"{self.num_clients} clients less {self.corrupt} corrupt, {self.dropped} dropped leave none"
-            )
-        largest = math.sqrt(self.dimension)
-        if self.norms.l2 is not None and not _LEAST_NORM * largest <= self.norms.l2 <= largest:
-            raise InvalidSpecError(
-                f"l2 norm: {self.norms.l2:g} coordinate clips is outside {_LEAST_NORM * largest:.3g}.."
-                f"{largest:.5g}: {self.dimension} clipped coordinates have no larger norm than that, and for "
-                f"much smaller ones the coordinate clip should be lowered too; "
-                f"{usual_norm_ratio(self.dimension):.3g} suits rotated updates"
             )
 
     @property
