@@ -18,6 +18,8 @@ __all__ = [
 ]
 
 _MOST_CHARACTERS: Final = 500
+# Between the digits of large numbers in our own texts.
+_SPACES: Final = "\u202f\u00a0"
 
 
 class PrivQuantError(Exception):
@@ -77,7 +79,9 @@ def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
     'aaaaaaaaaaa... (1000 characters)'
     """
     text = foreign if isinstance(foreign, str) else str(foreign)
-    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text[:most])
+    shown = "".join(
+        each if each.isprintable() or each in _SPACES else ascii(each)[1:-1] for each in text[:most]
+    )
     if len(text) <= most and len(shown) <= most:
         return shown
     note = f"... ({len(text)} characters)"

@@ -71,7 +71,8 @@ class RunDirectory:
             return found if found["finished"] else None
         except (ValueError, KeyError, TypeError) as error:
             raise ResultsError(
-                f"{path} is damaged ({one_line(error)}); nothing was overwritten: delete it to run again, or restore it"
+                f"{path} is damaged ({one_line(error)}); nothing was overwritten: delete it to run again, "
+                "or restore it"
             ) from error
 
     def tidy(self) -> None:

@@ -101,7 +101,7 @@ def test_the_plan_that_took_minutes_is_answered(monkeypatch, capsys):
 
 
 def test_files_that_are_none_and_texts_that_are_markup(monkeypatch, capsys, tmp_path):
-    hostile = tmp_path / "[bold]hostile[/]\x1b[2J"
+    hostile = tmp_path / "[bold]hostile[red]\x1b[2J"
     hostile.write_bytes(b"PQMECH" + bytes(100))
     for arguments in (
         ("audit", str(hostile)),
