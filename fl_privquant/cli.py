@@ -201,7 +201,9 @@ def plan_command(
         found = plan(wish, mechanism, plot is not None, lambda name: status.update(f"planning {name}"))
     _print_plan(console, found)
     if plot is not None and found.curves:
-        _plot_plan(found, plot)
+        from fl_privquant.plots import plot_plan
+
+        plot_plan(found, plot)
         console.print(f"drawn to {plot}")
 
 
@@ -365,34 +367,6 @@ def _print_plan(console: Console, found: Plan) -> None:
         console.print(f"{name}: {reason}", soft_wrap=True, highlight=False)
     if found.advice is not None:
         console.print(f"{title}: {found.advice}", soft_wrap=True, highlight=False)
-
-
-def _plot_plan(found: Plan, path: Path) -> None:
-    from fl_privquant.plots import colour_of, pyplot, save
-
-    wish = found.wish
-    figure, axes = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
-    for name, points in found.curves.items():
-        shown = [each for each in points if 0.1 < each.statement.epsilon / wish.epsilon < 10.0]
-        axes.plot(
-            [each.statement.epsilon for each in shown],
-            [each.mean_squared_error for each in shown],
-            "o-",
-            color=colour_of(name),
-            markersize=3,
-            linewidth=1.5,
-            label=name,
-        )
-    axes.axvline(wish.epsilon, color="#888888", linestyle=":", linewidth=1)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel=f"{PrivacyStatement.heading(wish.unit, str(wish.view))}, at δ = {wish.delta:g}",
-        ylabel="MSE of the mean update, clip²",
-        title=f"{wish.num_clients} clients, {wish.dimension} coordinates, {wish.rounds} rounds",
-    )
-    axes.legend(fontsize=8)
-    save(figure, path)
 
 
 def main() -> None:

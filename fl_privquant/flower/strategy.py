@@ -623,7 +623,7 @@ def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
 def _mean(values: list[Any]) -> float | list[float]:
     """The mean of metrics that clients report: of numbers, or of lists of them."""
     with np.errstate(over="ignore"):
-        mean = np.mean(values, axis=0, dtype=np.float64)
+        mean: NDArray[np.float64] = np.asarray(np.mean(values, axis=0, dtype=np.float64))
     return [float(each) for each in mean] if isinstance(values[0], list) else float(mean)
 
 

@@ -89,7 +89,8 @@ def test_mechanisms(blobs, name):
     def read(blob: bytes) -> None:
         mechanism = Mechanism.from_bytes(blob).for_dimension(37)
         assert mechanism.name.isprintable()
-        assert mechanism.statement.brief and mechanism.mse() >= 0.0
+        assert mechanism.statement.brief
+        assert mechanism.mse() >= 0.0
 
     def make(rng: random.Random) -> bytes:
         return forged_mechanism(blobs[name], rng) if rng.random() < 0.8 else mutated(blobs[name], rng)
@@ -376,8 +377,12 @@ def test_results_of_runs(tmp_path):
         runs, problems = load_runs(tmp_path)
         assert runs or problems
         for found in runs:
-            assert isinstance(found.label, str) and found.certified_epsilon >= 0.0 and found.delta >= 0.0
-            assert found.certified.brief and found.asked.brief is not None and found.statement is not None
+            assert isinstance(found.label, str)
+            assert found.certified_epsilon >= 0.0
+            assert found.delta >= 0.0
+            assert found.certified.brief
+            assert found.asked.brief is not None
+            assert found.statement is not None
         RunDirectory(run).summary()
 
     check(CASES // 3, "results", make, read)
