@@ -11,6 +11,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import fl_privquant as pq
 from fl_privquant.comparison import (
@@ -22,8 +23,9 @@ from fl_privquant.comparison import (
     split_among_coordinates,
     stuck_by,
 )
-from fl_privquant.errors import CertificationError, InvalidSpecError, PrivQuantError
+from fl_privquant.errors import CertificationError, InvalidSpecError, PrivQuantError, one_line
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
+from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.mechanisms.vector import VectorMechanism
 from fl_privquant.privacy import (
     Norms,
@@ -48,6 +50,9 @@ app = typer.Typer(
 )
 
 _RENYI_ORDERS = (2.0, 4.0, 16.0)
+_MOST_OF_A_MESSAGE = 2000
+# Of the largest norm that clipped coordinates have: below the first hardly any output value is ever used.
+_LEAST_NORM, _MOST_NORM = 1e-6, 1.001
 
 Epsilon = Annotated[float, typer.Option(help="Privacy loss of one coordinate, one release, local view.")]
 Bits = Annotated[int | None, typer.Option(help="2^bits output values.")]
@@ -141,7 +146,7 @@ def statement(
         found.for_dimension(dimension),
         dimension,
         View.aggregate(clients, corrupt, dropped),
-        norms=Norms(l2=l2_norm),
+        norms=_norms(l2_norm, dimension),
     )
     levels = statement_levels(release, rounds, delta)
     console = _console()
@@ -188,14 +193,17 @@ def plan_command(
         bits=bits,
         corrupt=corrupt,
         dropped=dropped,
-        norms=Norms(l2=l2_norm),
+        norms=_norms(l2_norm, dimension),
     )
     console = _console()
-    with console.status("planning") as status:
+    # On the other stream, and on a terminal only: what is piped on holds the plan alone.
+    with Console(stderr=True).status("planning") as status:
         found = plan(wish, mechanism, plot is not None, lambda name: status.update(f"planning {name}"))
     _print_plan(console, found)
     if plot is not None and found.curves:
-        _plot_plan(found, plot)
+        from fl_privquant.plots import plot_plan
+
+        plot_plan(found, plot)
         console.print(f"drawn to {plot}")
 
 
@@ -361,40 +369,14 @@ def _print_plan(console: Console, found: PlannedDesigns) -> None:
         console.print(f"{title}: {found.advice}", soft_wrap=True, highlight=False)
 
 
-def _plot_plan(found: PlannedDesigns, path: Path) -> None:
-    from fl_privquant.plots import colour_of, pyplot, save
-
-    wish = found.wish
-    figure, axes = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
-    for name, points in found.curves.items():
-        shown = [each for each in points if 0.1 < each.statement.epsilon / wish.epsilon < 10.0]
-        axes.plot(
-            [each.statement.epsilon for each in shown],
-            [each.mean_squared_error for each in shown],
-            "o-",
-            color=colour_of(name),
-            markersize=3,
-            linewidth=1.5,
-            label=name,
-        )
-    axes.axvline(wish.epsilon, color="#888888", linestyle=":", linewidth=1)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel=f"{PrivacyStatement.heading(wish.unit, str(wish.view))}, at δ = {wish.delta:g}",
-        ylabel="MSE of the mean update, clip²",
-        title=f"{wish.num_clients} clients, {wish.dimension} coordinates, {wish.rounds} rounds",
-    )
-    axes.legend(fontsize=8)
-    save(figure, path)
-
-
 def main() -> None:
     """Run the command line; an error of ours is a message and exit code 2, never a traceback."""
     try:
         app()
-    except PrivQuantError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
+    except (PrivQuantError, OSError) as error:
+        # Of our own texts none is that long; what they quote may be anybody's, and is no markup.
+        message = Text.assemble(("error: ", "bold red"), one_line(error, _MOST_OF_A_MESSAGE))
+        Console(stderr=True).print(message, soft_wrap=True, highlight=False)
         sys.exit(2)
 
 
@@ -402,6 +384,18 @@ def _console() -> Console:
     console = Console()
     # Into a file or a pipe nothing has to fit a screen.
     return console if console.is_terminal else Console(width=120)
+
+
+def _norms(l2: float | None, dimension: int) -> Norms:
+    """The norms of updates, if an L2 norm of that many clipped coordinates can be meant."""
+    largest = math.sqrt(dimension)
+    if l2 is not None and not _LEAST_NORM * largest <= l2 <= _MOST_NORM * largest:
+        raise InvalidSpecError(
+            f"--l2-norm: {l2:g} coordinate clips is outside {_LEAST_NORM * largest:.3g}..{largest:.5g}: "
+            f"{dimension} clipped coordinates have no larger norm than that; "
+            f"{usual_norm_ratio(dimension):.3g} suits rotated updates"
+        )
+    return Norms(l2=l2)
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -477,7 +471,7 @@ def _describe(mechanism: Mechanism) -> None:
         )
         table.add_row("Rényi divergence", orders)
     for key, value in mechanism.parameters.items():
-        table.add_row(key, str(value))
+        table.add_row(Text(one_line(key)), Text(one_line(value)))
     _console().print(table)
 
 

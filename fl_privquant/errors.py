@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 __all__ = [
     "BudgetExhaustedError",
@@ -14,7 +14,12 @@ __all__ = [
     "LedgerMismatchError",
     "PrivQuantError",
     "SecureAggregationError",
+    "one_line",
 ]
+
+_MOST_CHARACTERS: Final = 500
+# Between the digits of large numbers in our own texts.
+_SPACES: Final = "\u202f\u00a0"
 
 
 class PrivQuantError(Exception):
@@ -59,3 +64,25 @@ class LedgerMismatchError(PrivQuantError):
 
 class SecureAggregationError(PrivQuantError):
     """A round of secure aggregation ends without a sum: a client refuses, or too few are left."""
+
+
+def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
+    r"""A text from the other side, as one printable line of at most ``most`` characters.
+
+    Whatever another party wrote, an exception that quotes it included, goes through here before it is
+    logged or put into a message: line breaks and terminal codes in it would forge other lines, and its
+    length is the sender's choice.
+
+    >>> one_line("dead\n\x1b[31mWARNING: all is well")
+    'dead\\n\\x1b[31mWARNING: all is well'
+    >>> one_line("a" * 1000, most=32)
+    'aaaaaaaaaaa... (1000 characters)'
+    """
+    text = foreign if isinstance(foreign, str) else str(foreign)
+    shown = "".join(
+        each if each.isprintable() or each in _SPACES else ascii(each)[1:-1] for each in text[:most]
+    )
+    if len(text) <= most and len(shown) <= most:
+        return shown
+    note = f"... ({len(text)} characters)"
+    return (shown[: max(most - len(note), 0)] + note)[:most]

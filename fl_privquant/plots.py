@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from fl_privquant.comparison import Curves
+    from fl_privquant.privacy import PlannedDesigns
 
 __all__ = [
     "COLOURS",
@@ -28,6 +29,7 @@ __all__ = [
     "plot_curves",
     "plot_errors",
     "plot_law",
+    "plot_plan",
     "pyplot",
     "save",
 ]
@@ -186,3 +188,30 @@ def save(figure: Any, path: Path) -> Path:
     figure.savefig(path, dpi=160)
     pyplot().close(figure)
     return path
+
+
+def plot_plan(found: PlannedDesigns, path: Path) -> None:
+    """Errors of a plan's designs against the epsilon that they reach, around the target."""
+    wish = found.wish
+    figure, axes = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
+    for name, points in found.curves.items():
+        shown = [each for each in points if 0.1 < each.statement.epsilon / wish.epsilon < 10.0]
+        axes.plot(
+            [each.statement.epsilon for each in shown],
+            [each.mean_squared_error for each in shown],
+            "o-",
+            color=colour_of(name),
+            markersize=3,
+            linewidth=1.5,
+            label=name,
+        )
+    axes.axvline(wish.epsilon, color="#888888", linestyle=":", linewidth=1)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel=f"{PrivacyStatement.heading(wish.unit, str(wish.view))}, at δ = {wish.delta:g}",
+        ylabel="MSE of the mean update, clip²",
+        title=f"{wish.num_clients} clients, {wish.dimension} coordinates, {wish.rounds} rounds",
+    )
+    axes.legend(fontsize=8)
+    save(figure, path)

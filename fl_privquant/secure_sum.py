@@ -121,7 +121,7 @@ _SLOPE_UNITS, _NORMAL_UNITS, _SUM_UNITS = 1e-12, 3e-14, 1e-11
 # Slopes and rows that are looked at together: some megabytes of strikes each.
 _PAIRS_AT_A_TIME = 256
 # Orders of Rényi divergences at which a sum is looked at: at larger ones no delta in use gains anything.
-_ORDERS = np.concatenate([[2.0], 3.0 * 1.1 ** np.arange(77)])
+_ORDERS = np.concatenate([[2.0], 3.0 * 1.05 ** np.arange(48), 30.0 * 1.15 ** np.arange(1, 36)])
 # Points of all convolutions together: some seconds. With fewer buckets than the least there is no use.
 _MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 

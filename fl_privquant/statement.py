@@ -136,6 +136,10 @@ class PrivacyStatement:
         return cls(**fields)
 
 
+# Next to the smallest floats there are no powers of ten to count digits by.
+_SMALLEST = 1e-290
+
+
 def _seen(view: str) -> str:
     return view.replace("aggregate of", "aggregate view of") if "of" in view else f"{view} view"
 
@@ -144,6 +148,8 @@ def _rounded_up(value: float, digits: int = 4) -> str:
     """The value with some digits, never below it."""
     if value == 0.0 or not math.isfinite(value):
         return f"{value:g}"
+    if abs(value) < _SMALLEST:
+        return f"{_SMALLEST:g}"
     # A float such as 1e-5 is not that decimal number: what is a few units above it is meant to be it.
     exponent = math.floor(math.log10(abs(value))) - digits + 1
     scaled = value / 10.0**exponent

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.errors import PrivQuantError
+from fl_privquant.errors import PrivQuantError, one_line
 from fl_privquant.files import held, remove_leftovers, replace_file, sync_directory
 from fl_privquant.privacy import PrivacyStatement
 from simulations.config import RunConfig
@@ -87,7 +87,8 @@ class RunDirectory:
             return found if found["finished"] else None
         except (ValueError, KeyError, TypeError) as error:
             raise ResultsError(
-                f"{path} is damaged ({error}); nothing was overwritten: delete it to run again, or restore it"
+                f"{path} is damaged ({one_line(error)}); nothing was overwritten: delete it to run again, "
+                "or restore it"
             ) from error
 
     def finish(self, summary: Mapping[str, Any]) -> None:

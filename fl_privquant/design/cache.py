@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fl_privquant.errors import CertificationError
+from fl_privquant.errors import CertificationError, one_line
 from fl_privquant.files import replace_file
 
 __all__ = ["DesignCache"]
@@ -71,7 +71,7 @@ class DesignCache:
         except FileNotFoundError:
             pass
         except (CertificationError, OSError) as error:
-            _LOG.warning("design cache: %s is unusable (%s); designing it anew", path.name, error)
+            _LOG.warning("design cache: %s is unusable (%s); designing it anew", path.name, one_line(error))
         built = build()
         try:
             sealed = _sealed(spec, built.to_bytes())

@@ -20,7 +20,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
@@ -33,7 +32,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line
 from fl_privquant.files import held, remove_leftovers, replace_file
 from fl_privquant.flower.ending import EvaluateFn, start_within_budget
 
@@ -87,7 +86,7 @@ class CheckpointStrategy(Strategy):
     @property
     def finished_rounds(self) -> int:
         """Number of the last round that the file holds; 0 without a file."""
-        return int(_read(self.path)[0]["round"]) if self.path.exists() else 0
+        return _finished_round(self.path, _read(self.path)[0]) if self.path.exists() else 0
 
     def start(
         self,
@@ -199,12 +198,24 @@ class CheckpointStrategy(Strategy):
         if not self.path.exists():
             return initial_arrays
         content, stored = _read(self.path)
+        try:
+            return self._take(content, stored, initial_arrays)
+        except PrivQuantError:
+            raise
+        except Exception as error:  # of whatever kind: the file is not what was written
+            raise _damaged(self.path, error) from error
+
+    def _take(
+        self, content: dict[str, Any], stored: Mapping[str, NDArray[Any]], initial_arrays: ArrayRecord
+    ) -> ArrayRecord:
+        """Go on from what a checkpoint holds."""
+        finished = _finished_round(self.path, content)
         saved = content["strategies"]
         names = [type(each).__name__ for each in _stack(self.strategy)]
         if [each["class"] for each in saved] != names:
             raise CheckpointError(
-                f"{self.path}: saved by strategies {[each['class'] for each in saved]}, not by {names}; "
-                f"delete the file to begin anew"
+                f"{self.path}: saved by strategies {one_line([each['class'] for each in saved])}, not by "
+                f"{names}; delete the file to begin anew"
             )
         arrays = _decode(content["model"], stored)
         if not isinstance(arrays, ArrayRecord) or list(arrays) != list(initial_arrays):
@@ -218,7 +229,7 @@ class CheckpointStrategy(Strategy):
             self._metrics[name] = records
         version, words, gauss = content["random_state"]
         random.setstate((version, tuple(words), gauss))
-        self._first_round = int(content["round"])
+        self._first_round = finished
         self._arrays = arrays
         log(INFO, "Checkpoint: going on after round %d of %s", self._first_round, self.path)
         return arrays
@@ -351,8 +362,20 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             stored = {name: file[name] for name in file.files}
         content = json.loads(stored.pop(_JSON_ENTRY).tobytes())
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: not a checkpoint ({error}); delete it to begin anew") from error
-    if content.get("version") != _VERSION:
-        raise CheckpointError(f"{path}: version {content.get('version')}, expected {_VERSION}")
+    except Exception as error:  # of whatever kind: zip files, numpy's headers and JSON have many
+        raise _damaged(path, error) from error
+    if not isinstance(content, dict) or content.get("version") != _VERSION:
+        version = one_line(content.get("version"), 40) if isinstance(content, dict) else "unknown"
+        raise CheckpointError(f"{path}: version {version}, expected {_VERSION}; delete it to begin anew")
     return content, stored
+
+
+def _finished_round(path: Path, content: Mapping[str, Any]) -> int:
+    number = content.get("round")
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 63:
+        raise _damaged(path, f"round {one_line(number, 40)}")
+    return number
+
+
+def _damaged(path: Path, reason: object) -> CheckpointError:
+    return CheckpointError(f"{path}: not a checkpoint ({one_line(reason)}); delete it to begin anew")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
-from fl_privquant.errors import BudgetExhaustedError, LedgerMismatchError, PrivQuantError
+from fl_privquant.errors import BudgetExhaustedError, LedgerMismatchError, PrivQuantError, one_line
 from fl_privquant.flower.protocol import certified
 from fl_privquant.privacy.accountant import Accountant
 from fl_privquant.privacy.events import UpdateRelease, release_event
@@ -137,5 +137,5 @@ def open_spending(path: Path) -> SpendingLedger:
 
 def _unknown(error: Exception) -> BudgetExhaustedError:
     return BudgetExhaustedError(
-        f"ledger: cannot be read ({error}); what was spent is not known, so nothing more may be"
+        f"ledger: cannot be read ({one_line(error)}); what was spent is not known, so nothing more may be"
     )

@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.ledger import Release, fingerprint
@@ -50,6 +50,7 @@ STYPE_PAYLOAD: Final = "fl_privquant.payload"
 _MAX_MECHANISM_BYTES: Final = 1 << 26
 _CACHED_MECHANISMS: Final = 16
 _CACHED_CODECS: Final = 4
+_LARGEST_INTEGER: Final = (1 << 63) - 1
 
 _T = TypeVar("_T")
 
@@ -129,8 +130,8 @@ class Request:
         version = config[KEY_VERSION]
         if version != PROTOCOL_VERSION or isinstance(version, bool):
             raise InvalidSpecError(
-                f"protocol version {version!r} is not {PROTOCOL_VERSION}, the one spoken here; install the "
-                f"same version of fl-privquant on both sides"
+                f"protocol version {one_line(repr(version), 40)} is not {PROTOCOL_VERSION}, the one spoken "
+                f"here; install the same version of fl-privquant on both sides"
             )
         mechanism = _field(config, KEY_MECHANISM, bytes)
         if len(mechanism) > _MAX_MECHANISM_BYTES:
@@ -163,7 +164,8 @@ class Request:
         except CertificationError:
             raise
         except Exception as error:  # whatever a forged blob provokes is a refusal, never a crash
-            raise CertificationError(f"mechanism: malformed ({type(error).__name__}: {error})") from error
+            reason = one_line(f"{type(error).__name__}: {error}")
+            raise CertificationError(f"mechanism: malformed ({reason})") from error
 
     def release(self, layout: Layout) -> Release:
         """What an update of that layout spends; a vote on the clip is part of it."""
@@ -279,7 +281,8 @@ class Reply:
             )
         if info.get(KEY_VERSION) != PROTOCOL_VERSION:
             raise InvalidUpdateError(
-                f"reply: protocol version {info.get(KEY_VERSION)!r}, expected {PROTOCOL_VERSION}"
+                f"reply: protocol version {one_line(repr(info.get(KEY_VERSION)), 40)}, expected "
+                f"{PROTOCOL_VERSION}"
             )
         metrics = content.get(RECORD_METRICS)
         if not isinstance(metrics, MetricRecord):
@@ -289,7 +292,7 @@ class Reply:
                 round=_field(info, KEY_ROUND, int),
                 mechanism=_field(info, KEY_MECHANISM, str),
                 payload=arrays[ARRAY_PAYLOAD].data,
-                metrics={name: value for name, value in metrics.items() if _is_finite(value)},
+                metrics={name: value for name, value in metrics.items() if _is_number(value)},
                 simulated=_field(info, KEY_SIMULATED, bool),
             )
         except InvalidSpecError as error:
@@ -298,13 +301,19 @@ class Reply:
 
 def _field(config: ConfigRecord, key: str, kind: type[_T]) -> _T:
     value = config.get(key)
-    if isinstance(value, int) and not isinstance(value, bool) and kind is float:
-        value = float(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        # As wide as Flower sends them; within a process they could be of any size.
+        if not -_LARGEST_INTEGER <= value <= _LARGEST_INTEGER:
+            raise InvalidSpecError(f"{key}: an integer of {value.bit_length()} bits, expected at most 63")
+        value = float(value) if kind is float else value
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise InvalidSpecError(f"{key}: {type(value).__name__}, expected {kind.__name__}")
     return value
 
 
-def _is_finite(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
+    """Whether a metric is a finite number of the size that Flower sends, or a list of them."""
     values = value if isinstance(value, list) else [value]
-    return all(math.isfinite(each) for each in values)
+    return all(
+        math.isfinite(each) if isinstance(each, float) else abs(each) <= _LARGEST_INTEGER for each in values
+    )

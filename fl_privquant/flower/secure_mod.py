@@ -17,7 +17,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from fl_privquant.codec.layout import Layout
-from fl_privquant.errors import PrivQuantError, SecureAggregationError
+from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
@@ -93,7 +93,9 @@ class SecureAggregationMod:
             return _keeping(state, ctxt, lambda: state.share_keys(data))
         if stage == UNMASK:
             return _keeping(state, ctxt, lambda: state.unmask(data))
-        raise SecureAggregationError(f"{KEY_STAGE}: {stage!r} is not a stage of the protocol")
+        raise SecureAggregationError(
+            f"{KEY_STAGE}: {one_line(repr(stage), 40)} is not a stage of the protocol"
+        )
 
     def _train(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         deliveries = [

@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fl_privquant.errors import SecureAggregationError
+from fl_privquant.errors import SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.secure_mod import (
     ADVERTISE,
@@ -117,7 +117,7 @@ class SecureRounds:
             opened = server.finish()
         finally:
             for node, reason in server.rejected.items():
-                log(WARNING, "Secure aggregation: round %d, node %d: %s", self._round, node, reason)
+                log(WARNING, "Secure aggregation: round %d, node %d: %s", self._round, node, one_line(reason))
         log(INFO, "Secure aggregation: round %d, sum of %d clients", self._round, len(opened.survivors))
         return opened
 
@@ -142,7 +142,7 @@ class SecureRounds:
             if node in outgoing and isinstance(data, bytes):
                 answers[node] = data
             else:
-                reason = reply.error.reason if reply.has_error() else "no answer of the protocol"
+                reason = one_line(reply.error.reason) if reply.has_error() else "no answer of the protocol"
                 log(
                     WARNING, "Secure aggregation: round %d, %s, node %d: %s", self._round, stage, node, reason
                 )

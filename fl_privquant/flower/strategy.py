@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from logging import ERROR, INFO, WARNING
@@ -26,6 +26,7 @@ from fl_privquant.errors import (
     InvalidUpdateError,
     PrivQuantError,
     SecureAggregationError,
+    one_line,
 )
 from fl_privquant.flower.arrays import DecodedArray, read_arrays, records_of
 from fl_privquant.flower.ending import start_within_budget
@@ -44,6 +45,8 @@ __all__ = ["NoUsableReplyError", "PrivQuantStrategy", "mean_metrics"]
 
 _DEFAULT_WEIGHT_KEY = "num-examples"
 _DEFAULT_ARRAYS_KEY = "arrays"
+# Nodes that a privacy statement names one by one.
+_NAMED_NODES = 5
 
 # These compare single updates with one another, which sums do not have.
 _NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
@@ -119,8 +122,9 @@ class PrivQuantStrategy(Strategy):
     delta
         At which statements are made.
     simulated
-        Whether clients are known to draw from seeded streams, so that the summary says from the start
-        that privacy is simulated. Otherwise it is noticed, and logged, with the first such reply.
+        Whether clients are known to draw from seeded streams: every privacy statement then says that
+        privacy is simulated. This is the operator's word. Clients that say so of themselves are counted in
+        :attr:`simulated_nodes` and named in a line of their own, and change nothing for the others.
 
     Examples
     --------
@@ -189,6 +193,7 @@ class PrivQuantStrategy(Strategy):
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
+        self.simulated_nodes: set[int] = set()
         self._round: _Round | None = None
         self._exchange = exchange_of(self.aggregation)
         self._check_wrapped()
@@ -343,6 +348,8 @@ class PrivQuantStrategy(Strategy):
             lines.append(
                 "privacy is simulated: clients draw from seeded streams, whoever knows the seed knows all"
             )
+        elif self.simulated_nodes:
+            lines.append(_said_to_be_simulated(self.simulated_nodes))
         return lines
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
@@ -509,7 +516,7 @@ class PrivQuantStrategy(Strategy):
             "ledger": self.ledger.to_dict(),
             "failed_rounds": self.failed_rounds,
             "survivors": {str(number): count for number, count in self.survivors.items()},
-            "simulated": self.simulated,
+            "simulated_nodes": sorted(self.simulated_nodes),
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
@@ -517,7 +524,7 @@ class PrivQuantStrategy(Strategy):
         self.ledger = FederationLedger.from_dict(state["ledger"])
         self.failed_rounds = int(state["failed_rounds"])
         self.survivors = {int(number): int(count) for number, count in state["survivors"].items()}
-        self.simulated = bool(state["simulated"])
+        self.simulated_nodes = set(state["simulated_nodes"])
         for name, each in self._policies.items():
             if name not in state["policies"]:
                 raise InvalidSpecError(f"{name}: the checkpoint knows nothing of its policy; begin anew")
@@ -549,7 +556,8 @@ class PrivQuantStrategy(Strategy):
         current.heard.add(node)
         if message.has_error():
             current.exhausted += BudgetExhaustedError.__name__ in (message.error.reason or "")
-            raise InvalidUpdateError(f"replied with error {message.error.code}: {message.error.reason}")
+            reason = one_line(message.error.reason)
+            raise InvalidUpdateError(f"replied with error {message.error.code}: {reason}")
         reply = Reply.from_content(message.content)
         if reply.round != current.request.round:
             # The reply to this round may still follow.
@@ -559,7 +567,8 @@ class PrivQuantStrategy(Strategy):
             raise InvalidUpdateError(
                 f"dropped: encoded by mechanism {reply.mechanism[:64]!r}, another than was asked"
             )
-        self._note_simulated([reply])
+        if reply.simulated:
+            self._note_simulated(node)
         return reply
 
     def _as_plain_reply(
@@ -620,10 +629,20 @@ class PrivQuantStrategy(Strategy):
         log(ERROR, "PrivQuant: %s; the model stays as it is", text)
         return None, None
 
-    def _note_simulated(self, replies: Iterable[Reply]) -> None:
-        if not self.simulated and any(reply.simulated for reply in replies):
-            self.simulated = True
-            log(WARNING, "PrivQuant: privacy is simulated: clients draw from seeded streams")
+    def _note_simulated(self, node: int) -> None:
+        if not self.simulated and node not in self.simulated_nodes:
+            log(WARNING, "PrivQuant: node %d says that it draws from a seeded stream", node)
+        self.simulated_nodes.add(node)
+
+
+def _said_to_be_simulated(nodes: Collection[int]) -> str:
+    """The line of a privacy statement on clients that say that their privacy is simulated."""
+    named = ", ".join(map(str, sorted(nodes)[:_NAMED_NODES]))
+    more = ", ..." if len(nodes) > _NAMED_NODES else ""
+    return (
+        f"clients that say of themselves that they draw from seeded streams: {len(nodes)} (node "
+        f"{named}{more}); for these, privacy is simulated, and in sums count them among the corrupt ones"
+    )
 
 
 def _refuse(reason: str, **given: Any) -> None:
@@ -650,7 +669,8 @@ def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
 
 def _mean(values: list[Any]) -> float | list[float]:
     """The mean of metrics that clients report: of numbers, or of lists of them."""
-    mean = np.mean(values, axis=0)
+    with np.errstate(over="ignore"):
+        mean: NDArray[np.float64] = np.asarray(np.mean(values, axis=0, dtype=np.float64))
     return [float(each) for each in mean] if isinstance(values[0], list) else float(mean)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 import typing
 from abc import ABC, abstractmethod
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.codebook import MAX_LEVELS, Codebook
 from fl_privquant.density import Density
-from fl_privquant.errors import CertificationError, PrivQuantError
+from fl_privquant.errors import CertificationError, one_line
 from fl_privquant.law import Law
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
@@ -31,6 +32,8 @@ _VERSION = 1
 _PREFIX = struct.Struct("<6sHI")
 _DIGEST_BYTES = 32
 _MAX_ROWS = 1 << 16
+_MAX_HEADER_BYTES = 1 << 20
+_MAX_NAME = 64
 # How fields of mechanisms are written in headers, and read from those that somebody sent.
 _WRITE: dict[Any, Callable[[Any], Any]] = {
     float: lambda value: float(value).hex(),
@@ -182,14 +185,26 @@ class Mechanism(ABC):
             )
         if hashlib.sha256(payload).digest() != digest:
             raise CertificationError("mechanism: its checksum does not match, it was damaged on the way")
+        if header_length > _MAX_HEADER_BYTES:
+            raise CertificationError(
+                f"mechanism: a header of {header_length} bytes, more than {_MAX_HEADER_BYTES}"
+            )
         try:
             header = json.loads(payload[_PREFIX.size : _PREFIX.size + header_length])
-            kind = Mechanism._kinds[header["kind"]]
-            return kind._from_parts(header, payload[_PREFIX.size + header_length :])
-        except CertificationError:
-            raise
-        except (PrivQuantError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise CertificationError(f"mechanism: malformed ({type(error).__name__}: {error})") from error
+            kind, name = Mechanism._kinds[header["kind"]], header["name"]
+            if not (isinstance(name, str) and name.isprintable() and len(name) <= _MAX_NAME):
+                raise ValueError(f"its name is no printable text of at most {_MAX_NAME} characters")
+            # What cannot be computed in floats shows here, not where the mechanism is used.
+            with np.errstate(all="ignore", over="raise", divide="raise", invalid="raise"):
+                mechanism = kind._from_parts(header, payload[_PREFIX.size + header_length :])
+                if not math.isfinite(mechanism.mse()):
+                    raise ValueError(f"its mean squared error is {mechanism.mse()}")
+            return mechanism
+        except CertificationError as error:
+            raise CertificationError(one_line(error)) from error
+        except Exception as error:  # of whatever kind: the bytes are somebody else's
+            reason = one_line(f"{type(error).__name__}: {error}")
+            raise CertificationError(f"mechanism: malformed ({reason})") from error
 
 
 class LatticeMechanism(Mechanism):

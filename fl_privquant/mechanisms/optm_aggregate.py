@@ -45,6 +45,7 @@ _MOST_LEVELS = 16
 _MOST_CLIENTS = 1 << 24
 _MOST_ROUNDS = 1 << 20
 _MOST_COORDINATES = 1 << 31
+_MOST_EPSILON = 1e6
 # Composition on a grid gives a little away; the design leaves it this much of epsilon.
 _GRID_ROOM = 1e-3
 
@@ -114,7 +115,7 @@ class AggregateSpec(Spec):
                 "whole run or an error"
             )
         if self.run_epsilon is not None:
-            checked_epsilon(self.run_epsilon)
+            checked_epsilon(self.run_epsilon, _MOST_EPSILON)
         checked_delta(self.run_delta)
         if self.mse is not None and not (math.isfinite(self.mse) and self.mse > 0.0):
             raise InvalidSpecError(f"mse: {self.mse} is not a finite number above 0")

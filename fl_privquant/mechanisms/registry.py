@@ -72,6 +72,12 @@ class Entry(Generic[SpecT]):
     cached: bool
 
 
+MOST_EPSILON = 500.0
+"""Largest epsilon of a coordinate: e^epsilon must be a float, and beyond 23 no table of 32 bits differs."""
+
+# The smallest epsilon: with less, errors are beyond what floats are good for.
+_LEAST_EPSILON = 1e-12
+
 _ENTRIES: dict[str, Entry[Any]] = {}
 _VARIANTS: dict[str, tuple[str, str, str]] = {}
 
@@ -191,15 +197,20 @@ def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
     return mechanism
 
 
-def checked_epsilon(epsilon: float) -> float:
+def checked_epsilon(epsilon: float, most: float = MOST_EPSILON) -> float:
     """The privacy loss as a float, if it is one that can be designed for."""
     try:
         value = float(epsilon)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not (math.isfinite(value) and value > 0.0):
         raise InvalidSpecError(
             f"epsilon: {epsilon} is not a finite number above 0; typical values per coordinate are 0.5 to 8"
+        )
+    if not _LEAST_EPSILON <= value <= most:
+        raise InvalidSpecError(
+            f"epsilon: {value:g} is outside {_LEAST_EPSILON:g}..{most:g}; typical values per coordinate are "
+            "0.5 to 8, and for no privacy there is 'stochastic'"
         )
     return value
 

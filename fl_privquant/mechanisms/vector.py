@@ -59,6 +59,8 @@ CHANCES = 1 << 128
 
 _MAX_DIMENSION = 1 << 31
 _MAX_REPEATS = 1024
+# Of a whole round: that of all draws together.
+_MOST_EPSILON = 1e6
 _SHARES = 1 << 53
 
 Floats = NDArray[np.float64]
@@ -98,7 +100,7 @@ class PrivateVectorSpec(VectorSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_epsilon(self.epsilon)
+        checked_epsilon(self.epsilon, _MOST_EPSILON)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +139,7 @@ class VectorMechanism(Mechanism):
         checked_whole("dimension", self.dimension, _MAX_DIMENSION)
         checked_whole("repeats", self.repeats, _MAX_REPEATS)
         if self.private:
-            checked_epsilon(self.claimed_epsilon)
+            checked_epsilon(self.claimed_epsilon, _MOST_EPSILON)
         if not self.epsilon <= self.claimed_epsilon:
             raise CertificationError(f"{self.name}: {self.statement.above(self.claimed_epsilon)}")
 

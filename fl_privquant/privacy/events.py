@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.ledger import Ledger, Release, fingerprint
 from fl_privquant.privacy.norm import NO_NORMS, Norms
@@ -15,6 +15,7 @@ from fl_privquant.privacy.statement import LOCAL, View
 __all__ = ["ALL_CLIENTS", "Sampling", "UpdateRelease", "release_event", "releases_of"]
 
 _KINDS = ("none", "poisson", "fixed-size")
+_MOST_COORDINATES = 1 << 48
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class UpdateRelease:
     norms: Norms = NO_NORMS
 
     def __post_init__(self) -> None:
-        if self.dimension < 1:
-            raise InvalidSpecError(f"dimension: {self.dimension} is below 1")
+        if not 1 <= self.dimension <= _MOST_COORDINATES:
+            raise InvalidSpecError(f"dimension: {one_line(self.dimension)} is outside 1..{_MOST_COORDINATES}")
 
     @cached_property
     def fingerprint(self) -> str:

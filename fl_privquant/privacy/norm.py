@@ -38,6 +38,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.gaussian import GaussianMechanism
@@ -66,6 +67,15 @@ class Norms:
 
     l2: float | None = None
     l1: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("l2", "l1"):
+            bound = getattr(self, name)
+            if bound is not None and not (math.isfinite(bound) and bound > 0.0):
+                raise InvalidSpecError(
+                    f"{name} norm: {bound} is not a finite number above 0, in units of the coordinate clip; "
+                    "leave it out for updates of any norm"
+                )
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,6 +43,7 @@ _LOCAL_ONLY = ("gaussian", "laplace", "cldp_linf", "cldp_l2", "vqsgd_private")
 # What a vector mechanism spends is for a whole round: it may be that of all coordinates.
 _MOST_OF_A_ROUND = 1024.0
 _MOST_REPEATS = 1024
+_MOST = {"num_clients": _MOST_CLIENTS, "dimension": 1 << 31, "rounds": 10**9, "bits": 16}
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,14 @@ class Wish:
         for name in ("num_clients", "dimension", "rounds", "bits"):
             if getattr(self, name) < 1:
                 raise InvalidSpecError(f"{name}: {getattr(self, name)} is below 1")
-        if not (self.epsilon > 0.0 and 0.0 <= self.delta < 1.0):
+        if not (0.0 < self.epsilon < math.inf and 0.0 <= self.delta < 1.0):
             raise InvalidSpecError(
-                f"target: epsilon {self.epsilon}, delta {self.delta}; expected epsilon > 0, delta in [0, 1)"
+                f"target: epsilon {self.epsilon}, delta {self.delta}; expected a finite epsilon above 0, and "
+                "delta in [0, 1)"
             )
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise InvalidSpecError(f"{name}: {getattr(self, name)} is above {most}, the most planned for")
         if self.num_clients - self.corrupt - self.dropped < 1 or self.corrupt < 0 or self.dropped < 0:
             raise InvalidSpecError(
                 f"{self.num_clients} clients less {self.corrupt} corrupt, {self.dropped} dropped leave none"

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fl_privquant.errors import BudgetExhaustedError, PrivQuantError
+from fl_privquant.errors import BudgetExhaustedError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.accountant import Accountant
 from fl_privquant.privacy.events import Sampling, UpdateRelease
@@ -168,10 +168,10 @@ class SpendingLedger:
                 if chain != _hash(self._chain, content):
                     raise ValueError("it, or a line before it, was changed")
                 self._take(_Entry(content, chain))
-            except (ValueError, KeyError, TypeError, AttributeError, PrivQuantError) as error:
+            except Exception as error:  # of whatever kind: what is in the file is not known
                 raise BudgetExhaustedError(
-                    f"ledger {self.path or ''}: line {number} cannot be relied on ({error}); what was "
-                    "spent is not known, so nothing more may be"
+                    f"ledger {self.path or ''}: line {number} cannot be relied on ({one_line(error)}); what "
+                    "was spent is not known, so nothing more may be"
                 ) from error
 
     def _take(self, entry: _Entry) -> None:

@@ -9,6 +9,9 @@ from fl_privquant.statement import REPLACE_ONE, PrivacyStatement, Unit
 
 __all__ = ["LOCAL", "REPLACE_ONE", "PrivacyStatement", "Unit", "View"]
 
+# More honest clients than this are nobody's deployment, and their sums take long to count.
+_MOST_HONEST = 100_000_000
+
 
 @dataclass(frozen=True)
 class View:
@@ -28,6 +31,11 @@ class View:
     num_honest: int | None = None
 
     def __post_init__(self) -> None:
+        if self.num_honest is not None and self.num_honest > _MOST_HONEST:
+            raise InvalidSpecError(
+                f"view: more than {_MOST_HONEST} honest clients in the sum; to count on fewer is on the safe "
+                "side"
+            )
         if self.num_honest is not None and self.num_honest < 1:
             raise InvalidSpecError(
                 f"view: {self.num_honest} honest clients in the sum; the protected client itself is one, so "

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.errors import PrivQuantError
+from fl_privquant.errors import PrivQuantError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy import PrivacyStatement, Unit
 
@@ -134,6 +134,10 @@ def _load_run(path: Path, problems: list[Problem]) -> Run:
     mechanism, picture = _read_mechanism(path, problems), path / "partition.png"
     split = picture.read_bytes() if picture.is_file() else None
     run = Run(path.name, config, provenance, rounds, summary, mechanism, split)
+    try:
+        _ = run.label, run.certified, run.asked, run.statement, run.simulated
+    except Exception as error:  # of whatever kind: a field is not what was written
+        raise DamagedFileError(f"provenance.json: a field cannot be read ({_first_line(error)})") from error
     if run.mechanism is not None and run.mechanism.epsilon > run.certified_epsilon * (1 + 1e-9):
         raise DamagedFileError(
             f"mechanism.pqm has {run.mechanism.statement.brief}, provenance.json claims "
@@ -216,4 +220,4 @@ def _read_mechanism(path: Path, problems: list[Problem]) -> Mechanism | None:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return one_line((str(error).strip().splitlines() or [type(error).__name__])[0])

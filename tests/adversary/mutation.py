@@ -140,7 +140,7 @@ def forged_mechanism(blob: bytes, rng: random.Random) -> bytes:
         header = mutated(header, rng)
     if body and rng.random() < 0.5:
         body = mutated(body, rng)
-    length = len(header) if rng.random() < 0.95 else rng.choice((0, 1, len(header) - 1, 2**32 - 1))
+    length = len(header) if rng.random() < 0.95 else rng.choice((0, 1, len(header) // 2, 2**32 - 1))
     payload = _PREFIX.pack(magic, version, length) + header + body
     return payload + hashlib.sha256(payload).digest()
 
@@ -148,8 +148,8 @@ def forged_mechanism(blob: bytes, rng: random.Random) -> bytes:
 def watched(action: Callable[[], Any]) -> str:
     """What is wrong with what the action does, or nothing.
 
-    It may succeed or raise a PrivQuantError, with a message that is one line of printable text; within a second of this thread's
-    own time, and 200 MB.
+    It may succeed or raise a PrivQuantError, with a message that is one line of printable text; within a
+    second of this thread's own time, and 200 MB.
     """
     tracemalloc.start()
     begun = time.thread_time()
@@ -157,7 +157,8 @@ def watched(action: Callable[[], Any]) -> str:
     try:
         action()
     except PrivQuantError as error:
-        text = str(error)
+        # Large numbers are printed with narrow spaces between their digits.
+        text = str(error).replace("\u202f", " ")
         if not text.isprintable() or len(text) > 2000:
             problem = f"a message of {len(text)} characters, printable {text.isprintable()}: {text[:200]!r}"
     except Exception as error:

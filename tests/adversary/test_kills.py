@@ -1,4 +1,4 @@
-"""kill -9 at random instants and at every operation on a file: the same model and rows, no smaller epsilon."""
+"""kill -9 at random instants and at every operation on a file: the same model and rows, no less epsilon."""
 
 from __future__ import annotations
 

@@ -1,0 +1,137 @@
+"""Odd values for every option of the command line: one clear line and an exit code, no traceback, no hang."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+import fl_privquant as pq
+from fl_privquant import cli
+
+NUMBERS = (
+    "nan",
+    "inf",
+    "-inf",
+    "-1",
+    "0",
+    "1e-320",
+    "1e308",
+    "1e400",
+    "-0.0",
+    "ten",
+    "",
+    "0x10",
+    "1_0",
+    "９",
+)
+SMALL = {
+    "design": ("design", "one_bit", "--epsilon", "1"),
+    "compare": ("compare", "--epsilon", "1", "--bits", "1", "--mechanism", "one_bit"),
+    "statement": (
+        "statement",
+        "--mechanism",
+        "one_bit",
+        "--dimension",
+        "10",
+        "--clients",
+        "5",
+        "--rounds",
+        "2",
+    ),
+    "plan": ("plan", "--epsilon", "4", "--clients", "10", "--dimension", "10", "--mechanism", "one_bit"),
+}
+OPTIONS = {
+    "design": ("--epsilon", "--bits", "--levels", "--set"),
+    "compare": ("--epsilon", "--bits", "--levels", "--objective", "--mechanism", "--dimension"),
+    "statement": (
+        *("--epsilon", "--bits", "--dimension", "--clients", "--rounds", "--delta", "--corrupt", "--dropped"),
+        *("--l2-norm", "--mechanism", "--file"),
+    ),
+    "plan": (
+        *("--epsilon", "--clients", "--dimension", "--rounds", "--delta", "--bits", "--unit", "--corrupt"),
+        *("--dropped", "--l2-norm", "--mechanism"),
+    ),
+}
+
+
+def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    """The exit code, and what was printed on both streams; anything but an exit is an error of the test."""
+    monkeypatch.setattr(sys, "argv", ["fl-privquant", *arguments])
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(("command", "option"), [(c, o) for c, options in OPTIONS.items() for o in options])
+def test_odd_values_are_refused_in_one_line_or_answered(monkeypatch, capsys, command, option):
+    for value in NUMBERS:
+        begun = time.thread_time()
+        code, out, err = run(monkeypatch, capsys, *SMALL[command], f"{option}={value}")
+        assert time.thread_time() - begun < 20.0, (option, value)
+        assert "Traceback" not in err + out
+        if code:
+            assert code == 2, (option, value)
+            # Typer draws a box around its own; ours are one line.
+            assert "Usage:" in err or (err.startswith("error: ") and err.count("\n") == 1), err
+        else:
+            assert out.strip(), (option, value)
+
+
+@pytest.mark.parametrize("norm", ["-1", "0", "nan", "inf", "1e-320", "3.5", "1e308"])
+def test_a_norm_that_cannot_be_meant_is_refused_at_once(monkeypatch, capsys, norm):
+    for command in ("plan", "statement"):
+        begun = time.thread_time()
+        code, _, err = run(monkeypatch, capsys, *SMALL[command], f"--l2-norm={norm}")
+        assert code == 2
+        assert time.thread_time() - begun < 1.0
+        assert err.startswith("error: --l2-norm:")
+        assert "suits rotated updates" in err
+
+
+def test_the_plan_that_took_minutes_is_answered(monkeypatch, capsys):
+    begun = time.thread_time()
+    arguments = ("plan", "--epsilon", "4", "--clients", "10", "--dimension", "10", "--l2-norm", "1")
+    code, out, _ = run(monkeypatch, capsys, *arguments)
+    assert code == 0
+    assert "discrete_gaussian" in out
+    assert "optm" in out
+    assert time.thread_time() - begun < 45.0
+
+
+def test_files_that_are_none_and_texts_that_are_markup(monkeypatch, capsys, tmp_path):
+    hostile = tmp_path / "[bold]hostile[red]\x1b[2J"
+    hostile.write_bytes(b"PQMECH" + bytes(100))
+    for arguments in (
+        ("audit", str(hostile)),
+        ("audit", str(tmp_path)),
+        ("audit", str(tmp_path / "[/x]missing\nerror: forged")),
+        ("statement", "--file", str(hostile)),
+        ("statement", "--file", str(tmp_path)),
+        ("design", "[/red]"),
+        ("design", "one_bit", "--epsilon", "1", "--output", str(tmp_path)),
+        ("design", "one_bit", "--epsilon", "1", "--set", "[/]=1"),
+        ("audit", str(tmp_path / ("a" * 300))),
+    ):
+        code, out, err = run(monkeypatch, capsys, *arguments)
+        assert code == 2, arguments
+        assert err.startswith("error: "), (arguments, err)
+        assert err.count("\n") == 1, (arguments, err)
+        assert "\x1b" not in err + out
+
+
+def test_parameters_of_a_foreign_file_are_printed_as_they_are(monkeypatch, capsys, tmp_path):
+    from tests.mechanisms.forgery import forged
+
+    hostile = {"a[/]\x1b[31m": "x\nerror: forged", "b": ["[/]"] * 3}
+    file = tmp_path / "forged.pqm"
+    file.write_bytes(forged(pq.design("one_bit", epsilon=1.0), parameters=hostile))
+    code, out, _ = run(monkeypatch, capsys, "audit", str(file))
+    assert code == 0
+    assert "\x1b" not in out
+    assert not any(line.startswith("error:") for line in out.splitlines())

@@ -1,0 +1,262 @@
+"""What hostile bytes and texts once did, each as the case that did it."""
+
+# ruff: noqa: F811  a fixture is imported, and is an argument of tests
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Array, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+import fl_privquant as pq
+from fl_privquant.errors import (
+    BudgetExhaustedError,
+    CertificationError,
+    InvalidSpecError,
+    InvalidUpdateError,
+    one_line,
+)
+from fl_privquant.flower import (
+    PrivQuantMod,
+    PrivQuantStrategy,
+    SecureAggregationMod,
+    SecureAggregationStrategy,
+)
+from fl_privquant.flower.arrays import read_array
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.protocol import Reply, Request
+from fl_privquant.flower.strategy import mean_metrics
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy.norm import Norms
+from fl_privquant.privacy.planner import Wish
+from fl_privquant.privacy.spending import SpendingLedger
+from fl_privquant.privacy.statement import View
+from fl_privquant.secure_sum import certify_sum
+from fl_privquant.statement import PrivacyStatement, Unit
+from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
+from tests.flower.conftest import flower_log  # noqa: F401  a fixture
+from tests.mechanisms.forgery import forged
+
+
+def run(strategy, client, num_clients, **options):
+    """The strategy's run in this process."""
+    server = server_app(lambda: strategy, **options)
+    return InlineEngine().run(server, client, Federation(num_clients))
+
+
+FORGED_LINE = "refused\n\x1b[2J\x1b[31mPrivQuant: round 1, 20 usable updates, 0 failed"
+
+
+@pytest.mark.parametrize("value", [10**309, -(10**400), 2**63, [1, 10**309]])
+def test_a_metric_that_no_float_holds_is_left_out(value):
+    """``math.isfinite`` of an integer beyond 1e308 is an OverflowError, which ended the run."""
+    content = Reply(1, "ab", b"", {}, False).to_content()
+    content["metrics"] = MetricRecord({"loss": value, "accuracy": 0.5})
+    assert dict(Reply.from_content(content).metrics) == {"accuracy": 0.5}
+
+
+def test_a_run_outlives_a_client_with_such_a_metric():
+    app = ClientApp()
+
+    @app.train(mods=[HugeMetric(), PrivQuantMod(max_epsilon=10.0, metrics=["loss"])])
+    def train(message, context):
+        arrays = {name: each.numpy() for name, each in message.content["arrays"].items()}
+        new = trained(arrays, context.node_config["partition-id"], 1)
+        record = type(message.content["arrays"])({name: Array(np.asarray(new[name])) for name in new})
+        metrics = MetricRecord({"num-examples": 1, "loss": 0.5})
+        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
+
+    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
+    run(strategy, app, 5)
+    assert strategy.survivors == {1: 5}
+
+
+class HugeMetric:
+    """A hostile client's last word: a metric beyond all floats."""
+
+    def __call__(self, msg, ctxt, call_next):
+        out = call_next(msg, ctxt)
+        if ctxt.node_config["partition-id"] == 3:
+            out.content["metrics"] = MetricRecord({"loss": 10**400})
+        return out
+
+
+def test_the_mean_of_the_largest_floats_is_no_warning():
+    assert mean_metrics([{"loss": 1.7e308}, {"loss": 1.7e308}]) == {"loss": math.inf}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), ",  # TokenError: the brace is not closed
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"(" * 60,
+        b"{'descr': '|O', 'fortran_order': False, 'shape': (3,), }",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999999999,), }",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
+        b"{'descr': '<U999999999', 'fortran_order': False, 'shape': (3,), }",
+        b"{'descr': '\\x1b[31m', 'fortran_order': False, 'shape': (3,), }",
+    ],
+)
+def test_headers_of_arrays_are_matched_not_evaluated(header):
+    text = header.ljust(117) + b"\n"
+    data = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(12)
+    with pytest.raises(InvalidUpdateError, match="cannot be read"):
+        read_array(Array("float32", (3,), "numpy.ndarray", data))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("laplace", {"epsilon": "0x1p-1074"}),  # ZeroDivisionError: the loss could not be printed
+        ("gaussian", {"delta": "0x1p-1074"}),
+        ("laplace", {"scale": "0x1p+1023"}),  # OverflowError: nor could its error
+        ("one_bit", {"name": "\x1b[2J\x1b[31mforged"}),
+        ("one_bit", {"name": "a" * 100_000}),
+        ("one_bit", {"kind": "a" * 100_000}),
+        ("one_bit", {"step": "0x1p+1023"}),
+        ("one_bit", {"levels": 10**400}),
+    ],
+)
+def test_forged_mechanisms_are_refused_by_an_error_of_ours(name, changes):
+    blob = forged(pq.design(name, epsilon=1.0), **changes)
+    with pytest.raises(CertificationError) as caught:
+        Mechanism.from_bytes(blob)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 700
+
+
+def test_a_mechanism_of_thousands_of_trials_is_read_without_its_law():
+    """Its law took 6 s and 700 MB to list, for a file of 200 bytes."""
+    from tests.adversary.mutation import watched
+
+    mechanism = pq.design("pbm", epsilon=1.0, levels=8)
+    Mechanism.from_bytes(mechanism.to_bytes())
+    blob = forged(mechanism, trials=7007, epsilon="0x1p+1023")
+    assert watched(lambda: Mechanism.from_bytes(blob)) == ""
+
+
+def test_losses_next_to_the_smallest_floats_are_rounded_up():
+    for loss in (5e-324, 1e-310, 1e-291):
+        assert float(PrivacyStatement(loss, 0.0, Unit.COORDINATE).epsilon_cell) >= loss
+
+
+@pytest.mark.parametrize("text", [FORGED_LINE, "a" * 10**6, "\u202e\x00\r\x85\u2028", "\ud800"])
+def test_foreign_texts_become_one_printable_line(text):
+    shown = one_line(text)
+    assert shown.isprintable()
+    assert len(shown) <= 500
+
+
+class Complaint:
+    """A mod of a hostile client: every message is answered by an error with a text of its choice."""
+
+    def __call__(self, msg, ctxt, call_next):
+        if ctxt.node_config["partition-id"] == 2:
+            return Message(Error(code=1, reason=FORGED_LINE * 1000), reply_to=msg)
+        return call_next(msg, ctxt)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_client_cannot_forge_lines_of_the_log(flower_log, secure):
+    mods = [Complaint(), *([SecureAggregationMod()] if secure else []), PrivQuantMod(max_epsilon=10.0)]
+    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
+    run(
+        SecureAggregationStrategy(strategy, dropout_fraction=0.4) if secure else strategy, client_app(mods), 7
+    )
+    told = [line for line in flower_log.lines if "usable updates, 0 failed" in line]
+    assert told
+    assert all("refused" in line for line in told)
+    assert not any("\x1b" in line or "\n" in line or len(line) > 1000 for line in told)
+
+
+class ClaimsToBeSimulated:
+    """A mod of a hostile client that draws securely, and says that it does not."""
+
+    def __call__(self, msg, ctxt, call_next):
+        out = call_next(msg, ctxt)
+        if ctxt.node_config["partition-id"] in (1, 4) and not out.has_error():
+            out.content["privquant-reply"]["privquant-simulated"] = True
+        return out
+
+
+def test_one_client_cannot_call_the_run_simulated(flower_log):
+    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
+    run(strategy, client_app([ClaimsToBeSimulated(), PrivQuantMod(max_epsilon=10.0)]), 25, num_rounds=2)
+    assert strategy.simulated is False
+    assert len(strategy.simulated_nodes) == 2
+    (line,) = [line for line in strategy.privacy_statement() if "simulated" in line]
+    assert "2 (node " in line
+    assert line.startswith("clients that say of themselves")
+    # Told once for each node, not in every round.
+    assert sum("draws from a seeded stream" in line for line in flower_log.lines) == 2
+    again = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
+    again.restore_state(strategy.checkpoint_state())
+    assert again.simulated is False
+    assert again.simulated_nodes == strategy.simulated_nodes
+
+
+def test_the_operators_word_on_simulation_stands(flower_log):
+    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP, simulated=True)
+    run(strategy, client_app([PrivQuantMod(max_epsilon=10.0)]), 3)
+    assert any(line.startswith("privacy is simulated") for line in strategy.privacy_statement())
+
+
+def test_requests_with_numbers_beyond_the_wire_are_refused():
+    from flwr.app import ConfigRecord
+
+    for key in ("privquant-round", "privquant-clip", "privquant-rotation-seed"):
+        config = ConfigRecord()
+        Request(1, b"", 0.1, rotation_seed=1).write(config)
+        config[key] = 10**400
+        with pytest.raises(InvalidSpecError, match="bits"):
+            Request.read(config)
+
+
+@pytest.mark.parametrize("bound", [-1.0, 0.0, math.nan, math.inf])
+def test_norms_that_are_none(bound):
+    for name in ("l1", "l2"):
+        with pytest.raises(InvalidSpecError, match="finite number above 0"):
+            Norms(**{name: bound})
+
+
+def test_views_and_plans_beyond_all_bounds_are_refused():
+    with pytest.raises(InvalidSpecError, match="honest"):
+        View(10**9)
+    for field in ({"epsilon": math.inf}, {"epsilon": math.nan}, {"rounds": 10**10}, {"bits": 17}):
+        with pytest.raises(InvalidSpecError):
+            Wish(**{"num_clients": 10, "dimension": 10, "rounds": 1, "epsilon": 4.0, **field})
+
+
+def test_a_ledger_with_a_number_beyond_floats_is_not_relied_on(tmp_path):
+    path = tmp_path / "ledger"
+    path.write_text('{"chain": "46b9dd2b0ba88d13233b3feb743eeb24", "version": Infinity}\n')
+    with pytest.raises(BudgetExhaustedError, match="line 1"):
+        SpendingLedger(path)
+
+
+def test_chords_of_moments_lie_above_them():
+    """Orders between the kept ones are bounded by chords: never below the bound at the order itself."""
+    certificate = certify_sum(pq.design("one_bit", epsilon=1.1).table, 9)
+    assert certificate is not None
+    for order in (3.1, 4.7, 11.0, 57.3):
+        (exact,) = exact_moment(certificate, order)
+        stated = certificate.renyi(order) * (order - 1.0)
+        assert exact <= stated
+        # Past 30 powers rule, and no such order gives the smallest epsilon.
+        assert order > 30.0 or stated <= 1.01 * exact
+
+
+def exact_moment(certificate, order):
+    """The bound at one order, without chords."""
+    from fl_privquant import secure_sum
+
+    orders = np.array([order])
+    near = orders * (orders - 1.0) / 2.0 * certificate.information
+    far = np.zeros(1)
+    for block in certificate._pairs.blocks():
+        total = np.sum([block.score(each).moments(orders) for each in certificate._sums], axis=0)
+        far = np.maximum(far, total.max(axis=0))
+    return np.maximum(near, far / secure_sum._WIDEST**2)
