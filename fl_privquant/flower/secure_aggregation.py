@@ -23,7 +23,7 @@ from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.flower.strategy import PrivQuantStrategy, mean_metrics
 from fl_privquant.flower.target import RunTarget
 from fl_privquant.privacy.statement import View
-from fl_privquant.secagg.parameters import checked_fraction
+from fl_privquant.cohort import checked_fraction
 
 __all__ = ["SecureAggregationStrategy"]
 

@@ -50,14 +50,17 @@ copies of secrets that Python made before they were erased. Keys are drawn for e
 with it: a client that is broken into later does not give away its earlier codes.
 """
 
-from fl_privquant.secagg.client import ClientPolicy, ClientRound, Stage
+from fl_privquant.secagg.client import ClientRound
+from fl_privquant.secagg.client_state import Stage
 from fl_privquant.secagg.parameters import (
     GraphParameters,
     choose_parameters,
     correctness_failure,
     security_failure,
 )
-from fl_privquant.secagg.server import OpenedSum, RoundConfig, ServerRound, new_session
+from fl_privquant.secagg.policy import ClientPolicy
+from fl_privquant.secagg.round_config import RoundConfig, new_session
+from fl_privquant.secagg.server import OpenedSum, ServerRound
 
 __all__ = [
     "ClientPolicy",
