@@ -7,7 +7,6 @@ wrapped strategy gets the mean update of the clients that stayed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from logging import ERROR, INFO, WARNING
 from typing import Any, Final
@@ -17,13 +16,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
+from fl_privquant.cohort import checked_fraction, count_of
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
+from fl_privquant.flower.binding import message_digest
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.flower.strategy import PrivQuantStrategy, mean_metrics
 from fl_privquant.flower.target import RunTarget
 from fl_privquant.privacy.statement import View
-from fl_privquant.cohort import checked_fraction
 
 __all__ = ["SecureAggregationStrategy"]
 
@@ -82,8 +82,8 @@ class SecureAggregationStrategy(Strategy):
         self.strategy = strategy
         self.corrupt_fraction = checked_fraction("corrupt_fraction", corrupt_fraction)
         self.dropout_fraction = checked_fraction("dropout_fraction", dropout_fraction)
-        # Who has clients sign their keys does not trust the server.
-        self.server_may_lie = identities is not None if server_may_lie is None else server_may_lie
+        # Clients that sign confirm the survivors to one another: a sparse graph needs no more neighbours.
+        self.server_may_lie = bool(server_may_lie)
         self.identities = identities
         self._rounds = SecureRounds(
             timeout,
@@ -150,7 +150,7 @@ class SecureAggregationStrategy(Strategy):
         if not messages:
             return messages
         try:
-            deliveries = self._agree(server_round, [each.metadata.dst_node_id for each in messages], grid)
+            deliveries = self._agree(server_round, messages, grid)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s", server_round, error)
             self.strategy.ledger.cancel()
@@ -196,12 +196,11 @@ class SecureAggregationStrategy(Strategy):
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def _corrupt(self, num_clients: int) -> int:
-        # 0.29 * 100 is a little below 29.
-        return math.floor(self.corrupt_fraction * num_clients + 1e-9)
+        return count_of(self.corrupt_fraction, num_clients)
 
     def _planned_view(self, num_clients: int) -> View:
         """What is to be seen of a round: a sum that has lost the clients that may be lost, and no more."""
-        lost = math.floor(self.dropout_fraction * num_clients + 1e-9)
+        lost = count_of(self.dropout_fraction, num_clients)
         return View(max(num_clients - lost - self._corrupt(num_clients), 1))
 
     def _least_honest(self, num_clients: int) -> int:
@@ -230,7 +229,8 @@ class SecureAggregationStrategy(Strategy):
         self.strategy.log_spent()
         return result
 
-    def _agree(self, server_round: int, nodes: list[int], grid: Grid) -> dict[int, bytes]:
+    def _agree(self, server_round: int, messages: list[Message], grid: Grid) -> dict[int, bytes]:
+        nodes = [message.metadata.dst_node_id for message in messages]
         codec = self.strategy.codec
         mechanism = codec.mechanism
         if not mechanism.summable:
@@ -244,6 +244,7 @@ class SecureAggregationStrategy(Strategy):
             dimension=codec.dimension,
             width=mechanism.sum_bits(len(nodes)),
             max_code=mechanism.max_code,
+            context=message_digest(messages[0]),
         )
 
     def _checked(self, server_round: int, message: Message) -> Reply | None:

@@ -19,12 +19,15 @@ from flwr.supercore import log
 from fl_privquant.codec.layout import Layout
 from fl_privquant.errors import PrivQuantError, SecureAggregationError
 from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.secagg import ClientPolicy, ClientRound
 
 __all__ = [
+    "ACCEPT",
     "ADVERTISE",
+    "CONFIRM",
     "KEY_DATA",
     "KEY_DELIVERY",
     "KEY_STAGE",
@@ -42,6 +45,8 @@ RECORD: Final = "secagg"
 
 ADVERTISE: Final = "advertise"
 SHARE: Final = "share"
+ACCEPT: Final = "accept"
+CONFIRM: Final = "confirm"
 UNMASK: Final = "unmask"
 
 _STATE: Final = "privquant-secagg"
@@ -56,12 +61,15 @@ class SecureAggregationMod:
     message that is not part of a secure aggregation is refused, so that a server cannot turn it off.
 
     Guarantee and threat model: :mod:`fl_privquant.secagg`. What was agreed on in a round is kept in the
-    client's state until the round ends, and erased with it.
+    client's state until the round ends, and erased with it. Assumes: one process at a time answers for a
+    client. Flower stores a state after the reply was sent, and within a process a stage is answered once,
+    from whichever copy; several processes that answer for the same client do not know of each other.
 
     Parameters
     ----------
     policy
-        What this client insists on; identity keys, where they are used.
+        What this client insists on: fewest clients, fractions of them that may be corrupt or lost, identity
+        keys where they are used. A server whose fractions are weaker is refused.
     """
 
     def __init__(self, policy: ClientPolicy | None = None) -> None:
@@ -91,6 +99,10 @@ class SecureAggregationMod:
         state = self._state(ctxt)
         if stage == SHARE:
             return _keeping(state, ctxt, lambda: state.share_keys(data))
+        if stage == ACCEPT:
+            return _keeping(state, ctxt, lambda: state.accept_shares(data))
+        if stage == CONFIRM:
+            return _keeping(state, ctxt, lambda: state.confirm(data))
         if stage == UNMASK:
             return _keeping(state, ctxt, lambda: state.unmask(data))
         raise SecureAggregationError(f"{KEY_STAGE}: {stage!r} is not a stage of the protocol")
@@ -105,10 +117,12 @@ class SecureAggregationMod:
                 "SecureAggregationStrategy"
             )
         delivery = deliveries[0]
+        request, received = read_request(msg)
+        # Masks hang on what this client was asked for: told otherwise, the others' do not cancel with them.
+        asked = request_digest(request, received)
         state = self._state(ctxt)
         # Before the training: what cannot be masked need not be computed.
-        _keeping(state, ctxt, lambda: state.accept_shares(delivery))
-        request, received = read_request(msg)
+        _keeping(state, ctxt, lambda: state.settle(delivery, asked))
         layout = Layout.of(read_arrays(received))
         out = call_next(msg, ctxt)
         if out.has_error():

@@ -129,6 +129,11 @@ class ServerRound(StagedRound):
         neighbors = len(next(iter(self._graph.values())))
         return GraphParameters(len(self._graph), neighbors, self._threshold)
 
+    @property
+    def num_survivors(self) -> int:
+        """Clients whose masked input arrived."""
+        return len(self._active)
+
     def invitation(self) -> bytes:
         """The message that starts the round, the same for every client."""
         return self._invitation

@@ -29,7 +29,7 @@ from fl_privquant.secagg.parameters import choose_parameters
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 CLIENTS, ROUNDS = 8, 3
-STAGES = ("advertise", "share", "train", "unmask")
+STAGES = ("advertise", "share", "accept", "train", "unmask")
 
 
 def mechanism(name: str = "optm", **parameters: Any) -> Any:
@@ -214,8 +214,9 @@ def test_rounds_that_came_to_no_sum_are_counted_with_the_fewest_that_could_have(
     stated = strategies[0].ledger.statement(1e-5, in_sum=True)
     assert stated.scope == "341 coordinates, 3 rounds"
     # Below the threshold of shares no sum can be opened.
-    least = choose_parameters(CLIENTS).threshold
-    assert stated.view == f"aggregate of {least} to {CLIENTS}"
+    least = choose_parameters(CLIENTS).threshold - 1
+    # One of eight clients is taken to be corrupt: a tenth, rounded up.
+    assert stated.view == f"aggregate of {least} to {CLIENTS - 1}"
 
 
 def test_nothing_is_counted_where_no_keys_were_agreed_on() -> None:
@@ -244,7 +245,7 @@ def test_with_a_budget_no_sum_of_fewer_than_planned_is_opened(flower_log: Any) -
                 dropout_fraction=0.0,
                 max_failed_rounds=1,
             )
-    assert "fewer than the 8 that the budget is planned for" in flower_log.text
+    assert "below the 8 without which clients do not unmask" in flower_log.text
     assert raised.value.statement.epsilon <= spent.epsilon * (1.0 + 1e-12)
 
 

@@ -153,13 +153,16 @@ def open_round(
     number: int = 1,
     wire: Wire | None = None,
     restore: bool = True,
-    corrupt_fraction: float = 0.1,
+    corrupt_fraction: float | None = None,
     dropout_fraction: float = 0.1,
 ) -> Round:
     """A round with ids that are no range, random inputs and (neighbours, threshold) if given.
 
-    Clients take any graph that is given, and any number of them may be lost there.
+    Clients take any graph that is given, and any number of them may be lost there. Of three clients one may
+    be lost but none corrupt, unless said otherwise.
     """
+    if corrupt_fraction is None:
+        corrupt_fraction = 0.1 if num_clients > 3 else 0.0
     generator = np.random.default_rng(seed)
     ids = [7 * i + 3 for i in range(num_clients)]
     if width is None:
