@@ -169,8 +169,8 @@ class ClientRound(ClientState):
             if len(self._held) < roster.threshold:
                 raise SecureAggregationError(
                     f"the shares of {len(self._held) - 1} neighbours arrived and open: with this client "
-                    f"fewer than the threshold {roster.threshold}; those of {len(self._disputed)} do not open: "
-                    f"sealed for another client, round or roster, or changed on the way"
+                    f"fewer than the threshold {roster.threshold}; those of {len(self._disputed)} do not "
+                    f"open: sealed for another client, round or roster, or changed on the way"
                 )
             keys.wipe(*self._channels.values())
             self._channels.clear()

@@ -38,6 +38,7 @@ __all__ = [
     "agree",
     "derive",
     "digest",
+    "forget_signatures",
     "is_usable",
     "public_key",
     "seal",
@@ -137,6 +138,11 @@ def sign(identity: Ed25519PrivateKey, round_digest: bytes, body: bytes) -> bytes
 def verifies(identity: bytes, signature: bytes, round_digest: bytes, body: bytes) -> bool:
     """Whether the owner of a 32-byte Ed25519 public key signed this message for this round."""
     return _verifies(identity, signature, hashlib.sha512(_signed(round_digest, body)).digest())
+
+
+def forget_signatures() -> None:
+    """Forget which signatures were verified in this process: for measurements of a client by itself."""
+    _verifies.cache_clear()
 
 
 def wipe(*secrets: bytearray) -> None:
