@@ -7,7 +7,7 @@ are those of keys, shares and vectors alone. Ours include storing and restoring 
 between stages, and every byte in both directions.
 
 In signed rounds clients sign, check and confirm to one another. That every client verifies for itself, as on
-machines of their own, is what is measured. In a simulation they share a process, which verifies each signature
+machines of their own, is what is measured. In a simulation they share a process that verifies each signature
 once: that is cheaper for the run, not for a client, and has a row of its own.
 
 At 100 clients Flower takes about a minute, most of it for shares, and is measured once: all takes some

@@ -22,9 +22,9 @@ from fl_privquant.flower import (
 )
 from fl_privquant.secagg import ClientPolicy
 
-CLIENTS = 3
-THRESHOLD = 2
-"""Holders of a secret that must stay, of three: more than half."""
+CLIENTS = 4
+THRESHOLD = 3
+"""Clients that must stay: one of four may be lost."""
 
 
 def schedule(text):
@@ -70,8 +70,8 @@ def train(message, context):
 
 
 client_app = ClientApp()
-# Of three clients one may be lost, even before there is a roster, if none is taken to be corrupt.
-POLICY = ClientPolicy(min_clients=2, corrupt_fraction=0.0, dropout_fraction=0.3)
+# One may be lost, even before there is a roster, since none is taken to be corrupt.
+POLICY = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.25)
 client_app.train(mods=[leaves, SecureAggregationMod(POLICY), PRIVATE])(train)
 plain_client_app = ClientApp()
 plain_client_app.train(mods=[leaves, PRIVATE])(train)
