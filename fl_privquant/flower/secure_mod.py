@@ -69,10 +69,11 @@ class SecureAggregationMod:
     ----------
     policy
         What this client insists on: fewest clients, fractions of them that may be corrupt or lost, identity
-        keys where they are used. A server whose fractions are weaker is refused.
+        keys where they are used. A server whose fractions are weaker is refused. A policy, or a function of
+        the context that gives one (from the node's config, say).
     """
 
-    def __init__(self, policy: ClientPolicy | None = None) -> None:
+    def __init__(self, policy: ClientPolicy | Callable[[Context], ClientPolicy] | None = None) -> None:
         self.policy = policy if policy is not None else ClientPolicy()
 
     def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
@@ -94,7 +95,8 @@ class SecureAggregationMod:
         if not isinstance(data, bytes):
             raise SecureAggregationError(f"{KEY_DATA}: {type(data).__name__}, expected bytes")
         if stage == ADVERTISE:
-            state = ClientRound.join(data, ctxt.node_id, self.policy, previous=_load(ctxt, self.policy))
+            policy = self._policy(ctxt)
+            state = ClientRound.join(data, ctxt.node_id, policy, previous=_load(ctxt, policy))
             return _keeping(state, ctxt, state.advertise_keys)
         state = self._state(ctxt)
         if stage == SHARE:
@@ -132,8 +134,11 @@ class SecureAggregationMod:
         masked = _keeping(state, ctxt, lambda: state.mask(codes))
         return Message(replace(reply, payload=masked).to_content(), reply_to=msg)
 
+    def _policy(self, ctxt: Context) -> ClientPolicy:
+        return self.policy if isinstance(self.policy, ClientPolicy) else self.policy(ctxt)
+
     def _state(self, ctxt: Context) -> ClientRound:
-        state = _load(ctxt, self.policy)
+        state = _load(ctxt, self._policy(ctxt))
         if state is None:
             raise SecureAggregationError("no round is under way at this client")
         return state

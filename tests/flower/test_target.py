@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.flower import PrivQuantMod, RunTarget, SecureAggregationMod, SecureAggregationStrategy
 from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.secagg import ClientPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -32,7 +33,9 @@ def run(wished: RunTarget, rounds: int = 3, lost: int = 0) -> tuple[SecureAggreg
     kept: list[SecureAggregationStrategy] = []
     direction = np.ones(DIMENSION, np.float32) / math.sqrt(DIMENSION)
 
-    @client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf, seed=3)])
+    policy = ClientPolicy(corrupt_fraction=wished.corrupt_fraction, dropout_fraction=wished.dropout_fraction)
+
+    @client.train(mods=[SecureAggregationMod(policy), PrivQuantMod(max_epsilon=math.inf, seed=3)])
     def train(message: Message, context: Context) -> Message:
         if message.content["config"]["server-round"] == 2 and int(context.node_config["partition-id"]) < lost:
             raise ConnectionError("gone")
