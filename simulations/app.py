@@ -30,6 +30,7 @@ from fl_privquant.flower import (
 )
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy import Aggregation, Budget
+from fl_privquant.secagg import ClientPolicy
 from simulations import progress, trackers
 from simulations.central import CentralGaussianStrategy, noise_of_sum
 from simulations.config import CENTRAL, FederationConfig, RunConfig
@@ -66,13 +67,23 @@ def _seed(context: Context) -> int | None:
     return config.seed if config.privacy.randomness == "seeded" else None
 
 
+def _policy(context: Context) -> ClientPolicy:
+    """Clients of a simulation insist on what the run is configured for."""
+    config = _config(str(context.run_config["config"]))
+    return ClientPolicy(
+        min_clients=min(3, config.federation.num_clients),
+        corrupt_fraction=config.secagg.corrupt_fraction,
+        dropout_fraction=config.secagg.dropout_fraction,
+    )
+
+
 # The node config tightens the limits (privacy.max_epsilon, and privacy.budget in the local view): see
 # simulations.run.
 _PRIVATE = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=_seed)
 
 
 @client_app.train(mods=[_PRIVATE])
-@secure_client_app.train(mods=[SecureAggregationMod(), _PRIVATE])
+@secure_client_app.train(mods=[SecureAggregationMod(_policy), _PRIVATE])
 def train(message: Message, context: Context) -> Message:
     """Train on the client's examples, as any Flower client would."""
     task, probe = _client_side(str(context.run_config["config"]))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
+from fl_privquant.flower.binding import message_digest
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.privacy.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
@@ -110,14 +111,11 @@ class SecureExchange(Exchange):
 
     def __init__(self, aggregation: SecureSum) -> None:
         super().__init__(aggregation)
-        signed = aggregation.identities is not None
-        # Signed keys imply that the server may be malicious, so the graph must tolerate lies.
-        may_lie = signed if aggregation.server_may_lie is None else aggregation.server_may_lie
         self._rounds = SecureRounds(
             aggregation.timeout,
             corrupt_fraction=aggregation.corrupt_fraction,
             dropout_fraction=aggregation.dropout_fraction,
-            server_may_lie=may_lie,
+            server_may_lie=aggregation.server_may_lie,
             num_neighbors=aggregation.num_neighbors,
             threshold=aggregation.threshold,
             identities=aggregation.identities,
@@ -136,6 +134,7 @@ class SecureExchange(Exchange):
             dimension=codec.dimension,
             width=codec.mechanism.sum_bits(len(nodes)),
             max_code=codec.mechanism.max_code,
+            context=message_digest(messages[0]),
         )
         return [
             with_delivery(message, deliveries[message.metadata.dst_node_id])

@@ -19,12 +19,15 @@ from flwr.supercore import log
 from fl_privquant.codec.layout import Layout
 from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.secagg import ClientPolicy, ClientRound
 
 __all__ = [
+    "ACCEPT",
     "ADVERTISE",
+    "CONFIRM",
     "KEY_DATA",
     "KEY_DELIVERY",
     "KEY_STAGE",
@@ -42,6 +45,8 @@ RECORD: Final = "secagg"
 
 ADVERTISE: Final = "advertise"
 SHARE: Final = "share"
+ACCEPT: Final = "accept"
+CONFIRM: Final = "confirm"
 UNMASK: Final = "unmask"
 
 _STATE: Final = "privquant-secagg"
@@ -56,15 +61,19 @@ class SecureAggregationMod:
     message that is not part of a secure aggregation is refused, so that a server cannot turn it off.
 
     Guarantee and threat model: :mod:`fl_privquant.secagg`. What was agreed on in a round is kept in the
-    client's state until the round ends, and erased with it.
+    client's state until the round ends, and erased with it. Assumes: one process at a time answers for a
+    client. Flower stores a state after the reply was sent, and within a process a stage is answered once,
+    from whichever copy; several processes that answer for the same client do not know of each other.
 
     Parameters
     ----------
     policy
-        What this client insists on; identity keys, where they are used.
+        What this client insists on: fewest clients, fractions of them that may be corrupt or lost, identity
+        keys where they are used. A server whose fractions are weaker is refused. A policy, or a function of
+        the context that gives one (from the node's config, say).
     """
 
-    def __init__(self, policy: ClientPolicy | None = None) -> None:
+    def __init__(self, policy: ClientPolicy | Callable[[Context], ClientPolicy] | None = None) -> None:
         self.policy = policy if policy is not None else ClientPolicy()
 
     def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
@@ -86,11 +95,16 @@ class SecureAggregationMod:
         if not isinstance(data, bytes):
             raise SecureAggregationError(f"{KEY_DATA}: {type(data).__name__}, expected bytes")
         if stage == ADVERTISE:
-            state = ClientRound.join(data, ctxt.node_id, self.policy, previous=_load(ctxt, self.policy))
+            policy = self._policy(ctxt)
+            state = ClientRound.join(data, ctxt.node_id, policy, previous=_load(ctxt, policy))
             return _keeping(state, ctxt, state.advertise_keys)
         state = self._state(ctxt)
         if stage == SHARE:
             return _keeping(state, ctxt, lambda: state.share_keys(data))
+        if stage == ACCEPT:
+            return _keeping(state, ctxt, lambda: state.accept_shares(data))
+        if stage == CONFIRM:
+            return _keeping(state, ctxt, lambda: state.confirm(data))
         if stage == UNMASK:
             return _keeping(state, ctxt, lambda: state.unmask(data))
         raise SecureAggregationError(
@@ -107,10 +121,12 @@ class SecureAggregationMod:
                 "SecureAggregationStrategy"
             )
         delivery = deliveries[0]
+        request, received = read_request(msg)
+        # Masks hang on what this client was asked for: told otherwise, the others' do not cancel with them.
+        asked = request_digest(request, received)
         state = self._state(ctxt)
         # Before the training: what cannot be masked need not be computed.
-        _keeping(state, ctxt, lambda: state.accept_shares(delivery))
-        request, received = read_request(msg)
+        _keeping(state, ctxt, lambda: state.settle(delivery, asked))
         layout = Layout.of(read_arrays(received))
         out = call_next(msg, ctxt)
         if out.has_error():
@@ -120,8 +136,11 @@ class SecureAggregationMod:
         masked = _keeping(state, ctxt, lambda: state.mask(codes))
         return Message(replace(reply, payload=masked).to_content(), reply_to=msg)
 
+    def _policy(self, ctxt: Context) -> ClientPolicy:
+        return self.policy if isinstance(self.policy, ClientPolicy) else self.policy(ctxt)
+
     def _state(self, ctxt: Context) -> ClientRound:
-        state = _load(ctxt, self.policy)
+        state = _load(ctxt, self._policy(ctxt))
         if state is None:
             raise SecureAggregationError("no round is under way at this client")
         return state

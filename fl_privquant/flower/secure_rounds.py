@@ -1,8 +1,8 @@
 """The server's side of the protocol over Flower messages: its stages, sent through the grid, round by round.
 
 :class:`SecureRounds` drives :class:`~fl_privquant.secagg.ServerRound`. Key stages run before the train
-messages go out; the masked inputs are the replies to these; unmasking follows. It knows nothing of models
-or strategies.
+messages go out; the masked inputs are the replies to these; confirmation (where clients sign) and unmasking
+follow. It knows nothing of models or strategies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from flwr.supercore import log
 from fl_privquant.errors import SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.secure_mod import (
+    ACCEPT,
     ADVERTISE,
+    CONFIRM,
     KEY_DATA,
     KEY_DELIVERY,
     KEY_STAGE,
@@ -41,10 +43,16 @@ class SecureRounds:
         Seconds that a stage of the protocol may take.
     settings
         Fields of :class:`~fl_privquant.secagg.RoundConfig` that are the same in all rounds.
+
+    Attributes
+    ----------
+    excluded
+        Nodes that broke the protocol in a former round, and are not asked again.
     """
 
     def __init__(self, timeout: float = 600.0, **settings: Any) -> None:
         self.timeout = timeout
+        self.excluded: set[int] = set()
         self._settings = settings
         self._session = new_session()
         self._server: ServerRound | None = None
@@ -76,9 +84,14 @@ class SecureRounds:
         dimension: int,
         width: int,
         max_code: int | None,
+        context: bytes,
     ) -> dict[int, bytes]:
-        """Agree on masks with these nodes; what each that takes part needs with its train message."""
+        """Agree on masks with these nodes; what each that takes part needs with its train message.
+
+        ``context`` is the digest of what they are asked for (:mod:`fl_privquant.flower.binding`).
+        """
         self._server, self._grid, self._round = None, grid, server_round
+        nodes = [node for node in nodes if node not in self.excluded]
         server = ServerRound(
             RoundConfig(
                 session=self._session,
@@ -92,11 +105,16 @@ class SecureRounds:
         )
         for node, data in self._exchange(ADVERTISE, dict.fromkeys(nodes, server.invitation())).items():
             server.receive_advertisement(node, data)
-        for node, data in self._exchange(SHARE, server.rosters()).items():
-            server.receive_shares(node, data)
-        deliveries = server.deliveries()
+        try:
+            for node, data in self._exchange(SHARE, server.rosters()).items():
+                server.receive_shares(node, data)
+            for node, data in self._exchange(ACCEPT, server.deliveries()).items():
+                server.receive_receipt(node, data)
+            requests = server.mask_requests(context)
+        finally:
+            self._exclude(server.culprits)
         self._server = server
-        return deliveries
+        return requests
 
     def open(self, payloads: Mapping[int, bytes], check: Callable[[int], None]) -> OpenedSum:
         """The sum of the masked inputs that arrived, by node.
@@ -110,20 +128,33 @@ class SecureRounds:
         try:
             for node, payload in payloads.items():
                 server.receive_masked_input(node, payload)
-            requests = server.unmask_requests()
-            check(len(requests))
-            for node, data in self._exchange(UNMASK, requests).items():
+            survivors = server.survivor_lists()
+            check(server.num_survivors)
+            for node, data in self._exchange(CONFIRM, survivors).items():
+                server.receive_confirmation(node, data)
+            for node, data in self._exchange(UNMASK, server.unmask_requests()).items():
                 server.receive_unmask_reply(node, data)
             opened = server.finish()
         finally:
+            self._exclude(server.culprits)
             for node, reason in server.rejected.items():
                 log(WARNING, "Secure aggregation: round %d, node %d: %s", self._round, node, one_line(reason))
         log(INFO, "Secure aggregation: round %d, sum of %d clients", self._round, len(opened.survivors))
         return opened
 
+    def _exclude(self, culprits: set[int]) -> None:
+        for node in sorted(culprits - self.excluded):
+            log(
+                WARNING,
+                "Secure aggregation: round %d, node %d broke the protocol and is left out from now on",
+                self._round,
+                node,
+            )
+        self.excluded |= culprits
+
     def _exchange(self, stage: str, outgoing: Mapping[int, bytes]) -> dict[int, bytes]:
         """The answers of the nodes that gave one."""
-        if self._grid is None:
+        if self._grid is None or not outgoing:
             return {}
         messages = [
             Message(

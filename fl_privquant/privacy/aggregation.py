@@ -76,7 +76,7 @@ class SecureSum(Aggregation):
         Clients of a round that may collude with the server, and that may be lost. Both are rounded up to
         whole clients (:mod:`fl_privquant.cohort`). A round that loses more opens no sum.
     server_may_lie, num_neighbors, threshold, identities
-        As in :class:`~fl_privquant.secagg.RoundConfig`. By default the server may lie if clients sign.
+        As in :class:`~fl_privquant.secagg.RoundConfig`.
     timeout
         Seconds that a stage of the protocol may take.
 
@@ -86,7 +86,7 @@ class SecureSum(Aggregation):
 
     corrupt_fraction: float = 0.1
     dropout_fraction: float = 0.1
-    server_may_lie: bool | None = None
+    server_may_lie: bool = False
     num_neighbors: int | None = None
     threshold: int | None = None
     identities: Mapping[int, bytes] | None = field(default=None, repr=False, hash=False)

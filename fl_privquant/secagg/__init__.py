@@ -5,59 +5,95 @@ machines that exchange bytes: :class:`ClientRound` and :class:`ServerRound`. Not
 or logs anything.
 
 1. *Advertise keys.* Each client draws two X25519 key pairs and sends the public keys.
-2. *Share keys.* The server draws a graph. Each client splits its mask key and the seed of its self
-   mask among its neighbours and itself, a share each, sealed so that only the receiver can open it.
-3. *Masked input.* A client adds to its codes the self mask and, for each neighbour, a mask that both
-   derive from their keys and that one of them subtracts; modulo 2^width. In the sum these cancel.
-4. *Unmask.* For a client whose input arrived its neighbours reveal shares of its seed, for one that
+2. *Share keys.* A graph follows from the hash of all these keys. Each client splits its mask key and the seed
+   of its self mask among its neighbours and itself, a share each, sealed so that only the receiver can open
+   it.
+3. *Accept shares.* A client says which shares do not open. Two of whom one disputes the other's share leave
+   each other out; who is at odds with more clients than can be corrupt is dropped.
+4. *Masked input.* A client adds to its codes the self mask and, for each neighbour, a mask that both
+   derive from their keys and from all that they were told, and that one of them subtracts; modulo 2^width.
+   In the sum these cancel.
+5. *Confirm*, in signed rounds. Clients sign the list of those whose input arrived, with all that they were
+   told before, and go on only if a quorum signed the same.
+6. *Unmask.* For a client whose input arrived its neighbours reveal shares of its seed, for one that
    was lost shares of its mask key: never both. With ``threshold`` shares the server removes the masks
    that are left.
 
 Threat model
 ------------
+n clients send keys; C = corrupt_fraction * n of them, rounded up, are corrupt and tell the server all they
+know; D = dropout_fraction * n, rounded up, may be lost. These are counted among the clients *of the round,
+whom the server chooses*: it can leave out honest ones. So a client's ``min_clients`` must be so large that
+``corrupt_fraction`` of it are all the clients that one takes to be corrupt.
+
 **The server** learns the sum of the codes of the clients whose input arrived, who they are, and when
-others were lost. Of the honest clients it learns the sum of their codes and no more, even together
-with C = floor(corrupt_fraction * n) corrupt clients that follow the protocol and tell it all they
-see. This fails with odds of at most ``max_security_failure`` (2^-40) a round over the drawing of the
-graph (:mod:`fl_privquant.secagg.parameters`), as long as X25519, HKDF-SHA256, AES-256 and
-ChaCha20-Poly1305 hold. What the sum itself tells about a client is the mechanism's privacy to bound.
+others were lost. Of the honest clients it learns the sum of their codes and no more, even together with C
+corrupt clients that follow the protocol. This fails with odds of at most ``max_security_failure`` (2^-40) a
+round over the drawing of the graph (:mod:`fl_privquant.secagg.parameters`), as long as X25519, HKDF-SHA256,
+AES-256 and ChaCha20-Poly1305 hold. What the sum itself tells about a client is the mechanism's privacy to
+bound.
 
-**A client** learns the ids and public keys of its neighbours and which of them were lost; no sum.
+**A client** learns the ids and public keys of its neighbours and which of them were lost, in signed rounds
+the ids of all clients and of all that were lost; no sum.
 
-**A server that lies** is covered in part. *Without identity keys it is trusted not to impersonate
-clients*: one that invents a client's neighbours learns that client's codes. With identity keys (Ed25519,
-known to the clients beforehand) a client masks only towards clients that signed their keys for this
-round. The server still draws the graph; with more than 33 clients it is trusted to draw it at random,
-unless ``num_neighbors`` asks for the complete graph, and to tell all clients the same about who was
-lost. On the complete graph a server that tells them different things still cannot open both secrets
-of a client: a client answers once a round, and the threshold leaves room for no second opening. But it
-can make the sum smaller: at least (n - C)(2 t - n - C) / (t - C) honest clients stay in it for a
-threshold t, so never one alone (raise ``threshold`` to raise that number). On a sparse graph,
-``server_may_lie`` keeps the two secrets apart too, with about twice as many neighbours; how small the
-sum can be made is not bounded there.
+**Without identity keys the server is trusted** not to invent clients (one that invents a client's neighbours
+learns that client's codes), on sparse graphs also to tell all clients the same. Clients insist on their own
+policy all the same (:class:`ClientPolicy`): fewest clients, a complete graph up to 33 clients and 32
+neighbours or more above, a threshold t with 2 t > n + C on complete graphs or the odds above on sparse ones,
+and on complete graphs no more than D lost.
 
-**Corrupt clients** can falsify the sum by what they put in, as without secure aggregation, or end the
-round without a sum. They cannot make a wrong sum of the honest inputs pass by false shares: opened
-secrets are checked against the public key or a commitment.
+**With identity keys the server may lie** (Ed25519, known to the clients beforehand; the model and the attacks
+are in ``tests/adversary``). Every sum that opens holds the codes of at least n - C - D honest clients, all of
+whom were sent the same invitation, list of clients, request and model:
 
-**Dropouts.** Whoever is lost before its shares are in costs nothing. One lost later costs the server
-a key agreement and a mask for each of its neighbours. Up to floor(dropout_fraction * n) of these the
-sum comes out with odds of 1 - ``max_correctness_failure``; once a secret has fewer holders left than
-the threshold, the round ends without a sum, nothing was released, and the next round starts afresh.
+- A client masks only towards clients that signed their keys for this round. With more than 33 clients it gets
+  the list of all, from whose hash the graph follows, and checks its own neighbours.
+- The server cannot choose the graph, but it can try many, by keys of its corrupt clients or by leaving
+  somebody out. Signed rounds are computed for 2^40 tries: the odds of 2^-40 hold after them. Beyond, each
+  doubling doubles the odds. Up to 150 clients (at fractions of a tenth) every graph is good, and nothing is
+  gained.
+- Masks are derived from a digest of all that a client was told: told different things, they do not cancel.
+- A client signs one list of survivors, of at least n - D, and unmasks once more than (n + C) / 2 clients
+  signed the same. Two such quorums have an honest client in common: there is one list.
+- A share that does not open sets two clients apart only if its sender signed it: by garbling shares the
+  server cannot take honest clients from each other's masks.
+
+It can always end a round without a sum, and it chooses who is invited.
+
+**Corrupt clients** can falsify the sum by what they put in, as without secure aggregation. One that seals
+garbage loses its place, and the round goes on; one that disputes falsely costs each accused client one mask,
+and whoever is at odds with more than C others (or with the threshold, if that is less; but always with one)
+is dropped. A dealer of shares that open but do not fit together ends one round without a sum. Both are named
+(:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders with more wrong shares
+than can be corrected could have an honest dealer named. A wrong sum of the honest inputs does not pass by
+false shares: opened secrets are checked against the public key or a commitment.
+
+**Dropouts.** Whoever is lost before masks are added costs nothing but its place among the D. One lost later
+costs the server a key agreement and a mask for each of its neighbours. Up to D of these the sum comes out
+with odds of 1 - ``max_correctness_failure``; past that the round ends without a sum, nothing was released,
+and the next round starts afresh.
+
+**One state, one answer.** A client answers each stage once. Flower stores a client's state after the reply
+was sent, and messages that arrive at once get copies of it; within a process the second copy is refused
+(:mod:`fl_privquant.secagg.answered`). Assumed: no two processes answer for a client at the same time, and a
+state that was restored from a backup is not asked again.
 
 **Not covered**: what the transport leaks or loses (use TLS), attacks by timing on the same machine,
 copies of secrets that Python made before they were erased. Keys are drawn for each round and erased
 with it: a client that is broken into later does not give away its earlier codes.
 """
 
-from fl_privquant.secagg.client import ClientPolicy, ClientRound, Stage
+from fl_privquant.secagg.client import ClientRound
+from fl_privquant.secagg.client_state import Stage
 from fl_privquant.secagg.parameters import (
     GraphParameters,
     choose_parameters,
     correctness_failure,
     security_failure,
 )
-from fl_privquant.secagg.server import OpenedSum, RoundConfig, ServerRound, new_session
+from fl_privquant.secagg.policy import ClientPolicy
+from fl_privquant.secagg.round_config import RoundConfig, new_session
+from fl_privquant.secagg.server import OpenedSum, ServerRound
 
 __all__ = [
     "ClientPolicy",

@@ -1,12 +1,43 @@
-"""Who is whose neighbour: a ring in random order with edges to the nearest, or everyone."""
+"""Who is whose neighbour: a ring in an order that nobody chooses, with edges to the nearest, or everyone."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
 
 from fl_privquant.secagg.parameters import GraphParameters
 
-__all__ = ["ring_graph"]
+__all__ = ["neighbors_of", "ring_graph", "ring_order"]
+
+# Two clients draw the same rank with odds of n^2 / 2^129: their ids then decide.
+_RANK: Final = np.dtype([("high", "<u8"), ("low", "<u8")])
+
+
+def ring_order(seed: bytes, clients: Sequence[int]) -> list[int]:
+    """The order on the ring of clients that increase: a permutation drawn by SHAKE-256 from a public seed.
+
+    >>> ring_order(b"seed", [1, 3, 5, 7, 9])
+    [3, 5, 1, 7, 9]
+    """
+    drawn = hashlib.shake_256(b"ring\0" + seed).digest(_RANK.itemsize * len(clients))
+    ranks = np.frombuffer(drawn, dtype=_RANK)
+    return [clients[i] for i in np.lexsort((ranks["low"], ranks["high"])).tolist()]
+
+
+def neighbors_of(client: int, order: Sequence[int], num_neighbors: int) -> tuple[int, ...]:
+    """The neighbours of one client, increasing, where ``order`` is the order on the ring.
+
+    >>> neighbors_of(9, [5, 3, 9, 1, 7], num_neighbors=2)
+    (1, 3)
+    """
+    size = len(order)
+    if num_neighbors == size - 1:
+        return tuple(sorted(other for other in order if other != client))
+    at, reach = order.index(client), range(1, num_neighbors // 2 + 1)
+    return tuple(sorted(order[(at + step) % size] for d in reach for step in (-d, d)))
 
 
 def ring_graph(order: Sequence[int], parameters: GraphParameters) -> dict[int, tuple[int, ...]]:

@@ -1,7 +1,8 @@
 """Keys of a round: agreed with X25519, derived with HKDF-SHA256, used for AEAD and signatures.
 
-Every key is derived for one purpose in one round. The salt is the digest of the round's invitation
-(session, round number, modulus, dimension); the info is
+Every key is derived for one purpose in one round. The salt is a digest of what the two were told so far
+(:mod:`fl_privquant.secagg.transcript`): the invitation, for a channel also the graph, for a mask also the
+members and the request. Clients that were told different things derive different keys. The info is
 
     ``fl_privquant secagg v1`` 00 purpose 00 part part ...
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import lru_cache
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -26,6 +28,7 @@ from fl_privquant.errors import SecureAggregationError
 
 __all__ = [
     "CHANNEL",
+    "DIGEST_BYTES",
     "KEY_BYTES",
     "PAIRWISE_MASK",
     "SEAL_BYTES",
@@ -35,6 +38,7 @@ __all__ = [
     "agree",
     "derive",
     "digest",
+    "forget_signatures",
     "is_usable",
     "public_key",
     "seal",
@@ -46,6 +50,9 @@ __all__ = [
 
 KEY_BYTES: Final = 32
 """Bytes of every key, public or secret, and of every seed."""
+
+DIGEST_BYTES: Final = 32
+"""Bytes of a SHA-256 digest."""
 
 SIGNATURE_BYTES: Final = 64
 """Bytes of an Ed25519 signature."""
@@ -125,16 +132,17 @@ def digest(*parts: bytes) -> bytes:
 
 def sign(identity: Ed25519PrivateKey, round_digest: bytes, body: bytes) -> bytes:
     """The signature of a message of the round with this digest."""
-    return identity.sign(_signed(round_digest, body))
+    return identity.sign(hashlib.sha512(_signed(round_digest, body)).digest())
 
 
 def verifies(identity: bytes, signature: bytes, round_digest: bytes, body: bytes) -> bool:
     """Whether the owner of a 32-byte Ed25519 public key signed this message for this round."""
-    try:
-        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _signed(round_digest, body))
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    return _verifies(identity, signature, hashlib.sha512(_signed(round_digest, body)).digest())
+
+
+def forget_signatures() -> None:
+    """Forget which signatures were verified in this process: for measurements of a client by itself."""
+    _verifies.cache_clear()
 
 
 def wipe(*secrets: bytearray) -> None:
@@ -146,3 +154,13 @@ def wipe(*secrets: bytearray) -> None:
 
 def _signed(round_digest: bytes, body: bytes) -> bytes:
     return b"\0".join([_DOMAIN, b"signature", round_digest + body])
+
+
+# Clients that share a process, as in a simulation, are shown the same signatures: each is verified once.
+@lru_cache(maxsize=1 << 14)
+def _verifies(identity: bytes, signature: bytes, digested: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, digested)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

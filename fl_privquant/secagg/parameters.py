@@ -4,9 +4,9 @@
 symbol     meaning
 =========  ==================================================================================
 n          clients of the round
-C          of them corrupt, at most: floor(corrupt_fraction * n); they hand all they know to the
-           server
-D          of them lost after keys were shared, at most: floor(dropout_fraction * n)
+C          of them corrupt, at most: corrupt_fraction * n, rounded up; they hand all they know to
+           the server
+D          of them lost after keys were advertised, at most: dropout_fraction * n, rounded up
 k          neighbours of each client; its secrets have k + 1 holders: these, and itself
 t          threshold: shares that open a secret
 HG(N,M,k)  hypergeometric: marked ones among k drawn from N of which M are marked
@@ -32,7 +32,8 @@ k among the n - 1 others, whoever is corrupt or lost, as long as that does not d
 
    This is what is computed for a complete graph, where it costs nothing, and on request
    (``server_may_lie``). On a sparse graph it takes about twice as many neighbours (94 instead of 44 for
-   1000 clients), for a server that is trusted to draw the graph but not to tell all the same.
+   1000 clients). Signed rounds do without: there clients confirm the list of survivors to one another
+   before they unmask, so that no two of them act on different lists.
 
 2. *The honest survivors fall apart* into two groups with no edge between them: then each group's
    sum could be told apart. R = C + D clients are gone from the ring, in the worst case. Each of the
@@ -48,6 +49,15 @@ k among the n - 1 others, whoever is corrupt or lost, as long as that does not d
 besides itself, of which HG(n - 1, D - 1, k) are lost; another has k + 1, and HG(n - 1, D, k):
 
        D P[HG(n - 1, D - 1, k) > k - t]  +  (n - D) P[HG(n - 1, D, k) > k + 1 - t].
+
+**Grinding.** The order on the ring follows from a hash over all advertised keys, so a server that lies
+cannot choose it. But it can *try*: let its corrupt clients draw other keys, or leave somebody out, until
+it likes the graph. After 2^g tries the odds of a failure are 2^g times as large. Signed rounds, where a
+server may lie, are therefore computed for 2^40 tries (``tries``, :data:`GRINDING_TRIES`), which takes 62
+neighbours instead of 44 for 1000 clients. All of them must happen while clients wait for their rosters: at
+a million graphs a second and core, 2^40 within ten minutes take some 1800 cores. Up to 150 clients with
+the fractions at their defaults grinding gains nothing: 32 neighbours are more than C + D, and t more than C,
+so that every graph is good.
 
 The smallest even k (but no less than 32, or the complete graph) for which some t meets both bounds
 is chosen, and the smallest such t, which tolerates the most dropouts.
@@ -68,12 +78,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from fl_privquant.cohort import checked_fraction, count_of
 from fl_privquant.errors import InvalidSpecError
 
 __all__ = [
+    "GRINDING_TRIES",
     "MIN_NEIGHBORS",
     "GraphParameters",
-    "checked_fraction",
     "choose_parameters",
     "correctness_failure",
     "security_failure",
@@ -81,6 +92,9 @@ __all__ = [
 
 MIN_NEIGHBORS: Final = 32
 """Fewer save little and rest on the exact fractions; up to this the graph is complete."""
+
+GRINDING_TRIES: Final = 2.0**40
+"""Graphs that a server that lies is taken to try before it shows one to clients that sign."""
 
 # The tails are sums of rounded terms; their relative error stays far below this.
 _ROUNDING: Final = 1.0 + 1e-6
@@ -121,14 +135,17 @@ def choose_parameters(
     max_security_failure: float = 2.0**-40,
     max_correctness_failure: float = 2.0**-20,
     server_may_lie: bool = False,
+    tries: float = 1.0,
 ) -> GraphParameters:
     """The fewest neighbours, and the threshold, that keep both odds of failure (see the module).
 
     ``server_may_lie`` keeps a client's secrets apart on a sparse graph too if the server tells clients
-    different things about who was lost.
+    different things about who was lost. ``tries`` is how many graphs the server may draw before it shows one.
 
     Raises InvalidSpecError where no graph does; roughly, corrupt_fraction + dropout_fraction must stay
-    below 1, or corrupt_fraction + 2 * dropout_fraction up to 33 clients and for a server that may lie.
+    below 1, or corrupt_fraction + 2 * dropout_fraction up to 33 clients and for a server that may lie. At
+    least two honest clients must be left in a sum: three clients cannot have one corrupt *and* one lost, so
+    one of the two fractions must be 0 there, and both for two clients.
 
     >>> choose_parameters(10)
     GraphParameters(num_clients=10, num_neighbors=9, threshold=6)
@@ -136,6 +153,8 @@ def choose_parameters(
     GraphParameters(num_clients=1000, num_neighbors=44, threshold=26)
     >>> choose_parameters(1000, server_may_lie=True)
     GraphParameters(num_clients=1000, num_neighbors=94, threshold=66)
+    >>> choose_parameters(1000, tries=GRINDING_TRIES)
+    GraphParameters(num_clients=1000, num_neighbors=62, threshold=40)
     """
     if num_clients < 2:
         raise InvalidSpecError(f"num_clients: {num_clients}, expected 2 or more")
@@ -151,14 +170,15 @@ def choose_parameters(
         for k in [*range(MIN_NEIGHBORS, num_clients - 1, 2), num_clients - 1]:
             thresholds = np.arange((k + 1) // 2 + 1, k + 2)
             failures = _security_failures(num_clients, k, thresholds, corrupt, lost, server_may_lie)
-            secure = failures <= max_security_failure
+            secure = tries * failures <= max_security_failure
             correct = _correctness_failures(num_clients, k, thresholds, lost) <= max_correctness_failure
             good = thresholds[secure & correct]
             if good.size:
                 return GraphParameters(num_clients, k, int(good[0]))
     raise InvalidSpecError(
-        f"{num_clients} clients, {corrupt} of them corrupt and {lost} lost: no threshold withstands both; "
-        f"lower corrupt_fraction ({corrupt_fraction}) or dropout_fraction ({dropout_fraction})"
+        f"{num_clients} clients, {corrupt} of them corrupt and {lost} lost: no threshold withstands both and "
+        f"leaves two honest clients in the sum; train with more clients, or lower corrupt_fraction "
+        f"({corrupt_fraction}) or dropout_fraction ({dropout_fraction}), each of which may be 0"
     )
 
 
@@ -168,14 +188,23 @@ def security_failure(
     corrupt_fraction: float,
     dropout_fraction: float,
     server_may_lie: bool = False,
+    tries: float = 1.0,
 ) -> float:
-    """Bound on the odds that a round of this graph is not secure; 1 or more says nothing."""
+    """Bound on the odds that a round of this graph is not secure; 1 or more says nothing.
+
+    >>> graph = GraphParameters(num_clients=1000, num_neighbors=44, threshold=26)
+    >>> for tries in (1.0, GRINDING_TRIES):
+    ...     odds = security_failure(graph, corrupt_fraction=0.1, dropout_fraction=0.1, tries=tries)
+    ...     print(f"2^{math.log2(odds):.1f}")
+    2^-43.3
+    2^-3.3
+    """
     n = parameters.num_clients
     corrupt = _count(n, corrupt_fraction, "corrupt_fraction")
     lost = _count(n, dropout_fraction, "dropout_fraction")
     thresholds = np.array([parameters.threshold])
     failures = _security_failures(n, parameters.num_neighbors, thresholds, corrupt, lost, server_may_lie)
-    return float(failures[0])
+    return tries * float(failures[0])
 
 
 def correctness_failure(parameters: GraphParameters, *, dropout_fraction: float) -> float:
@@ -186,16 +215,8 @@ def correctness_failure(parameters: GraphParameters, *, dropout_fraction: float)
     return float(_correctness_failures(n, parameters.num_neighbors, thresholds, lost)[0])
 
 
-def checked_fraction(name: str, fraction: float) -> float:
-    """The fraction of clients, if it is from 0 to below 1."""
-    if not 0.0 <= fraction < 1.0:
-        raise InvalidSpecError(f"{name}: {fraction}, expected a fraction from 0 to below 1")
-    return float(fraction)
-
-
 def _count(num_clients: int, fraction: float, name: str) -> int:
-    # 0.29 * 100 is a little below 29.
-    return math.floor(num_clients * checked_fraction(name, fraction) + 1e-9)
+    return count_of(checked_fraction(name, fraction), num_clients)
 
 
 def _security_failures(

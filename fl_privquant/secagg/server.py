@@ -3,125 +3,46 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from fl_privquant.codec.pack import MAX_WIDTH, unpack_codes
+from fl_privquant.codec.pack import unpack_codes
+from fl_privquant.cohort import count_of
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg import keys, shamir
-from fl_privquant.secagg.graph import ring_graph
+from fl_privquant.secagg.disputes import blamed, members_left, pairs_apart
+from fl_privquant.secagg.graph import ring_graph, ring_order
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits
 from fl_privquant.secagg.messages import (
-    SESSION_BYTES,
-    ClientMessage,
+    Confirmation,
     Invitation,
     KeyAdvertisement,
     MaskedInput,
+    MaskRequest,
     Roster,
     RosterEntry,
-    RoundId,
     SealedShares,
     ShareDelivery,
+    ShareReceipt,
+    SurvivorList,
     UnmaskReply,
     UnmaskRequest,
 )
-from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, security_failure
+from fl_privquant.secagg.parameters import GraphParameters
+from fl_privquant.secagg.round_config import RoundConfig
+from fl_privquant.secagg.stages import ServerStage, StagedRound
+from fl_privquant.secagg.transcript import agreement_digest, graph_digest, listing_of, masks_digest
 
-__all__ = ["OpenedSum", "RoundConfig", "ServerRound", "new_session"]
+__all__ = ["OpenedSum", "ServerRound"]
 
 _Bytes = bytes | bytearray | memoryview
-_FromClient = TypeVar("_FromClient", KeyAdvertisement, SealedShares, MaskedInput, UnmaskReply)
-
 # Random subsets of the shares that are tried when several are wrong, after those that miss any single one.
 _SUBSETS: Final = 64
-
-
-def new_session() -> bytes:
-    """A session id that no other run has."""
-    return secrets.token_bytes(SESSION_BYTES)
-
-
-@dataclass(frozen=True)
-class RoundConfig:
-    """What a round sums, and against whom it is secured.
-
-    Parameters
-    ----------
-    session, number
-        16 bytes that name the run (:func:`new_session`), and the round in it, increasing.
-    dimension
-        Codes of a client.
-    width
-        The sum is taken modulo 2^width, 1 to 32: ``codebook.sum_bits(number of invited clients)``.
-    max_code
-        Largest code. None: codes are residues modulo 2^width, and so is their sum.
-    corrupt_fraction, dropout_fraction, max_security_failure, max_correctness_failure, server_may_lie
-        See :func:`~fl_privquant.secagg.parameters.choose_parameters`.
-    num_neighbors, threshold
-        Given both, they are taken instead of being computed, if they keep ``max_security_failure`` (the
-        graph is complete where there are fewer clients than neighbours; then the threshold must still fit).
-        An infinite ``max_security_failure`` takes any: for measurements and tests, as nobody is protected.
-    identities
-        Raw Ed25519 public keys of the clients, by id: every message of a client must be signed.
-    """
-
-    session: bytes
-    number: int
-    dimension: int
-    width: int
-    max_code: int | None
-    corrupt_fraction: float = 0.1
-    dropout_fraction: float = 0.1
-    max_security_failure: float = 2.0**-40
-    max_correctness_failure: float = 2.0**-20
-    server_may_lie: bool = False
-    num_neighbors: int | None = None
-    threshold: int | None = None
-    identities: Mapping[int, bytes] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.width <= MAX_WIDTH:
-            raise InvalidSpecError(f"width: {self.width} bits, expected 1 to {MAX_WIDTH}")
-        if self.dimension < 1:
-            raise InvalidSpecError(f"dimension: {self.dimension}, expected 1 or more")
-        if self.max_code is not None and self.max_code < 1:
-            raise InvalidSpecError(f"max_code: {self.max_code}, expected 1 or more, or None for residues")
-        if (self.num_neighbors is None) != (self.threshold is None):
-            raise InvalidSpecError(
-                f"num_neighbors {self.num_neighbors}, threshold {self.threshold}: give both or neither"
-            )
-
-    def graph(self, num_clients: int) -> GraphParameters:
-        """Neighbours and threshold for this many clients, as given or computed."""
-        if self.num_neighbors is not None and self.threshold is not None:
-            given = GraphParameters(num_clients, min(self.num_neighbors, num_clients - 1), self.threshold)
-            odds = security_failure(
-                given,
-                corrupt_fraction=self.corrupt_fraction,
-                dropout_fraction=self.dropout_fraction,
-                server_may_lie=self.server_may_lie,
-            )
-            if not odds <= self.max_security_failure:
-                raise InvalidSpecError(
-                    f"num_neighbors {given.num_neighbors}, threshold {given.threshold}: for {num_clients} "
-                    f"clients the odds of a failure are up to {odds:.2g}, above max_security_failure "
-                    f"({self.max_security_failure:.2g}); leave both out to have them computed"
-                )
-            return given
-        return choose_parameters(
-            num_clients,
-            corrupt_fraction=self.corrupt_fraction,
-            dropout_fraction=self.dropout_fraction,
-            max_security_failure=self.max_security_failure,
-            max_correctness_failure=self.max_correctness_failure,
-            server_may_lie=self.server_may_lie,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,15 +53,7 @@ class OpenedSum:
     survivors: tuple[int, ...]
 
 
-class _Stage(IntEnum):
-    ADVERTISE = 0
-    SHARE = 1
-    MASK = 2
-    UNMASK = 3
-    ENDED = 4
-
-
-class ServerRound:
+class ServerRound(StagedRound):
     """The server in one round, from an invitation to a :class:`OpenedSum`.
 
     For each stage, messages are taken as they arrive, from whoever still answers; then the stage is
@@ -150,13 +63,18 @@ class ServerRound:
         server.invitation()                            -> bytes, for all
         server.receive_advertisement(sender, data);    server.rosters()          -> {client: bytes}
         server.receive_shares(sender, data);           server.deliveries()       -> {client: bytes}
-        server.receive_masked_input(sender, data);     server.unmask_requests()  -> {client: bytes}
+        server.receive_receipt(sender, data);          server.mask_requests()    -> {client: bytes}
+        server.receive_masked_input(sender, data);     server.survivor_lists()   -> {client: bytes}
+        server.receive_confirmation(sender, data);     server.unmask_requests()  -> {client: bytes}
         server.receive_unmask_reply(sender, data);     server.finish()           -> OpenedSum
+
+    Only in signed rounds are there lists of survivors to be sent, and confirmations to be received.
 
     ``receive_...`` returns False for a message that is malformed or not the sender's own, with the
     reason in :attr:`rejected`, and for one that is late or sent twice. A sender of which nothing was
     taken counts as lost. ``sender`` is who the transport says it is. Closing a stage raises
     SecureAggregationError when too few are left: nothing was released, and this round is over.
+    :attr:`culprits` are clients that broke the protocol, whatever others say: leave them out of later rounds.
     """
 
     def __init__(self, config: RoundConfig, client_ids: Iterable[int]) -> None:
@@ -173,10 +91,9 @@ class ServerRound:
             )
         # A graph that cannot be drawn should be known now, not once clients have answered.
         config.graph(len(invited))
-        self.rejected: dict[int, str] = {}
-        self._config = config
+        super().__init__(config)
+        self.culprits: set[int] = set()
         self._invited = invited
-        self._round_id = RoundId(config.session, config.number)
         self._invitation = Invitation(
             self._round_id,
             len(invited),
@@ -186,15 +103,17 @@ class ServerRound:
             config.identities is not None,
         ).to_bytes()
         self._digest = keys.digest(self._invitation)
-        self._stage = _Stage.ADVERTISE
         self._entries: dict[int, RosterEntry] = {}
         self._graph: dict[int, tuple[int, ...]] = {}
         # The point at which each holder of a client's secrets has its share.
         self._points: dict[int, dict[int, int]] = {}
         self._threshold = 0
+        self._graph_digest = self._masks_digest = self._agreement = b""
         # The members share keys and mask with each other; the active ones' inputs are in the total.
         self._shares: dict[int, SealedShares] = {}
         self._members: dict[int, tuple[int, ...]] = {}
+        self._receipts: dict[int, ShareReceipt] = {}
+        self._confirmations: dict[int, Confirmation] = {}
         self._total: NDArray[Any] = np.zeros(config.dimension, dtype=lane(config.width))
         self._active: set[int] = set()
         self._replies: dict[int, UnmaskReply] = {}
@@ -209,6 +128,11 @@ class ServerRound:
             raise SecureAggregationError("the graph is drawn when the rosters are: call rosters() first")
         neighbors = len(next(iter(self._graph.values())))
         return GraphParameters(len(self._graph), neighbors, self._threshold)
+
+    @property
+    def num_survivors(self) -> int:
+        """Clients whose masked input arrived."""
+        return len(self._active)
 
     def invitation(self) -> bytes:
         """The message that starts the round, the same for every client."""
@@ -225,12 +149,12 @@ class ServerRound:
             )
 
         return self._receive(
-            _Stage.ADVERTISE, sender, data, KeyAdvertisement, self._entries, self._invited, take
+            ServerStage.ADVERTISE, sender, data, KeyAdvertisement, self._entries, self._invited, take
         )
 
     def rosters(self) -> dict[int, bytes]:
         """Draw the graph among the clients that sent keys, and tell each its neighbours."""
-        self._close(_Stage.ADVERTISE)
+        self._close(ServerStage.ADVERTISE)
         self._drop_repeated_keys()
         if len(self._entries) < 2:
             raise self._failure(f"{len(self._entries)} clients sent keys, expected 2 or more")
@@ -240,23 +164,32 @@ class ServerRound:
             raise self._failure(
                 f"{len(self._entries)} of {len(self._invited)} clients sent keys: {error}"
             ) from error
-        order = list(self._entries)
-        secrets.SystemRandom().shuffle(order)
-        self._graph = ring_graph(order, parameters)
+        everyone = sorted(self._entries)
+        entries = [self._entries[client] for client in everyone]
+        listing = listing_of(entries)
+        self._threshold = parameters.threshold
+        self._graph_digest = graph_digest(
+            self._digest, len(everyone), parameters.num_neighbors, self._threshold, listing
+        )
+        self._graph = ring_graph(ring_order(self._graph_digest, everyone), parameters)
         self._points = {
             client: {holder: i + 1 for i, holder in enumerate(sorted([*neighbors, client]))}
             for client, neighbors in self._graph.items()
         }
-        self._threshold = parameters.threshold
-        self._stage = _Stage.SHARE
+        # Clients that sign check their neighbours; on a complete graph their roster is the list of all.
+        checked = self._config.identities is not None and parameters.num_neighbors < len(everyone) - 1
+        listed = (tuple(everyone), tuple(entry.fingerprint for entry in entries)) if checked else ((), ())
+        self._stage = ServerStage.SHARE
         return {
             client: Roster(
                 self._round_id,
-                len(order),
+                len(everyone),
                 self._threshold,
                 tuple(self._entries[holder] for holder in self._points[client]),
+                listing,
+                *listed,
             ).to_bytes()
-            for client in sorted(self._graph)
+            for client in everyone
         }
 
     def receive_shares(self, sender: int, data: _Bytes) -> bool:
@@ -269,38 +202,66 @@ class ServerRound:
                 )
             self._shares[sender] = message
 
-        return self._receive(_Stage.SHARE, sender, data, SealedShares, self._shares, self._graph, take)
+        return self._receive(ServerStage.SHARE, sender, data, SealedShares, self._shares, self._graph, take)
 
     def deliveries(self) -> dict[int, bytes]:
         """Hand on the shares. Clients with too few holders left are dropped: they would refuse."""
-        self._close(_Stage.SHARE)
-        members = set(self._shares)
-        while True:
-            short = {
-                client for client in members if len(members & {*self._graph[client]}) + 1 < self._threshold
-            }
-            if not short:
-                break
-            members -= short
-            self.rejected |= dict.fromkeys(short, "too few of its neighbours shared their keys")
-        if not members:
-            raise self._failure(
-                f"{len(self._shares)} of {len(self._entries)} clients shared keys: none has the "
-                f"{self._threshold} holders that it needs"
-            )
-        self._members = {
-            client: tuple(peer for peer in self._graph[client] if peer in members)
-            for client in sorted(members)
-        }
-        self._stage = _Stage.MASK
+        self._close(ServerStage.SHARE)
+        self._set_members(set(self._shares), set(), "shared keys")
+        self._stage = ServerStage.ACCEPT
         return {
             client: ShareDelivery(
-                self._round_id,
-                peers,
-                tuple(self._shares[peer].sealed[self._graph[peer].index(client)] for peer in peers),
+                self._round_id, peers, tuple(self._block(peer, client) for peer in peers)
             ).to_bytes()
             for client, peers in self._members.items()
         }
+
+    def receive_receipt(self, sender: int, data: _Bytes) -> bool:
+        """Take a client's word on which shares do not open."""
+
+        def take(message: ShareReceipt) -> None:
+            for peer, named in zip(message.disputed, message.digests, strict=True):
+                if peer not in self._members[sender] or keys.digest(self._block(peer, sender)) != named:
+                    raise InvalidUpdateError(
+                        f"ShareReceipt: disputes a share from client {peer} that it was not given"
+                    )
+            self._receipts[sender] = message
+
+        return self._receive(
+            ServerStage.ACCEPT, sender, data, ShareReceipt, self._receipts, self._members, take
+        )
+
+    def mask_requests(self, context: bytes = b"") -> dict[int, bytes]:
+        """Tell each client with whom to mask; ``context`` is what they are asked for, which masks hang on.
+
+        Pairs of which one disputes the other's share do not mask with each other; who is at odds with too
+        many is dropped (:mod:`fl_privquant.secagg.disputes`).
+        """
+        self._close(ServerStage.ACCEPT)
+        apart = pairs_apart(self._receipts.values())
+        corrupt = count_of(self._config.corrupt_fraction, len(self._graph))
+        to_blame = blamed(apart, corrupt, self._threshold)
+        self.culprits |= to_blame.keys()
+        self.rejected |= to_blame
+        self._set_members(self._receipts.keys() - self.culprits, apart, "accepted shares")
+        self._stage = ServerStage.MASK
+        members = tuple(self._members) if self._told_all else ()
+        self._masks_digest = masks_digest(self._graph_digest, members, context)
+        return {client: self._mask_request(client, members).to_bytes() for client in self._members}
+
+    def _mask_request(self, client: int, members: tuple[int, ...]) -> MaskRequest:
+        accusations = [
+            receipt
+            for peer, receipt in self._receipts.items()
+            if client in receipt.disputed and peer in self._members
+        ]
+        disputed = [peer for peer in self._receipts[client].disputed if peer in self._members]
+        return MaskRequest(
+            self._round_id,
+            members or tuple(sorted([*self._members[client], client])),
+            tuple(receipt.to_bytes() for receipt in accusations),
+            tuple(self._shares[peer].to_bytes() for peer in disputed),
+        )
 
     def receive_masked_input(self, sender: int, data: _Bytes) -> bool:
         """Add a client's masked codes to the total."""
@@ -310,16 +271,59 @@ class ServerRound:
             np.add(self._total, codes.astype(self._total.dtype), out=self._total)
             self._active.add(sender)
 
-        return self._receive(_Stage.MASK, sender, data, MaskedInput, self._active, self._members, take)
+        return self._receive(ServerStage.MASK, sender, data, MaskedInput, self._active, self._members, take)
+
+    def survivor_lists(self) -> dict[int, bytes]:
+        """In a signed round, tell those whose input arrived who they are; otherwise nothing is to be sent."""
+        self._close(ServerStage.MASK)
+        self._need_holders(self._active, "masked inputs arrived")
+        least = self._config.least_survivors(len(self._graph))
+        if len(self._active) < least:
+            raise self._failure(
+                f"{len(self._active)} masked inputs arrived of {len(self._graph)} clients that sent keys, "
+                f"below the {least} without which clients do not unmask; raise dropout_fraction "
+                f"({self._config.dropout_fraction}) on both sides"
+            )
+        self._stage = ServerStage.CONFIRM
+        if self._config.identities is None:
+            return {}
+        survivors = tuple(sorted(self._active))
+        self._agreement = agreement_digest(self._masks_digest, survivors)
+        message = SurvivorList(self._round_id, survivors).to_bytes()
+        return dict.fromkeys(survivors, message)
+
+    def receive_confirmation(self, sender: int, data: _Bytes) -> bool:
+        """Take a client's signature on the survivors."""
+
+        def take(message: Confirmation) -> None:
+            if message.agreement != self._agreement:
+                raise InvalidUpdateError("Confirmation: of something else than this client was shown")
+            self._confirmations[sender] = message
+
+        return self._receive(
+            ServerStage.CONFIRM, sender, data, Confirmation, self._confirmations, self._active, take
+        )
 
     def unmask_requests(self) -> dict[int, bytes]:
         """Ask those whose input arrived for the shares that open the masks left in the total."""
-        self._close(_Stage.MASK)
-        self._need_holders(self._active, "masked inputs arrived")
-        self._stage = _Stage.UNMASK
+        self._close(ServerStage.CONFIRM)
+        signers: tuple[int, ...] = ()
+        asked: Iterable[int] = self._active
+        if self._config.identities is not None:
+            corrupt = count_of(self._config.corrupt_fraction, len(self._graph))
+            quorum = (len(self._graph) + corrupt) // 2 + 1
+            if len(self._confirmations) < quorum:
+                raise self._failure(
+                    f"{len(self._confirmations)} of {len(self._graph)} clients confirmed the survivors, "
+                    f"below the {quorum} without which clients do not unmask"
+                )
+            asked, signers = self._confirmations, tuple(sorted(self._confirmations)[:quorum])
+            self._need_holders(asked, "clients confirmed the survivors")
+        signatures = tuple(self._confirmations[client].signature for client in signers)
+        self._stage = ServerStage.UNMASK
         return {
-            client: UnmaskRequest(self._round_id, *self._lists(client)).to_bytes()
-            for client in sorted(self._active)
+            client: UnmaskRequest(self._round_id, *self._lists(client), signers, signatures).to_bytes()
+            for client in sorted(asked)
         }
 
     def receive_unmask_reply(self, sender: int, data: _Bytes) -> bool:
@@ -336,11 +340,11 @@ class ServerRound:
                 raise InvalidUpdateError("UnmaskReply: a share holds a number outside the field")
             self._replies[sender] = message
 
-        return self._receive(_Stage.UNMASK, sender, data, UnmaskReply, self._replies, self._active, take)
+        return self._receive(ServerStage.UNMASK, sender, data, UnmaskReply, self._replies, self._active, take)
 
     def finish(self) -> OpenedSum:
         """Open the masks that are left, and return the sum of the inputs that arrived."""
-        self._close(_Stage.UNMASK)
+        self._close(ServerStage.UNMASK)
         self._need_holders(self._replies.keys(), "clients sent shares")
         apply_masks(self._total, self._masks_left())
         low_bits(self._total, self._config.width)
@@ -359,19 +363,30 @@ class ServerRound:
         for client, shares in self._collected_shares().items():
             public = self._entries[client].mask_key
             if client in self._active:
-                seed = self._open(client, shares, self._is_seed)
-                yield keys.derive(seed, self._digest, keys.SELF_MASK, public), False
+                seed = self._secret(client, shares, self._is_seed)
+                yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, public), False
                 keys.wipe(seed)
                 continue
             peers = [peer for peer in self._members[client] if peer in self._active]
             if peers:
-                secret = self._open(client, shares, self._is_mask_secret)
+                secret = self._secret(client, shares, self._is_mask_secret)
                 private = X25519PrivateKey.from_private_bytes(secret)
                 keys.wipe(secret)
             for peer in peers:
                 peer_key = self._entries[peer].mask_key
                 # The peer added its mask if its id is the smaller one: take that back.
-                yield keys.agree(private, public, peer_key, self._digest, keys.PAIRWISE_MASK), peer > client
+                key = keys.agree(private, public, peer_key, self._masks_digest, keys.PAIRWISE_MASK)
+                yield key, peer > client
+
+    def _secret(
+        self, client: int, shares: dict[int, bytes], is_right: Callable[[int, bytearray], bool]
+    ) -> bytearray:
+        try:
+            return self._open(client, shares, is_right)
+        except SecureAggregationError:
+            # Too many wrong shares to be the holders': whoever dealt them is to blame.
+            self.culprits.add(client)
+            raise
 
     def _collected_shares(self) -> dict[int, dict[int, bytes]]:
         """For each member the shares of its secret that came, by point."""
@@ -414,6 +429,27 @@ class ServerRound:
                 return secret
         raise self._failure(f"the shares of client {client} do not open its secret: some are wrong")
 
+    @property
+    def _told_all(self) -> bool:
+        """Whether clients know the list of all clients: where they sign, and on complete graphs."""
+        complete = len(next(iter(self._graph.values()))) == len(self._graph) - 1
+        return complete or self._config.identities is not None
+
+    def _block(self, sender: int, receiver: int) -> bytes:
+        """What a client sealed for a neighbour."""
+        return self._shares[sender].sealed[self._graph[sender].index(receiver)]
+
+    def _set_members(self, members: set[int], apart: set[frozenset[int]], what: str) -> None:
+        """Those that go on, each with the neighbours that it masks with; who has too few is dropped."""
+        self._members = members_left(self._graph, members, apart, self._threshold)
+        dropped = members - self._members.keys()
+        self.rejected |= dict.fromkeys(dropped, "too few of its neighbours shared their keys")
+        if not self._members:
+            raise self._failure(
+                f"{len(members)} of {len(self._entries)} clients {what}: none has the {self._threshold} "
+                f"holders that it needs"
+            )
+
     def _need_holders(self, holders: Iterable[int], what: str) -> None:
         """Fail unless each secret that has to be opened has enough of these holders."""
         left = set(holders)
@@ -428,43 +464,6 @@ class ServerRound:
         if not self._active:
             raise self._failure("no masked input arrived")
 
-    def _receive(
-        self,
-        stage: _Stage,
-        sender: int,
-        data: _Bytes,
-        kind: type[_FromClient],
-        seen: Container[int],
-        expected: Container[int],
-        take: Callable[[_FromClient], None],
-    ) -> bool:
-        if self._stage is not stage or sender in seen or sender not in expected:
-            return False
-        try:
-            message = kind.from_bytes(data)
-            self._check_sender(sender, message)
-            take(message)
-        except InvalidUpdateError as error:
-            self.rejected[sender] = str(error)
-            return False
-        return True
-
-    def _check_sender(self, sender: int, message: ClientMessage) -> None:
-        name = type(message).__name__
-        if message.round_id != self._round_id:
-            raise InvalidUpdateError(f"{name}: of another session, or of round {message.round_id.number}")
-        if message.client_id != sender:
-            raise InvalidUpdateError(f"{name}: of client {message.client_id}, sent by client {sender}")
-        identities = self._config.identities
-        if identities is not None:
-            identity = identities.get(sender)
-            if identity is None or not keys.verifies(
-                identity, message.signature, self._digest, message.body()
-            ):
-                raise InvalidUpdateError(f"{name}: not signed by the identity of client {sender}")
-        elif message.signature:
-            raise InvalidUpdateError(f"{name}: signed, but the round is not")
-
     def _drop_repeated_keys(self) -> None:
         """Drop all clients that share a public key: their neighbours would refuse the roster."""
         owners: dict[bytes, list[int]] = {}
@@ -477,21 +476,17 @@ class ServerRound:
                     del self._entries[client]
                     self.rejected[client] = "one of its public keys stands twice"
 
-    def _close(self, stage: _Stage) -> None:
-        if self._stage is not stage:
-            raise SecureAggregationError(
-                f"round {self._round_id.number} is at stage {self._stage.name}, not at {stage.name}"
-            )
-
     def _failure(self, reason: str) -> SecureAggregationError:
         """The error to raise, after all that was collected is gone."""
         self._end()
         return SecureAggregationError(f"round {self._round_id.number} ends without a sum: {reason}")
 
     def _end(self) -> None:
-        self._stage = _Stage.ENDED
+        self._stage = ServerStage.ENDED
         self._total.fill(0)
         self._shares.clear()
+        self._receipts.clear()
+        self._confirmations.clear()
         self._replies.clear()
 
 

@@ -23,9 +23,9 @@ from fl_privquant.flower import (
 )
 from fl_privquant.secagg import ClientPolicy
 
-CLIENTS = 3
-THRESHOLD = 2
-"""Holders of a secret that must stay, of three: more than half."""
+CLIENTS = 4
+THRESHOLD = 3
+"""Clients that must stay: one of four may be lost."""
 
 
 def schedule(text):
@@ -71,8 +71,9 @@ def train(message, context):
 
 
 client_app = ClientApp()
-# Of three clients one may be lost before there is a roster: the other two have one neighbour each.
-client_app.train(mods=[leaves, SecureAggregationMod(ClientPolicy(min_neighbors=1)), PRIVATE])(train)
+# One may be lost, even before there is a roster, since none is taken to be corrupt.
+POLICY = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.25)
+client_app.train(mods=[leaves, SecureAggregationMod(POLICY), PRIVATE])(train)
 plain_client_app = ClientApp()
 plain_client_app.train(mods=[leaves, PRIVATE])(train)
 
@@ -82,7 +83,8 @@ def run(grid, context, secure):
     inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
     mechanism = pq.design("optm", epsilon=2.0, bits=2)
     private = PrivQuantStrategy(inner, mechanism, clip=0.1, aggregation=SumOfCodes(), max_failed_rounds=1)
-    strategy = SecureAggregationStrategy(private) if secure else private
+    fractions = {"corrupt_fraction": POLICY.corrupt_fraction, "dropout_fraction": POLICY.dropout_fraction}
+    strategy = SecureAggregationStrategy(private, **fractions) if secure else private
     models = {}
 
     def keep(server_round, arrays):

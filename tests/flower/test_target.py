@@ -24,6 +24,7 @@ from fl_privquant.flower import (
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.privacy import Budget, Plan, Target
+from fl_privquant.secagg import ClientPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -49,7 +50,9 @@ def run(planned: Plan, rounds: int = 3, lost: int = 0) -> tuple[PrivQuantStrateg
 
     mods = [leaves, PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=3)]
     if isinstance(planned.aggregation, SecureSum):
-        mods.insert(1, SecureAggregationMod())
+        sums = planned.aggregation
+        policy = ClientPolicy(corrupt_fraction=sums.corrupt_fraction, dropout_fraction=sums.dropout_fraction)
+        mods.insert(1, SecureAggregationMod(policy))
 
     @client.train(mods=mods)
     def train(message: Message, context: Context) -> Message:

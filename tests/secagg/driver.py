@@ -10,9 +10,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
-from fl_privquant.secagg import ClientPolicy, ClientRound, OpenedSum, RoundConfig, ServerRound
+from fl_privquant.secagg import ClientPolicy, ClientRound, OpenedSum, RoundConfig, ServerRound, new_session
 
-SESSION = bytes(range(16))
+CONTEXT = b"what is asked for"
 
 Wire = Callable[[str, int, bytes], bytes]
 
@@ -23,7 +23,9 @@ class Lost:
 
     advertise: Collection[int] = ()
     share: Collection[int] = ()
+    accept: Collection[int] = ()
     mask: Collection[int] = ()
+    confirm: Collection[int] = ()
     unmask: Collection[int] = ()
 
 
@@ -86,14 +88,34 @@ class Round:
             self.server.receive_shares,
         )
 
+    def accept(self, lost: Collection[int] = ()) -> None:
+        self.stage(
+            "ShareDelivery",
+            self.server.deliveries(),
+            lost,
+            lambda i, request: self.client(i).accept_shares(request),
+            "ShareReceipt",
+            self.server.receive_receipt,
+        )
+
     def mask(self, lost: Collection[int] = ()) -> None:
         def answer(i: int, request: bytes) -> bytes:
-            self.client(i).accept_shares(request)
+            self.client(i).settle(request, CONTEXT)
             return self.client(i).mask(self.inputs[i])
 
-        deliveries = self.server.deliveries()
+        requests = self.server.mask_requests(CONTEXT)
         receive = self.server.receive_masked_input
-        self.stage("ShareDelivery", deliveries, lost, answer, "MaskedInput", receive)
+        self.stage("MaskRequest", requests, lost, answer, "MaskedInput", receive)
+
+    def confirm(self, lost: Collection[int] = ()) -> None:
+        self.stage(
+            "SurvivorList",
+            self.server.survivor_lists(),
+            lost,
+            lambda i, request: self.client(i).confirm(request),
+            "Confirmation",
+            self.server.receive_confirmation,
+        )
 
     def unmask(self, lost: Collection[int] = ()) -> None:
         self.stage(
@@ -109,7 +131,9 @@ class Round:
         lost = Lost() if lost is None else lost
         self.advertise(lost.advertise)
         self.share(lost.share)
+        self.accept(lost.accept)
         self.mask(lost.mask)
+        self.confirm(lost.confirm)
         self.unmask(lost.unmask)
         return self.server.finish()
 
@@ -129,8 +153,16 @@ def open_round(
     number: int = 1,
     wire: Wire | None = None,
     restore: bool = True,
+    corrupt_fraction: float | None = None,
+    dropout_fraction: float = 0.1,
 ) -> Round:
-    """A round with ids that are no range, random inputs and (neighbours, threshold) if given."""
+    """A round with ids that are no range, random inputs and (neighbours, threshold) if given.
+
+    Clients take any graph that is given, and any number of them may be lost there. Of three clients one may
+    be lost but none corrupt, unless said otherwise.
+    """
+    if corrupt_fraction is None:
+        corrupt_fraction = 0.1 if num_clients > 3 else 0.0
     generator = np.random.default_rng(seed)
     ids = [7 * i + 3 for i in range(num_clients)]
     if width is None:
@@ -139,18 +171,31 @@ def open_round(
     inputs = {i: generator.integers(0, largest, dimension, endpoint=True) for i in ids}
     identities = {i: Ed25519PrivateKey.generate() for i in ids} if signed else {}
     known = {i: key.public_key().public_bytes_raw() for i, key in identities.items()} if signed else None
+    protected = graph is None
     config = RoundConfig(
-        SESSION,
+        new_session(),
         number,
         dimension,
         width,
         max_code,
+        corrupt_fraction=corrupt_fraction,
+        dropout_fraction=dropout_fraction,
         num_neighbors=None if graph is None else graph[0],
         threshold=None if graph is None else graph[1],
-        max_security_failure=2.0**-40 if graph is None else math.inf,
+        max_security_failure=2.0**-40 if protected else math.inf,
         identities=known,
     )
-    policies = {i: ClientPolicy(identity=identities.get(i), known_identities=known) for i in ids}
+    policies = {
+        i: ClientPolicy(
+            min_clients=3 if protected else 2,
+            corrupt_fraction=corrupt_fraction,
+            dropout_fraction=dropout_fraction if protected else 0.99,
+            max_security_failure=config.max_security_failure,
+            identity=identities.get(i),
+            known_identities=known,
+        )
+        for i in ids
+    }
     made = Round(ServerRound(config, ids), inputs, policies, restore=restore)
     if wire is not None:
         made.wire = wire

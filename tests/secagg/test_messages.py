@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg.messages import (
     SEALED_BYTES,
+    Confirmation,
     Invitation,
     KeyAdvertisement,
     MaskedInput,
+    MaskRequest,
     Roster,
     RosterEntry,
     RoundId,
     SealedShares,
     ShareDelivery,
+    ShareReceipt,
+    SurvivorList,
     UnmaskReply,
     UnmaskRequest,
 )
@@ -29,6 +33,7 @@ ids = st.integers(0, 2**64 - 1)
 keys = st.binary(min_size=32, max_size=32)
 signatures = st.sampled_from([b"", b"s" * 64])
 rounds = st.builds(RoundId, st.binary(min_size=16, max_size=16), ids)
+texts = st.lists(st.binary(max_size=50), max_size=3).map(tuple)
 increasing = st.lists(ids, unique=True, max_size=6).map(lambda some: tuple(sorted(some)))
 
 
@@ -40,7 +45,25 @@ def blocks(size: int) -> st.SearchStrategy[tuple[bytes, ...]]:
 def rosters(draw: st.DrawFn) -> Roster:
     signature = draw(signatures)
     entries = tuple(RosterEntry(i, draw(keys), draw(keys), signature) for i in draw(increasing))
-    return Roster(draw(rounds), draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1)), entries)
+    numbers = draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1))
+    everyone = draw(increasing)
+    fingerprints = tuple(draw(keys) for _ in everyone)
+    return Roster(draw(rounds), *numbers, entries, draw(keys), everyone, fingerprints)
+
+
+@st.composite
+def receipts(draw: st.DrawFn) -> ShareReceipt:
+    disputed = draw(increasing)
+    return ShareReceipt(
+        draw(rounds), draw(ids), draw(signatures), disputed, tuple(draw(keys) for _ in disputed)
+    )
+
+
+@st.composite
+def unmask_requests(draw: st.DrawFn) -> UnmaskRequest:
+    signers = draw(increasing)
+    given = tuple(draw(st.binary(min_size=64, max_size=64)) for _ in signers)
+    return UnmaskRequest(draw(rounds), draw(increasing), draw(increasing), signers, given)
 
 
 @st.composite
@@ -65,7 +88,11 @@ MESSAGES = st.one_of(
     st.builds(SealedShares, rounds, ids, signatures, keys, blocks(SEALED_BYTES)),
     deliveries(),
     st.builds(MaskedInput, rounds, ids, signatures, st.binary(max_size=100)),
-    st.builds(UnmaskRequest, rounds, increasing, increasing),
+    receipts(),
+    st.builds(MaskRequest, rounds, increasing, texts, texts),
+    st.builds(SurvivorList, rounds, increasing),
+    st.builds(Confirmation, rounds, ids, signatures, keys),
+    unmask_requests(),
     st.builds(UnmaskReply, rounds, ids, signatures, blocks(SHARE_BYTES), blocks(SHARE_BYTES)),
 )
 
@@ -94,7 +121,19 @@ def test_any_other_bytes_are_refused_or_have_this_one_encoding(message: object, 
 
 @given(st.binary(max_size=200))
 def test_noise_is_refused(noise: bytes) -> None:
-    for kind in (Invitation, KeyAdvertisement, Roster, SealedShares, ShareDelivery, MaskedInput, UnmaskReply):
+    for kind in (
+        Invitation,
+        KeyAdvertisement,
+        Roster,
+        SealedShares,
+        ShareDelivery,
+        ShareReceipt,
+        MaskRequest,
+        MaskedInput,
+        SurvivorList,
+        Confirmation,
+        UnmaskReply,
+    ):
         with pytest.raises(InvalidUpdateError):
             kind.from_bytes(noise)
 
@@ -113,7 +152,7 @@ def test_lists_of_clients_increase_strictly(wrong: tuple[int, ...]) -> None:
 
 
 def test_counts_larger_than_the_message_are_refused_before_anything_is_made() -> None:
-    prefix = UnmaskRequest(RoundId(bytes(16), 1), (), ()).to_bytes()[:-8]
+    prefix = UnmaskRequest(RoundId(bytes(16), 1), (), ()).to_bytes()[:-12]
     with pytest.raises(InvalidUpdateError, match="too early"):
         UnmaskRequest.from_bytes(prefix + struct.pack("<I", 2**32 - 1) + bytes(100))
 

@@ -149,7 +149,15 @@ def test_a_server_that_lies_needs_more_neighbors_but_on_a_complete_graph() -> No
 
 @pytest.mark.parametrize(
     ("n", "corrupt", "dropout"),
-    [(3, 0.1, 0.1), (10, 0.3, 0.3), (33, 0.1, 0.1), (34, 0.1, 0.1), (100, 0.1, 0.3), (300, 1 / 3, 0.05)],
+    [
+        (3, 0.0, 0.1),
+        (4, 0.1, 0.1),
+        (10, 0.3, 0.3),
+        (33, 0.1, 0.1),
+        (34, 0.1, 0.1),
+        (100, 0.1, 0.3),
+        (300, 1 / 3, 0.05),
+    ],
 )
 @pytest.mark.parametrize("lies", [False, True])
 def test_chosen_parameters_meet_the_odds_and_fewer_neighbors_do_not(

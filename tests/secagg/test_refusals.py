@@ -14,16 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidUpdateError, PrivQuantError, SecureAggregationError
-from fl_privquant.secagg import ClientPolicy, ClientRound, Stage
+from fl_privquant.secagg import ClientPolicy, ClientRound, Stage, keys, new_session
 from fl_privquant.secagg.messages import (
     Invitation,
+    MaskRequest,
     Roster,
     RoundId,
     ShareDelivery,
+    ShareReceipt,
     UnmaskReply,
     UnmaskRequest,
 )
-from tests.secagg.driver import SESSION, Lost, Round, open_round
+from fl_privquant.secagg.transcript import listing_of
+from tests.secagg.driver import CONTEXT, Lost, Round, open_round
 
 CLIENT = 3
 
@@ -50,7 +53,7 @@ def check_erased(client: ClientRound, secrets: list[bytes]) -> None:
     assert not secrets_of(client)
     stored = client.to_bytes()
     assert not any(secret in stored for secret in secrets)
-    for call in (client.share_keys, client.accept_shares, client.unmask):
+    for call in (client.share_keys, client.accept_shares, client.settle, client.unmask):
         with pytest.raises(SecureAggregationError, match="unmasks once"):
             call(b"")
     with pytest.raises(SecureAggregationError, match="unmasks once"):
@@ -58,7 +61,7 @@ def check_erased(client: ClientRound, secrets: list[bytes]) -> None:
 
 
 def invitation(**changes: object) -> bytes:
-    base = Invitation(RoundId(SESSION, 1), 5, 20, 7, 15, False)
+    base = Invitation(RoundId(new_session(), 1), 5, 20, 7, 15, False)
     return replace(base, **changes).to_bytes()
 
 
@@ -71,6 +74,7 @@ def invitation(**changes: object) -> bytes:
         ({"width": 0}, "expected 1 to 32"),
         ({"width": 33}, "expected 1 to 32"),
         ({"signed": True}, "no identity key"),
+        ({"num_clients": 2}, "below the 3 of this client's min_clients"),
     ],
 )
 def test_invitations(changes: dict[str, object], reason: str) -> None:
@@ -86,15 +90,17 @@ def test_an_unsigned_round_where_identities_are_known() -> None:
 
 
 def test_a_round_is_joined_once() -> None:
-    first = ClientRound.join(invitation(), CLIENT)
+    session = new_session()
+    first = ClientRound.join(invitation(round_id=RoundId(session, 1)), CLIENT)
     first.advertise_keys()
     for number in (0, 1):
-        with pytest.raises(SecureAggregationError, match="once"):
-            ClientRound.join(invitation(round_id=RoundId(SESSION, number)), CLIENT, previous=first)
+        for previous in (first, None):
+            with pytest.raises(SecureAggregationError, match="once"):
+                ClientRound.join(invitation(round_id=RoundId(session, number)), CLIENT, previous=previous)
     assert first.stage is Stage.ADVERTISED
-    ClientRound.join(invitation(round_id=RoundId(SESSION, 2)), CLIENT, previous=first)
+    ClientRound.join(invitation(round_id=RoundId(session, 2)), CLIENT, previous=first)
     assert first.stage is Stage.ENDED
-    ClientRound.join(invitation(round_id=RoundId(bytes(16), 0)), CLIENT, previous=first)
+    ClientRound.join(invitation(round_id=RoundId(new_session(), 0)), CLIENT, previous=first)
 
 
 def changed_roster(round_: Round, change: Callable[[Roster], Roster]) -> bytes:
@@ -116,12 +122,17 @@ ROSTERS: dict[str, Callable[[Roster], Roster]] = {
         r, entries=(replace(r.entries[0], share_key=bytes([9]) * 32), *r.entries[1:])
     ),
     "more than half": lambda r: replace(r, threshold=2),
-    "threshold 6 of 5": lambda r: replace(r, threshold=6),
+    "threshold 3 of 5 holders among 5 clients": lambda r: replace(r, threshold=3),
+    "threshold: 6 of 5": lambda r: replace(r, threshold=6),
     "could exceed the modulus": lambda r: replace(r, num_clients=6),
     "roster of 5 among 4": lambda r: replace(r, num_clients=4),
-    "below the 2 of min_neighbors": lambda r: replace(r, entries=r.entries[:2], threshold=2),
+    "2 neighbours among 5 clients": lambda r: replace(r, entries=r.entries[:3], threshold=3),
+    "below the 3 of this client's min_clients": lambda r: replace(
+        r, entries=r.entries[:2], num_clients=2, threshold=2
+    ),
+    "not the list of clients": lambda r: replace(r, listing=bytes(32)),
     "another session": lambda r: replace(r, round_id=RoundId(bytes(16), 1)),
-    "a message of round 2": lambda r: replace(r, round_id=RoundId(SESSION, 2)),
+    "a message of round 2": lambda r: replace(r, round_id=RoundId(r.round_id.session, 2)),
 }
 
 
@@ -136,9 +147,12 @@ def test_rosters(reason: str) -> None:
 def test_a_key_of_small_order_on_the_roster() -> None:
     round_ = open_round()
     round_.advertise()
-    roster = changed_roster(
-        round_, lambda r: replace(r, entries=(*r.entries[:-1], replace(r.entries[-1], share_key=bytes(32))))
-    )
+
+    def change(roster: Roster) -> Roster:
+        entries = (*roster.entries[:-1], replace(roster.entries[-1], share_key=bytes(32)))
+        return replace(roster, entries=entries, listing=listing_of(entries))
+
+    roster = changed_roster(round_, change)
     refused(round_, "usable", lambda client: client.share_keys(roster))
 
 
@@ -162,7 +176,8 @@ def test_rosters_that_identities_do_not_vouch_for(attack: str) -> None:
             other.server._config.identities.update(round_.server._config.identities)
             other.advertise()
             last = other.server._entries[last.client_id]
-        return replace(roster, entries=(*roster.entries[:-1], last))
+        entries = (*roster.entries[:-1], last)
+        return replace(roster, entries=entries, listing=listing_of(entries))
 
     reason = "no known identity" if attack == "unknown client" else "not signed by its identity"
     roster = changed_roster(round_, change)
@@ -188,13 +203,15 @@ def shared_round() -> tuple[Round, ShareDelivery]:
     return round_, ShareDelivery.from_bytes(round_.server.deliveries()[CLIENT])
 
 
+def flipped(sealed: bytes) -> bytes:
+    return sealed[:-1] + bytes([sealed[-1] ^ 1])
+
+
 DELIVERIES: dict[str, Callable[[ShareDelivery], ShareDelivery]] = {
     "no neighbour": lambda d: replace(d, senders=(*d.senders[:-1], 1000)),
     "a share from client 3": lambda d: replace(d, senders=(CLIENT, *d.senders[1:])),
-    "does not open": lambda d: replace(d, sealed=(d.sealed[1], d.sealed[0], *d.sealed[2:])),
-    "client 10 does not open": lambda d: replace(
-        d, sealed=(d.sealed[0][:-1] + bytes([d.sealed[0][-1] ^ 1]), *d.sealed[1:])
-    ),
+    "those of 2 do not open": lambda d: replace(d, sealed=(d.sealed[1], d.sealed[0], *d.sealed[2:])),
+    "those of 4 do not open": lambda d: replace(d, sealed=tuple(flipped(each) for each in d.sealed)),
     "fewer than the threshold": lambda d: replace(d, senders=d.senders[:1], sealed=d.sealed[:1]),
     "another session": lambda d: replace(d, round_id=RoundId(bytes(16), 1)),
 }
@@ -207,12 +224,20 @@ def test_deliveries(reason: str) -> None:
     refused(round_, reason, lambda client: client.accept_shares(wrong))
 
 
+def test_a_share_that_does_not_open_is_disputed_by_its_digest() -> None:
+    round_, delivery = shared_round()
+    wrong = replace(delivery, sealed=(flipped(delivery.sealed[0]), *delivery.sealed[1:]))
+    receipt = ShareReceipt.from_bytes(round_.client(CLIENT).accept_shares(wrong.to_bytes()))
+    assert receipt.disputed == (delivery.senders[0],)
+    assert receipt.digests == (keys.digest(wrong.sealed[0]),)
+
+
 def test_shares_of_another_round_do_not_open() -> None:
     """Those of an earlier attempt with the same clients, replayed."""
     round_, delivery = shared_round()
     _, foreign = shared_round()
     mixed = replace(delivery, sealed=foreign.sealed).to_bytes()
-    refused(round_, "does not open", lambda client: client.accept_shares(mixed))
+    refused(round_, "do not open", lambda client: client.accept_shares(mixed))
 
 
 def test_shares_sealed_under_another_threshold_do_not_open() -> None:
@@ -225,7 +250,38 @@ def test_shares_sealed_under_another_threshold_do_not_open() -> None:
         told = roster if i == CLIENT else replace(roster, threshold=roster.threshold + 1)
         round_.server.receive_shares(i, round_.client(i).share_keys(told.to_bytes()))
     delivery = round_.server.deliveries()[CLIENT]
-    refused(round_, "does not open", lambda client: client.accept_shares(delivery))
+    refused(round_, "those of 4 do not open", lambda client: client.accept_shares(delivery))
+
+
+def accepted_round() -> tuple[Round, MaskRequest]:
+    round_ = open_round()
+    round_.advertise()
+    round_.share()
+    round_.accept()
+    return round_, MaskRequest.from_bytes(round_.server.mask_requests(CONTEXT)[CLIENT])
+
+
+MASK_REQUESTS: dict[str, Callable[[MaskRequest], MaskRequest]] = {
+    "is no member": lambda r: replace(r, members=r.members[1:]),
+    "not on the roster": lambda r: replace(r, members=(*r.members, 1000)),
+    "3 of 5 clients are left, below the 4": lambda r: replace(r, members=r.members[:3]),
+    "another session": lambda r: replace(r, round_id=RoundId(bytes(16), 1)),
+}
+
+
+@pytest.mark.parametrize("reason", MASK_REQUESTS)
+def test_mask_requests(reason: str) -> None:
+    round_, request = accepted_round()
+    wrong = MASK_REQUESTS[reason](request).to_bytes()
+    refused(round_, reason, lambda client: client.settle(wrong, CONTEXT))
+
+
+def test_a_member_whose_share_was_not_delivered() -> None:
+    round_, delivery = shared_round()
+    short = replace(delivery, senders=delivery.senders[1:], sealed=delivery.sealed[1:])
+    round_.client(CLIENT).accept_shares(short.to_bytes())
+    request = MaskRequest(short.round_id, tuple(round_.inputs)).to_bytes()
+    refused(round_, r"clients \[10\] are members and neighbours", lambda client: client.settle(request))
 
 
 @pytest.mark.parametrize(
@@ -240,16 +296,18 @@ def test_shares_sealed_under_another_threshold_do_not_open() -> None:
     ],
 )
 def test_codes(codes: np.ndarray, reason: str) -> None:
-    round_, delivery = shared_round()
-    round_.client(CLIENT).accept_shares(delivery.to_bytes())
+    round_, request = accepted_round()
+    round_.client(CLIENT).settle(request.to_bytes(), CONTEXT)
     refused(round_, reason, lambda client: client.mask(codes))
 
 
 def masked_round(lost: tuple[int, ...] = ()) -> tuple[Round, UnmaskRequest]:
-    round_ = open_round()
+    round_ = open_round(8, dropout_fraction=0.25)
     round_.advertise()
     round_.share()
+    round_.accept()
     round_.mask(lost)
+    round_.confirm()
     return round_, UnmaskRequest.from_bytes(round_.server.unmask_requests()[CLIENT])
 
 
@@ -259,10 +317,13 @@ REQUESTS: dict[str, Callable[[UnmaskRequest], UnmaskRequest]] = {
     "asked to unmask but not": lambda r: replace(r, active=r.active[1:]),
     "roster changed": lambda r: replace(r, active=r.active[:-1]),
     r"clients \[1000\]": lambda r: replace(r, dead=(*r.dead, 1000)),
-    "below the threshold 3": lambda r: replace(
-        r, active=r.active[:2], dead=tuple(sorted(r.active[2:] + r.dead))
+    "below the threshold 5": lambda r: replace(
+        r, active=r.active[:4], dead=tuple(sorted(r.active[4:] + r.dead))
     ),
-    "another session": lambda r: replace(r, round_id=RoundId(SESSION[::-1], 1)),
+    "5 of 8 clients are left, below the 6": lambda r: replace(
+        r, active=r.active[:5], dead=tuple(sorted(r.active[5:] + r.dead))
+    ),
+    "another session": lambda r: replace(r, round_id=RoundId(bytes(16), 1)),
 }
 
 
@@ -279,7 +340,7 @@ def test_a_client_unmasks_once() -> None:
     client = round_.client(CLIENT)
     secrets = secrets_of(client)
     reply = UnmaskReply.from_bytes(client.unmask(request.to_bytes()))
-    assert len(reply.seed_shares) == 5
+    assert len(reply.seed_shares) == 8
     assert not reply.key_shares
     check_erased(client, secrets)
     restored = ClientRound.from_bytes(client.to_bytes())
@@ -317,12 +378,15 @@ def test_secrets_last_no_longer_than_they_are_needed() -> None:
     round_.share()
     assert not client._share_secret
     assert len(client._channels) == 4
+    round_.accept()
+    assert not client._channels
     round_.mask()
     assert not client._mask_secret
     assert not client._seed
     assert not client._channels
     secrets = secrets_of(client)
     assert len(secrets) == 5
+    round_.confirm()
     round_.unmask()
     round_.server.finish()
     check_erased(client, secrets)
@@ -334,7 +398,7 @@ def test_nothing_secret_is_shown_logged_or_pickled(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.DEBUG)
     round_ = open_round(signed=True)
     shown = []
-    for step in (round_.advertise, round_.share, round_.mask):
+    for step in (round_.advertise, round_.share, round_.accept, round_.mask, round_.confirm):
         step()
         client = round_.client(CLIENT)
         shown.append((repr(client) + repr(round_.server) + repr(client._policy), secrets_of(client)))
@@ -359,7 +423,6 @@ def test_a_damaged_state_is_refused_or_plays_on_without_a_wrong_error(data: st.D
     try:
         client = ClientRound.from_bytes(bytes(stored))
         client.accept_shares(delivery.to_bytes())
-        client.mask(round_.inputs[CLIENT])
     except PrivQuantError:
         return
 
@@ -367,9 +430,11 @@ def test_a_damaged_state_is_refused_or_plays_on_without_a_wrong_error(data: st.D
 def test_a_client_that_refuses_counts_as_lost() -> None:
     round_ = open_round(6)
     round_.wire = lambda kind, client, data: (
-        data[:-1] + bytes([data[-1] ^ 1]) if kind == "ShareDelivery" and client == CLIENT else data
+        DELIVERIES["no neighbour"](ShareDelivery.from_bytes(data)).to_bytes()
+        if kind == "ShareDelivery" and client == CLIENT
+        else data
     )
     result = round_.run(Lost())
     assert result.survivors == (10, 17, 24, 31, 38)
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
-    assert "does not open" in round_.refusals[CLIENT]
+    assert "no neighbour" in round_.refusals[CLIENT]

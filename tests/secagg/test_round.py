@@ -13,17 +13,21 @@ from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.secagg import ClientRound, RoundConfig, ServerRound, Stage, keys, shamir
 from fl_privquant.secagg.parameters import choose_parameters
 from fl_privquant.secagg.server import _subsets
-from tests.secagg.driver import SESSION, Lost, Round, open_round
+from tests.secagg.driver import Lost, Round, open_round
+
+SESSION = bytes(range(16))
 
 
 def check(round_: Round, lost: Lost) -> None:
     """The sum is exact and of exactly those that the round did not lose."""
     result = round_.run(lost)
-    gone = {*lost.advertise, *lost.share, *lost.mask}
+    gone = {*lost.advertise, *lost.share, *lost.accept, *lost.mask}
     assert set(result.survivors) == round_.inputs.keys() - gone
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
     assert all(
-        client.stage is Stage.ENDED for i, client in round_.clients.items() if i not in {*gone, *lost.unmask}
+        client.stage is Stage.ENDED
+        for i, client in round_.clients.items()
+        if i not in {*gone, *lost.confirm, *lost.unmask}
     )
 
 
@@ -32,14 +36,18 @@ def test_sum_is_exact_without_dropout(signed: bool) -> None:
     check(open_round(6, 1000, signed=signed), Lost())
 
 
-@pytest.mark.parametrize("stage", ["advertise", "share", "mask", "unmask"])
+@pytest.mark.parametrize("stage", ["advertise", "share", "accept", "mask", "unmask"])
 @pytest.mark.parametrize("graph", [None, (4, 3)])
 def test_sum_is_exact_with_a_client_lost_at_any_stage(stage: str, graph: tuple[int, int] | None) -> None:
     check(open_round(8, 100, graph=graph), Lost(**{stage: [10]}))
 
 
-def test_sum_is_exact_with_clients_lost_at_every_stage() -> None:
-    check(open_round(12, 100), Lost(advertise=[3], share=[10], mask=[17, 24], unmask=[31]))
+@pytest.mark.parametrize("signed", [False, True])
+def test_sum_is_exact_with_clients_lost_at_every_stage(signed: bool) -> None:
+    check(
+        open_round(16, 100, dropout_fraction=0.3, signed=signed),
+        Lost(advertise=[3], share=[10], accept=[45], mask=[17, 24], confirm=[38] * signed, unmask=[31]),
+    )
 
 
 def test_sum_is_exact_on_a_sparse_graph_of_computed_size() -> None:
@@ -165,8 +173,9 @@ def test_clients_without_enough_holders_are_left_out_and_the_others_go_on() -> N
     assert lonely not in deliveries
     assert "too few of its neighbours" in round_.server.rejected[lonely]
     for i, delivery in deliveries.items():
-        round_.client(i).accept_shares(delivery)
-        assert round_.server.receive_masked_input(i, round_.client(i).mask(round_.inputs[i]))
+        assert round_.server.receive_receipt(i, round_.client(i).accept_shares(delivery))
+    round_.mask()
+    round_.confirm()
     round_.unmask()
     result = round_.server.finish()
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
@@ -204,7 +213,9 @@ def test_a_wrong_secret_is_recognised(kind: str, monkeypatch: pytest.MonkeyPatch
     round_ = open_round(5)
     round_.advertise()
     round_.share()
+    round_.accept()
     round_.mask(lost=[10])
+    round_.confirm()
     round_.unmask()
     lost_key, combine = round_.server._entries[10].mask_key, shamir.combine
 
@@ -236,10 +247,13 @@ def test_server_ignores_late_repeated_and_foreign_messages() -> None:
     round_.share()
     assert not server.receive_advertisement(3, advertised[3])
     assert not server.receive_shares(10, round_.sent["SealedShares"][3])
+    round_.accept()
+    assert not server.receive_receipt(3, round_.sent["ShareReceipt"][3])
     round_.mask()
     before = server._total.copy()
     assert not server.receive_masked_input(3, round_.sent["MaskedInput"][3])
     np.testing.assert_array_equal(server._total, before)
+    round_.confirm()
     round_.unmask()
     result = server.finish()
     np.testing.assert_array_equal(result.total, round_.expected(round_.inputs))
@@ -254,7 +268,9 @@ def test_server_drops_clients_that_share_a_key() -> None:
     assert round_.server.receive_advertisement(3, bytes(stolen))
     round_.share()
     assert round_.server.rejected.keys() == {3, 10}
+    round_.accept()
     round_.mask()
+    round_.confirm()
     round_.unmask()
     assert round_.server.finish().survivors == (17, 24, 31, 38)
 
@@ -286,7 +302,8 @@ def test_server_refuses_what_cannot_be_right() -> None:
 
 def test_server_stages_come_in_order() -> None:
     server = open_round(4).server
-    for close in (server.deliveries, server.unmask_requests, server.finish):
+    closing = (server.deliveries, server.mask_requests, server.survivor_lists, server.unmask_requests)
+    for close in (*closing, server.finish):
         with pytest.raises(SecureAggregationError, match="at stage ADVERTISE"):
             close()
     with pytest.raises(SecureAggregationError, match="0 clients sent keys"):

@@ -16,7 +16,11 @@ KINDS = (
     "Roster",
     "SealedShares",
     "ShareDelivery",
+    "ShareReceipt",
+    "MaskRequest",
     "MaskedInput",
+    "SurvivorList",
+    "Confirmation",
     "UnmaskRequest",
     "UnmaskReply",
 )
@@ -37,7 +41,8 @@ def changed_round(kind: str, position: float, bit: int, signed: bool) -> tuple[R
         changed[flipped[0]] ^= 1 << bit
         return bytes(changed)
 
-    return open_round(6, 30, signed=signed, wire=wire, restore=False), flipped
+    round_ = open_round(6, 30, signed=signed, wire=wire, restore=False, dropout_fraction=1 / 3)
+    return round_, flipped
 
 
 @settings(max_examples=30)
@@ -61,7 +66,7 @@ def test_a_flipped_bit(kind: str, signed: bool, position: float, bit: int, lost:
         assert np.count_nonzero(difference % (1 << 7)) <= 1
         return
     np.testing.assert_array_equal(result.total, expected)
-    if signed and kind in ("KeyAdvertisement", "SealedShares", "MaskedInput"):
+    if signed and kind in ("KeyAdvertisement", "SealedShares", "ShareReceipt", "MaskedInput"):
         assert CLIENT not in result.survivors
         assert CLIENT in round_.server.rejected
 
@@ -69,7 +74,7 @@ def test_a_flipped_bit(kind: str, signed: bool, position: float, bit: int, lost:
 def test_messages_of_one_client_are_not_taken_for_anothers() -> None:
     """Two clients' messages exchanged at any stage: neither is used."""
     for kind in ("KeyAdvertisement", "SealedShares", "MaskedInput"):
-        swapped = open_round(7, 10, restore=False)
+        swapped = open_round(8, 10, restore=False, dropout_fraction=0.2)
         pending: dict[int, bytes] = {}
         receive_name = {
             "KeyAdvertisement": "receive_advertisement",
@@ -89,6 +94,6 @@ def test_messages_of_one_client_are_not_taken_for_anothers() -> None:
 
         setattr(swapped.server, receive_name, exchanged)
         result = swapped.run()
-        assert result.survivors == (3, 24, 31, 38, 45)
+        assert result.survivors == (3, 24, 31, 38, 45, 52)
         np.testing.assert_array_equal(result.total, swapped.expected(result.survivors))
         assert {10, 17} <= swapped.server.rejected.keys()

@@ -41,6 +41,7 @@ def masked(width: int, inputs: Callable[[int], NDArray[Any]] | None = None) -> R
     round_.inputs = {i: inputs(i) if inputs else np.zeros(DIMENSION, dtype=int) for i in round_.inputs}
     round_.advertise()
     round_.share()
+    round_.accept()
     round_.mask()
     return round_
 
@@ -95,6 +96,7 @@ def test_the_sum_without_unmasking_is_useless(width: int) -> None:
     assert p_value(total, width) > FAILURE_ODDS / 2
     # A distinguisher of inputs all 0 from inputs all at the largest code: none by rank.
     assert stats.mannwhitneyu(total[half], total[~half]).pvalue > FAILURE_ODDS / 2
+    round_.confirm()
     round_.unmask()
     np.testing.assert_array_equal(round_.server.finish().total, np.where(half, 0, 4 * largest))
 
@@ -116,12 +118,14 @@ def test_a_late_input_of_a_client_called_dead_stays_masked() -> None:
     round_.inputs = dict.fromkeys(round_.inputs, np.zeros(DIMENSION, dtype=int))
     round_.advertise()
     round_.share()
+    round_.accept()
     late = {}
     receive = round_.server.receive_masked_input
     round_.server.receive_masked_input = lambda i, data: (
         bool(late.setdefault(i, data)) if i == 3 else receive(i, data)
     )
     round_.mask()
+    round_.confirm()
     round_.unmask()
     masks: list[tuple[bytes, bool]] = []
     masks_left = round_.server._masks_left

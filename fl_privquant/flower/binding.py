@@ -1,0 +1,42 @@
+"""A digest of what a train message asks for: the masks of secure aggregation hang on it.
+
+Clients that were sent different models, mechanisms, clips or rounds derive different masks, which do not
+cancel: a server cannot ask one client for something else than the others and learn from the sum what it said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import fields
+
+from flwr.app import Array, Message
+
+from fl_privquant.flower.mod import read_request
+from fl_privquant.flower.protocol import Request
+
+__all__ = ["message_digest", "request_digest"]
+
+
+def request_digest(request: Request, arrays: Mapping[str, Array]) -> bytes:
+    """(32 bytes) of the request, without what differs from client to client, and of the model's arrays."""
+    state = hashlib.sha256(b"fl_privquant request\0")
+
+    def add(data: bytes) -> None:
+        state.update(len(data).to_bytes(8, "little"))
+        state.update(data)
+
+    for each in fields(request):
+        if each.compare:
+            value = getattr(request, each.name)
+            add(each.name.encode())
+            add(value if isinstance(value, bytes) else repr(value).encode())
+    for name, array in arrays.items():
+        add(repr((name, array.dtype, tuple(array.shape), array.stype)).encode())
+        add(array.data)
+    return state.digest()
+
+
+def message_digest(message: Message) -> bytes:
+    """The digest of the request and the arrays in a train message."""
+    return request_digest(*read_request(message))

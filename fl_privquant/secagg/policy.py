@@ -1,0 +1,206 @@
+"""What a client insists on, whatever the server proposes: size, graph, threshold, survivors, signatures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fl_privquant.codec.pack import MAX_WIDTH
+from fl_privquant.cohort import checked_fraction, count_of, honest_clients
+from fl_privquant.errors import InvalidSpecError, SecureAggregationError
+from fl_privquant.secagg import keys
+from fl_privquant.secagg.messages import ClientMessage, Confirmation, Invitation, Roster, RoundId
+from fl_privquant.secagg.parameters import (
+    GRINDING_TRIES,
+    MIN_NEIGHBORS,
+    GraphParameters,
+    security_failure,
+)
+
+__all__ = ["ClientPolicy"]
+
+
+@dataclass(frozen=True)
+class ClientPolicy:
+    """What a client insists on, whatever the server proposes.
+
+    Guarantee: every sum that this client helps to open holds the codes of at least
+    :attr:`least_honest` honest clients, if of the clients that the server shows it no more than
+    ``corrupt_fraction`` are corrupt (and as far as the threat model of :mod:`fl_privquant.secagg` goes). The
+    server chooses whom it shows: set ``min_clients`` so large that ``corrupt_fraction`` of it are all the
+    clients that you take to be corrupt.
+
+    Parameters
+    ----------
+    min_clients
+        Fewest clients of a round. The default is for simulations.
+    corrupt_fraction
+        Share of the clients of a round that may work together with the server, rounded up.
+    dropout_fraction
+        Share of the clients of a round that may be lost, rounded up; a sum without more is not opened.
+    max_security_failure
+        Largest odds that the graph fails to protect a round. ``math.inf`` takes any graph: for measurements
+        and tests, as nobody is protected.
+    identity
+        The client's own Ed25519 key: signs what it sends.
+    known_identities
+        Raw Ed25519 public keys of the clients, by id, obtained other than from the server. With
+        them the client masks only towards clients that signed their keys for this round, and unmasks only
+        what enough of them were told alike; without, it trusts the server not to invent clients.
+    """
+
+    min_clients: int = 3
+    corrupt_fraction: float = 0.1
+    dropout_fraction: float = 0.1
+    max_security_failure: float = 2.0**-40
+    identity: Ed25519PrivateKey | None = field(default=None, repr=False)
+    known_identities: Mapping[int, bytes] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.min_clients < 2:
+            raise InvalidSpecError(f"min_clients: {self.min_clients}, expected 2 or more")
+        checked_fraction("corrupt_fraction", self.corrupt_fraction)
+        checked_fraction("dropout_fraction", self.dropout_fraction)
+        if not self.max_security_failure > 0.0:
+            raise InvalidSpecError(
+                f"max_security_failure: {self.max_security_failure}, expected odds above 0"
+            )
+
+    @property
+    def signed(self) -> bool:
+        """Whether the client takes the server to lie, and takes the word of clients that sign."""
+        return self.known_identities is not None
+
+    @property
+    def least_honest(self) -> int:
+        """Honest clients in any sum that this client helps to open; its own view may count on no more.
+
+        >>> ClientPolicy(min_clients=50).least_honest
+        40
+        """
+        return honest_clients(self.min_clients, self.corrupt_fraction, self.dropout_fraction)
+
+    def least_survivors(self, num_clients: int) -> int:
+        """Clients of ``num_clients`` whose inputs must have arrived before anything is opened."""
+        return num_clients - count_of(self.dropout_fraction, num_clients)
+
+    def quorum(self, num_clients: int) -> int:
+        """Signatures that must agree: two sets of as many have more than the corrupt clients in common.
+
+        >>> ClientPolicy().quorum(100)
+        56
+        """
+        return (num_clients + count_of(self.corrupt_fraction, num_clients)) // 2 + 1
+
+    def check_invitation(self, invitation: Invitation) -> None:
+        """Refuse a modulus that is too small, a round that is too small, or one without signatures."""
+        if not 1 <= invitation.width <= MAX_WIDTH:
+            raise SecureAggregationError(f"width: {invitation.width} bits, expected 1 to {MAX_WIDTH}")
+        largest = invitation.max_code
+        if largest is not None and invitation.num_clients * largest >= 1 << invitation.width:
+            raise SecureAggregationError(
+                f"the modulus 2^{invitation.width} is too small for the sum of {invitation.num_clients} "
+                f"codes up to {largest}"
+            )
+        self.check_size(invitation.num_clients)
+        if self.signed and not invitation.signed:
+            raise SecureAggregationError(
+                "the round is not signed, but this client knows identities and asks for them"
+            )
+        if invitation.signed and self.identity is None:
+            raise SecureAggregationError("the round is signed, but this client has no identity key")
+
+    def check_size(self, num_clients: int) -> None:
+        """Refuse a round of fewer than ``min_clients``."""
+        if num_clients < self.min_clients:
+            raise SecureAggregationError(
+                f"{num_clients} clients, below the {self.min_clients} of this client's min_clients"
+            )
+
+    def check_graph(self, num_clients: int, num_holders: int, threshold: int) -> None:
+        """Refuse a graph, or a threshold, that is weaker than this client's fractions demand."""
+        num_neighbors = num_holders - 1
+        if math.isinf(self.max_security_failure):
+            self._odds(num_clients, num_neighbors, threshold)
+            return
+        least = min(num_clients - 1, MIN_NEIGHBORS)
+        if num_neighbors < least:
+            raise SecureAggregationError(
+                f"{num_neighbors} neighbours among {num_clients} clients, expected {least} or more: up to "
+                f"{MIN_NEIGHBORS + 1} clients everyone is everyone's neighbour"
+            )
+        odds = self._odds(num_clients, num_neighbors, threshold)
+        if not odds <= self.max_security_failure:
+            raise SecureAggregationError(
+                f"threshold {threshold} of {num_holders} holders among {num_clients} clients: the odds of a "
+                f"failure are up to {odds:.2g}, above this client's max_security_failure "
+                f"({self.max_security_failure:.2g}) at its corrupt_fraction ({self.corrupt_fraction}) and "
+                f"dropout_fraction ({self.dropout_fraction})"
+            )
+
+    def check_survivors(self, num_clients: int, survivors: int) -> None:
+        """Refuse to open a sum that has lost more clients than ``dropout_fraction``."""
+        least = self.least_survivors(num_clients)
+        if survivors < least:
+            raise SecureAggregationError(
+                f"{survivors} of {num_clients} clients are left, below the {least} that this client's "
+                f"dropout_fraction ({self.dropout_fraction}) leaves"
+            )
+
+    def check_keys(self, roster: Roster, round_digest: bytes) -> None:
+        """Refuse keys that their owners did not sign for this round, where identities are known."""
+        if self.known_identities is None:
+            return
+        for client in (*roster.everyone, *(entry.client_id for entry in roster.entries)):
+            if client not in self.known_identities:
+                raise SecureAggregationError(f"client {client} of the roster has no known identity")
+        for entry in roster.entries:
+            if not self.vouches(entry.advertisement(roster.round_id), round_digest):
+                raise SecureAggregationError(
+                    f"the keys of client {entry.client_id} are not signed by its identity for this round"
+                )
+
+    def vouches(self, message: ClientMessage, round_digest: bytes) -> bool:
+        """Whether a message is signed by its sender; without known identities, the server's word counts."""
+        if self.known_identities is None:
+            return True
+        identity = self.known_identities.get(message.client_id)
+        return identity is not None and keys.verifies(
+            identity, message.signature, round_digest, message.body()
+        )
+
+    def check_quorum(
+        self,
+        num_clients: int,
+        round_id: RoundId,
+        round_digest: bytes,
+        agreement: bytes,
+        signatures: Iterable[tuple[int, bytes]],
+    ) -> None:
+        """Refuse to unmask before enough clients have signed that they were told the same."""
+        needed, given = self.quorum(num_clients), dict(signatures)
+        if len(given) < needed:
+            raise SecureAggregationError(
+                f"{len(given)} of {num_clients} clients confirmed the survivors, below the {needed} that "
+                f"this client's corrupt_fraction ({self.corrupt_fraction}) demands"
+            )
+        for client in sorted(given)[:needed]:
+            if not self.vouches(Confirmation(round_id, client, given[client], agreement), round_digest):
+                raise SecureAggregationError(
+                    f"client {client} did not sign the list of survivors that this client was shown"
+                )
+
+    def _odds(self, num_clients: int, num_neighbors: int, threshold: int) -> float:
+        try:
+            parameters = GraphParameters(num_clients, num_neighbors, threshold)
+        except InvalidSpecError as error:
+            raise SecureAggregationError(str(error)) from None
+        return security_failure(
+            parameters,
+            corrupt_fraction=self.corrupt_fraction,
+            dropout_fraction=self.dropout_fraction,
+            tries=GRINDING_TRIES if self.signed else 1.0,
+        )

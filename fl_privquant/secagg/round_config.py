@@ -1,0 +1,117 @@
+"""What a round sums, and against whom it is secured: what the server sets and clients check."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fl_privquant.codec.pack import MAX_WIDTH
+from fl_privquant.cohort import count_of
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.secagg.messages import SESSION_BYTES
+from fl_privquant.secagg.parameters import (
+    GRINDING_TRIES,
+    GraphParameters,
+    choose_parameters,
+    security_failure,
+)
+
+__all__ = ["RoundConfig", "new_session"]
+
+
+def new_session() -> bytes:
+    """A session id that no other run has."""
+    return secrets.token_bytes(SESSION_BYTES)
+
+
+@dataclass(frozen=True)
+class RoundConfig:
+    """What a round sums, and against whom it is secured.
+
+    Parameters
+    ----------
+    session, number
+        16 bytes that name the run (:func:`new_session`), and the round in it, increasing.
+    dimension
+        Codes of a client.
+    width
+        The sum is taken modulo 2^width, 1 to 32: ``codebook.sum_bits(number of invited clients)``.
+    max_code
+        Largest code. None: codes are residues modulo 2^width, and so is their sum.
+    corrupt_fraction, dropout_fraction, max_security_failure, max_correctness_failure, server_may_lie
+        See :func:`~fl_privquant.secagg.parameters.choose_parameters`.
+    num_neighbors, threshold
+        Given both, they are taken instead of being computed, if they keep ``max_security_failure`` (the
+        graph is complete where there are fewer clients than neighbours; then the threshold must still fit).
+        An infinite ``max_security_failure`` takes any: for measurements and tests, as nobody is protected.
+    identities
+        Raw Ed25519 public keys of the clients, by id: every message of a client must be signed, clients
+        confirm the survivors to one another, and the graph withstands a server that tries many.
+    """
+
+    session: bytes
+    number: int
+    dimension: int
+    width: int
+    max_code: int | None
+    corrupt_fraction: float = 0.1
+    dropout_fraction: float = 0.1
+    max_security_failure: float = 2.0**-40
+    max_correctness_failure: float = 2.0**-20
+    server_may_lie: bool = False
+    num_neighbors: int | None = None
+    threshold: int | None = None
+    identities: Mapping[int, bytes] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= MAX_WIDTH:
+            raise InvalidSpecError(f"width: {self.width} bits, expected 1 to {MAX_WIDTH}")
+        if self.dimension < 1:
+            raise InvalidSpecError(f"dimension: {self.dimension}, expected 1 or more")
+        if self.max_code is not None and self.max_code < 1:
+            raise InvalidSpecError(f"max_code: {self.max_code}, expected 1 or more, or None for residues")
+        if (self.num_neighbors is None) != (self.threshold is None):
+            raise InvalidSpecError(
+                f"num_neighbors {self.num_neighbors}, threshold {self.threshold}: give both or neither"
+            )
+
+    @property
+    def tries(self) -> float:
+        """Graphs that the server is taken to try: clients that sign do not trust it."""
+        return 1.0 if self.identities is None else GRINDING_TRIES
+
+    def least_survivors(self, num_clients: int) -> int:
+        """Inputs without which no sum is opened, as clients would not help to."""
+        if math.isinf(self.max_security_failure):
+            return 0
+        return num_clients - count_of(self.dropout_fraction, num_clients)
+
+    def graph(self, num_clients: int) -> GraphParameters:
+        """Neighbours and threshold for this many clients, as given or computed."""
+        if self.num_neighbors is not None and self.threshold is not None:
+            given = GraphParameters(num_clients, min(self.num_neighbors, num_clients - 1), self.threshold)
+            odds = security_failure(
+                given,
+                corrupt_fraction=self.corrupt_fraction,
+                dropout_fraction=self.dropout_fraction,
+                server_may_lie=self.server_may_lie,
+                tries=self.tries,
+            )
+            if not odds <= self.max_security_failure:
+                raise InvalidSpecError(
+                    f"num_neighbors {given.num_neighbors}, threshold {given.threshold}: for {num_clients} "
+                    f"clients the odds of a failure are up to {odds:.2g}, above max_security_failure "
+                    f"({self.max_security_failure:.2g}); leave both out to have them computed"
+                )
+            return given
+        return choose_parameters(
+            num_clients,
+            corrupt_fraction=self.corrupt_fraction,
+            dropout_fraction=self.dropout_fraction,
+            max_security_failure=self.max_security_failure,
+            max_correctness_failure=self.max_correctness_failure,
+            server_may_lie=self.server_may_lie,
+            tries=self.tries,
+        )

@@ -1,0 +1,46 @@
+"""Digests of what a client was told so far: keys and signatures hang on them.
+
+Each digest holds the one before it, so that two clients with the same digest were told the same from the
+start. A server that tells clients different things finds that their masks do not cancel, that shares sealed
+by one do not open at another, and that signatures given by one do not count for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fl_privquant.secagg.keys import digest
+from fl_privquant.secagg.messages import RosterEntry, pack_ids
+
+__all__ = ["agreement_digest", "graph_digest", "listing_digest", "listing_of", "masks_digest"]
+
+
+def listing_digest(clients: Sequence[int], fingerprints: Iterable[bytes]) -> bytes:
+    """Of the ids of all clients of the round, increasing, and the fingerprints of their keys."""
+    return digest(b"listing", pack_ids(clients), *fingerprints)
+
+
+def listing_of(entries: Sequence[RosterEntry]) -> bytes:
+    """The digest of a list that consists of these entries."""
+    return listing_digest([entry.client_id for entry in entries], [entry.fingerprint for entry in entries])
+
+
+def graph_digest(
+    round_digest: bytes, num_clients: int, num_neighbors: int, threshold: int, listing: bytes
+) -> bytes:
+    """Of the invitation, the graph's parameters and the list of all clients: the order on the ring follows.
+
+    Signatures are no part of it: their owner could make many for one key, and so try many graphs.
+    """
+    numbers = (num_clients, num_neighbors, threshold)
+    return digest(b"graph", round_digest, *(number.to_bytes(8, "little") for number in numbers), listing)
+
+
+def masks_digest(graph: bytes, members: Sequence[int], context: bytes) -> bytes:
+    """Of the graph, the members that mask, and the request that they answer: masks are derived with it."""
+    return digest(b"masks", graph, digest(context), pack_ids(members))
+
+
+def agreement_digest(masks: bytes, survivors: Sequence[int]) -> bytes:
+    """Of all that came before and the clients whose inputs arrived: what a confirmation signs."""
+    return digest(b"agreement", masks, pack_ids(survivors))

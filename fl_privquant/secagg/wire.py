@@ -1,0 +1,187 @@
+"""The layout that all messages of a round share: their first bytes, their lists, and a reader that checks.
+
+A message starts with 28 bytes: ``SA``, version, kind, session (16 bytes), round (uint64). All numbers are
+little-endian, keys and signatures raw, lists counted by a uint32. Client ids are uint64, and lists of clients
+increase strictly, so that no client can stand in one twice and every message has one encoding.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Self
+
+import numpy as np
+
+from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.secagg.keys import SIGNATURE_BYTES
+
+__all__ = [
+    "SESSION_BYTES",
+    "ClientMessage",
+    "Message",
+    "Reader",
+    "RoundId",
+    "pack_blocks",
+    "pack_ids",
+    "pack_texts",
+]
+
+SESSION_BYTES: Final = 16
+"""Bytes that tell the rounds of one server's start from all others."""
+
+_PREFIX: Final = struct.Struct("<2sBB16sQ")
+_MAGIC: Final = b"SA"
+_VERSION: Final = 2
+_COUNT: Final = struct.Struct("<I")
+_ID: Final = np.dtype("<u8")
+_MAX_ID: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class RoundId:
+    """Which round of which run: messages of another one are refused."""
+
+    session: bytes
+    number: int
+
+    def __post_init__(self) -> None:
+        if len(self.session) != SESSION_BYTES or not 0 <= self.number <= _MAX_ID:
+            raise InvalidUpdateError(
+                f"round {self.number} of a session of {len(self.session)} bytes: expected 0..2^64 - 1 and "
+                f"{SESSION_BYTES} bytes"
+            )
+
+
+class Reader:
+    """Takes a message apart from front to back; every byte must be used."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, name: str) -> None:
+        self._rest = memoryview(data).cast("B")
+        self._name = name
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        if len(self._rest) < size:
+            raise InvalidUpdateError(f"{self._name}: ends {size - len(self._rest)} bytes too early")
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return part.tobytes()
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        """The next numbers, as ``layout`` has them."""
+        return layout.unpack(self.take(layout.size))
+
+    def flag(self) -> bool:
+        """The next byte, 0 or 1."""
+        (value,) = self.take(1)
+        if value > 1:
+            raise InvalidUpdateError(f"{self._name}: flag {value}, expected 0 or 1")
+        return bool(value)
+
+    def ids(self) -> tuple[int, ...]:
+        """A counted list of client ids, strictly increasing."""
+        (count,) = self.unpack(_COUNT)
+        ids = np.frombuffer(self.take(count * _ID.itemsize), dtype=_ID)
+        if (ids[1:] <= ids[:-1]).any():
+            raise InvalidUpdateError(f"{self._name}: client ids must increase strictly, none twice")
+        return tuple(ids.tolist())
+
+    def blocks(self, size: int) -> tuple[bytes, ...]:
+        """A counted list of blocks of ``size`` bytes."""
+        (count,) = self.unpack(_COUNT)
+        joined = self.take(count * size)
+        return tuple(joined[start : start + size] for start in range(0, len(joined), size))
+
+    def texts(self) -> tuple[bytes, ...]:
+        """A counted list of byte strings, each with its length before it."""
+        (count,) = self.unpack(_COUNT)
+        return tuple(self.take(*self.unpack(_COUNT)) for _ in range(count))
+
+    def signature(self) -> bytes:
+        """64 bytes, or none."""
+        return self.take(SIGNATURE_BYTES) if self.flag() else b""
+
+    def finish(self) -> None:
+        """Nothing may be left."""
+        if self._rest:
+            raise InvalidUpdateError(f"{self._name}: {len(self._rest)} bytes too many")
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """A counted list of client ids, as :meth:`Reader.ids` reads it."""
+    return _COUNT.pack(len(ids)) + np.array(ids, dtype=_ID).tobytes()
+
+
+def pack_blocks(blocks: Sequence[bytes]) -> bytes:
+    """A counted list of blocks of one size, as :meth:`Reader.blocks` reads it."""
+    return _COUNT.pack(len(blocks)) + b"".join(blocks)
+
+
+def pack_texts(texts: Sequence[bytes]) -> bytes:
+    """A counted list of byte strings of any length, as :meth:`Reader.texts` reads it."""
+    return _COUNT.pack(len(texts)) + b"".join(_COUNT.pack(len(text)) + text for text in texts)
+
+
+@dataclass(frozen=True)
+class Message(ABC):
+    """What one side of a round sends to the other."""
+
+    KIND: ClassVar[int]
+
+    round_id: RoundId
+
+    @abstractmethod
+    def to_bytes(self) -> bytes:
+        """The message as it is sent."""
+
+    @classmethod
+    @abstractmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
+        """The message that was sent as these bytes; InvalidUpdateError if they are none of its kind."""
+
+    def prefix(self) -> bytes:
+        """The first 28 bytes of every message."""
+        return _PREFIX.pack(_MAGIC, _VERSION, self.KIND, self.round_id.session, self.round_id.number)
+
+    @classmethod
+    def read(cls, data: bytes | bytearray | memoryview) -> tuple[RoundId, Reader]:
+        """The round of a message of this kind, and a reader of what follows."""
+        reader = Reader(data, cls.__name__)
+        magic, version, kind, session, number = _PREFIX.unpack(reader.take(_PREFIX.size))
+        if (magic, version, kind) != (_MAGIC, _VERSION, cls.KIND):
+            raise InvalidUpdateError(
+                f"{cls.__name__}: starts with {magic!r}, version {version}, kind {kind}; expected "
+                f"{_MAGIC!r}, {_VERSION}, {cls.KIND}"
+            )
+        return RoundId(session, number), reader
+
+
+@dataclass(frozen=True)
+class ClientMessage(Message):
+    """What a client sends: with its id, and with its signature if clients have identities."""
+
+    client_id: int
+    signature: bytes
+
+    def body(self) -> bytes:
+        """All but the signature: what is signed."""
+        return self.prefix() + self.client_id.to_bytes(_ID.itemsize, "little") + self.content()
+
+    def to_bytes(self) -> bytes:
+        return self.body() + bytes([bool(self.signature)]) + self.signature
+
+    def with_signature(self, signature: bytes) -> Self:
+        """The same message, signed."""
+        return replace(self, signature=signature)
+
+    @abstractmethod
+    def content(self) -> bytes:
+        """What the message says besides who sends it."""
+
+    @classmethod
+    def read_client(cls, data: bytes | bytearray | memoryview) -> tuple[RoundId, int, Reader]:
+        """The round and the sender of a message of this kind, and a reader of what follows."""
+        round_id, reader = cls.read(data)
+        return round_id, int.from_bytes(reader.take(_ID.itemsize), "little"), reader

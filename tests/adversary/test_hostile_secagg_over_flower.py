@@ -1,0 +1,116 @@
+"""Secure aggregation over Flower messages: a client that seals garbage, a server that asks differently."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+import fl_privquant as pq
+from fl_privquant.flower import (
+    PrivQuantMod,
+    PrivQuantStrategy,
+    SecureAggregationMod,
+    SecureAggregationStrategy,
+)
+from fl_privquant.flower.binding import message_digest, request_digest
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.engines.internals import server_identity
+from fl_privquant.flower.protocol import Request
+from fl_privquant.secagg.messages import SealedShares
+
+CLIENTS, ROUNDS, CULPRIT = 25, 2, 7
+MECHANISM = pq.design("one_bit", epsilon=1.0)
+
+
+def seals_garbage(message: Message, context: Context, call_next: Any) -> Message:
+    """A mod outside all others: whatever the client sealed goes out as zeros."""
+    record = message.content.get("secagg")
+    reply = call_next(message, context)
+    stage = record["secagg-stage"] if isinstance(record, ConfigRecord) else "train"
+    if stage == "share" and int(context.node_config["partition-id"]) == CULPRIT:
+        sent = SealedShares.from_bytes(reply.content["secagg"]["secagg-data"])
+        garbage = replace(sent, sealed=tuple(bytes(len(block)) for block in sent.sealed))
+        reply.content["secagg"]["secagg-data"] = garbage.to_bytes()
+    return reply
+
+
+def test_a_client_that_seals_garbage_is_left_out_of_later_rounds() -> None:
+    client, server = ClientApp(), ServerApp()
+    asked: list[int] = []
+
+    def counts(message: Message, context: Context, call_next: Any) -> Message:
+        record = message.content.get("secagg")
+        if isinstance(record, ConfigRecord) and record["secagg-stage"] == "advertise":
+            asked.append(int(context.node_config["partition-id"]))
+        return call_next(message, context)
+
+    @client.train(
+        mods=[counts, seals_garbage, SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf, seed=5)]
+    )
+    def train(message: Message, context: Context) -> Message:
+        arrays = {
+            name: Array(np.asarray(each.numpy() + np.float32(0.05)))
+            for name, each in message.content["arrays"].items()
+        }
+        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 3})}
+        return Message(RecordDict(content), reply_to=message)
+
+    survivors: dict[int, int] = {}
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
+        private = PrivQuantStrategy(inner, mechanism=MECHANISM, clip=0.1)
+        strategy = SecureAggregationStrategy(private)
+        record = ArrayRecord({"weight": Array(np.zeros(37, np.float32))})
+        strategy.start(grid, record, num_rounds=ROUNDS)
+        survivors.update(private.survivors)
+
+    InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
+    assert survivors == {1: CLIENTS - 1, 2: CLIENTS - 1}
+    assert asked.count(CULPRIT) == 1
+    assert len(asked) == 2 * CLIENTS - 1
+
+
+def message(request: Request, values: np.ndarray, name: str = "weight") -> Message:
+    config = ConfigRecord({"server-round": 1})
+    request.write(config)
+    content = {"arrays": ArrayRecord({name: Array(values)}), "config": config}
+    with server_identity(1):
+        return Message(RecordDict(content), 1, "train")
+
+
+def test_the_digest_of_a_request_is_of_all_that_is_asked_for() -> None:
+    request = Request(3, MECHANISM.to_bytes(), clip=0.1)
+    values = np.zeros(7, np.float32)
+    base = message_digest(message(request, values))
+    # What differs from client to client is no part of it.
+    assert message_digest(message(replace(request, counted_releases=4), values)) == base
+    others = [
+        message(replace(request, round=4), values),
+        message(replace(request, clip=0.2), values),
+        message(replace(request, l2_clip=1.0), values),
+        message(replace(request, rotation_seed=0), values),
+        message(replace(request, mechanism=pq.design("one_bit", epsilon=0.5).to_bytes()), values),
+        message(request, values + np.float32(1e-30)),
+        message(request, values.reshape(7, 1)),
+        message(request, values, name="bias"),
+    ]
+    assert len({base, *(message_digest(other) for other in others)}) == len(others) + 1
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+def test_arrays_are_told_apart_by_where_they_end(cut: int) -> None:
+    request = Request(3, MECHANISM.to_bytes(), clip=0.1)
+    values = np.arange(8, dtype=np.float32)
+    whole = {"a": Array(values[:4]), "b": Array(values[4:])}
+    other = {"a": Array(values[: 4 - cut]), "b": Array(values[4 - cut :])}
+    assert request_digest(request, whole) != request_digest(request, other)

@@ -1,0 +1,326 @@
+"""A model of the protocol: what a server with a corrupt client can open, whatever it tells the others.
+
+Six real clients play signed rounds with a server that lies as a plan says: other rosters, thresholds,
+requests, lists of survivors, forged signatures, copies of states. What it can then compute is derived from
+what it was given: a secret is known from ``threshold`` shares, an input is bare once its self mask is known,
+and inputs add up to something only where all masks that are left are known or cancel. Every sum that opens
+must hold the promised number of honest clients, all of them asked for the same. With any one of the clients'
+checks removed, some plan opens less: the model would notice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fl_privquant.errors import SecureAggregationError
+from fl_privquant.secagg import ClientPolicy, ClientRound, choose_parameters, keys, new_session
+from fl_privquant.secagg import client as client_module
+from fl_privquant.secagg.answered import AnsweredStages
+from fl_privquant.secagg.messages import (
+    Confirmation,
+    Invitation,
+    KeyAdvertisement,
+    MaskRequest,
+    Roster,
+    RosterEntry,
+    RoundId,
+    SealedShares,
+    ShareDelivery,
+    SurvivorList,
+    UnmaskRequest,
+)
+from fl_privquant.secagg.transcript import agreement_digest, listing_of, masks_digest
+
+CLIENTS = (3, 10, 17, 24, 31, 38)
+HONEST, CORRUPT = CLIENTS[:-1], CLIENTS[-1]
+A, B, C, D, E = HONEST
+# Whom to call dead to whom, so that three of the five honest ones are called dead by three each.
+CALLED_DEAD: Mapping[int, set[int]] = {A: {B, C}, B: {A, C}, C: {B}, D: {A, B}, E: {A, C}, CORRUPT: set()}
+IDENTITIES = {i: Ed25519PrivateKey.generate() for i in CLIENTS}
+KNOWN = {i: key.public_key().public_bytes_raw() for i, key in IDENTITIES.items()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the server lies."""
+
+    roster: str = "all"
+    threshold: int | None = None
+    two_requests: bool = False
+    lists: str = "honest"
+    forge: bool = False
+    copies: bool = False
+
+
+PLANS = [
+    Plan(*values)
+    for values in itertools.product(
+        ("all", "without one", "invented"),
+        (None, 1, 3),
+        (False, True),
+        ("honest", "small", "split", "split after", "both"),
+        (False, True),
+        (False, True),
+    )
+]
+
+
+@dataclass
+class World:
+    """What the server got."""
+
+    policy: ClientPolicy
+    entries: dict[int, RosterEntry] = field(default_factory=dict)
+    rosters: dict[int, Roster] = field(default_factory=dict)
+    invented: dict[int, set[int]] = field(default_factory=dict)
+    context: dict[int, bytes] = field(default_factory=dict)
+    salt: dict[int, bytes] = field(default_factory=dict)
+    masked_with: dict[int, set[int]] = field(default_factory=dict)
+    seed_shares: dict[int, set[int]] = field(default_factory=dict)
+    key_shares: dict[int, set[int]] = field(default_factory=dict)
+
+    def known(self, client: int, revealed: Mapping[int, set[int]]) -> bool:
+        """Whether enough shares of one of a client's secrets are known."""
+        holders = {entry.client_id for entry in self.rosters[client].entries}
+        own = {CORRUPT} & holders | self.invented.get(client, set())
+        return len(revealed.get(client, set()) | own) >= self.rosters[client].threshold
+
+    def openable(self) -> list[set[int]]:
+        """The sets of honest clients whose codes' sum the server can compute, none within another."""
+        key_known = {i for i in self.rosters if i in HONEST and self.known(i, self.key_shares)}
+        bare = {i for i in self.masked_with if i in HONEST and self.known(i, self.seed_shares)}
+
+        def unknown(i: int) -> set[tuple[int, bytes]]:
+            fakes = self.invented.get(i, set())
+            return {
+                (j, self.salt[i])
+                for j in self.masked_with[i]
+                if j != CORRUPT and j not in fakes and i not in key_known and j not in key_known
+            }
+
+        found, left = [], set(bare)
+        while left:
+            todo, group, complete = [left.pop()], set(), True
+            while todo:
+                i = todo.pop()
+                group.add(i)
+                for j, salt in unknown(i):
+                    cancels = j in bare and self.salt[j] == salt and i in self.masked_with[j]
+                    complete &= cancels
+                    if cancels and j not in group:
+                        todo.append(j)
+            left -= group
+            if complete:
+                found.append(group)
+        return found
+
+    def violations(self) -> list[set[int]]:
+        """Sums that open with fewer honest clients than promised, or of different requests."""
+        return [
+            group
+            for group in self.openable()
+            if len(group) < self.policy.least_honest or len({self.context[i] for i in group}) > 1
+        ]
+
+
+class Server:
+    """Plays one round by a plan; who refuses is lost."""
+
+    def __init__(self, plan: Plan, dropout_fraction: float) -> None:
+        self.plan = plan
+        base = ClientPolicy(
+            min_clients=6, corrupt_fraction=1 / 6, dropout_fraction=dropout_fraction, known_identities=KNOWN
+        )
+        self.policies = {i: replace(base, identity=IDENTITIES[i]) for i in CLIENTS}
+        self.world = World(base)
+        self.round_id = RoundId(new_session(), 1)
+        invitation = Invitation(self.round_id, 6, 1, 8, 3, True).to_bytes()
+        self.digest = keys.digest(invitation)
+        self.clients = {i: ClientRound.join(invitation, i, self.policies[i]) for i in CLIENTS}
+
+    def each(self, answer: Callable[[int], None]) -> None:
+        for i in list(self.clients):
+            try:
+                answer(i)
+            except SecureAggregationError:
+                del self.clients[i]
+
+    def play(self) -> World:
+        self.each(self.advertise)
+        sealed: dict[int, dict[int, bytes]] = {}
+        self.each(lambda i: sealed.update({i: self.share(i)}))
+        self.each(lambda i: self.deliver(i, sealed))
+        self.each(self.mask)
+        stored = {i: client.to_bytes() for i, client in self.clients.items()}
+        for swapped in (False, True) if self.plan.copies else (False,):
+            self.clients = {i: ClientRound.from_bytes(stored[i], self.policies[i]) for i in stored}
+            self.open(swapped)
+        return self.world
+
+    def advertise(self, i: int) -> None:
+        message = KeyAdvertisement.from_bytes(self.clients[i].advertise_keys())
+        self.world.entries[i] = RosterEntry(i, message.mask_key, message.share_key, message.signature)
+
+    def share(self, i: int) -> dict[int, bytes]:
+        listed = [j for j in CLIENTS if self.plan.roster != "without one" or j != E]
+        entries = {j: self.world.entries[j] for j in listed}
+        if self.plan.roster == "invented" and i == A:
+            self.world.invented[A] = set(HONEST) - {A}
+            entries |= {j: invented(entries[j]) for j in self.world.invented[A]}
+        shown = tuple(entries.values())
+        threshold = self.plan.threshold or 4
+        self.world.rosters[i] = roster = Roster(
+            self.round_id, len(shown), threshold, shown, listing_of(shown)
+        )
+        try:
+            message = SealedShares.from_bytes(self.clients[i].share_keys(roster.to_bytes()))
+        except SecureAggregationError:
+            del self.world.rosters[i]
+            raise
+        peers = [entry.client_id for entry in shown if entry.client_id != i]
+        if i in self.world.invented:
+            # Its shares went to the server, which can play all of its neighbours from here on.
+            self.world.masked_with[i], self.world.salt[i], self.world.context[i] = set(), b"", b""
+        return dict(zip(peers, message.sealed, strict=True))
+
+    def deliver(self, i: int, sealed: Mapping[int, Mapping[int, bytes]]) -> None:
+        senders = tuple(sorted(j for j in sealed if j != i and i in sealed[j]))
+        blocks = tuple(sealed[j][i] for j in senders)
+        self.clients[i].accept_shares(ShareDelivery(self.round_id, senders, blocks).to_bytes())
+
+    def mask(self, i: int) -> None:
+        client = self.clients[i]
+        members = tuple(entry.client_id for entry in self.world.rosters[i].entries)
+        context = b"other" if self.plan.two_requests and i in (A, B) else b"asked"
+        client.settle(MaskRequest(self.round_id, members).to_bytes(), context)
+        self.world.context[i], self.world.salt[i] = context, client._masks_digest
+        self.world.masked_with[i] = set(client._held) - {i}
+        client.mask([1])
+
+    def told(self, i: int, swapped: bool) -> tuple[set[int], set[int]]:
+        """Those that a client is told are lost: when it confirms, and when it unmasks."""
+        everyone = {entry.client_id for entry in self.world.rosters[i].entries}
+        if self.plan.copies:
+            dead = {C, D} if swapped else {A, B}
+            return dead & everyone, dead & everyone
+        lists = {
+            "honest": (set(), set()),
+            "both": (set(), everyone - {i}),
+            "split": (CALLED_DEAD[i], CALLED_DEAD[i]),
+            "split after": (set(), CALLED_DEAD[i]),
+            "small": (set(sorted(everyone)[: len(everyone) - 4]),) * 2,
+        }[self.plan.lists]
+        return lists[0] & everyone, lists[1] & everyone
+
+    def open(self, swapped: bool) -> None:
+        signatures: dict[bytes, dict[int, bytes]] = {}
+
+        def confirm(i: int) -> None:
+            members = {entry.client_id for entry in self.world.rosters[i].entries}
+            survivors = tuple(sorted(members - self.told(i, swapped)[0]))
+            agreement = agreement_digest(self.clients[i]._masks_digest, survivors)
+            signature = self.clients[i].confirm(SurvivorList(self.round_id, survivors).to_bytes())[-64:]
+            signatures.setdefault(agreement, {})[i] = signature
+
+        self.each(confirm)
+        for agreement, given in signatures.items():
+            body = Confirmation(self.round_id, CORRUPT, b"", agreement).body()
+            given[CORRUPT] = keys.sign(IDENTITIES[CORRUPT], self.digest, body)
+            if self.plan.forge:
+                given |= {i: bytes(64) for i in CLIENTS if i not in given}
+
+        def unmask(i: int) -> None:
+            client = self.clients[i]
+            held = set(client._held)
+            dead = self.told(i, swapped)[1] & held
+            active = held if self.plan.lists == "both" and not self.plan.copies else held - dead
+            given = signatures[client._agreement]
+            request = UnmaskRequest(
+                self.round_id,
+                tuple(sorted(active)),
+                tuple(sorted(dead)),
+                tuple(sorted(given)),
+                tuple(given[j] for j in sorted(given)),
+            )
+            client.unmask(request.to_bytes())
+            for shares, owners in ((self.world.seed_shares, active), (self.world.key_shares, dead)):
+                for owner in owners:
+                    shares.setdefault(owner, set()).add(i)
+
+        self.each(unmask)
+
+
+def invented(entry: RosterEntry) -> RosterEntry:
+    public = [X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(2)]
+    return replace(entry, mask_key=public[0], share_key=public[1])
+
+
+def attacks(dropout_fraction: float) -> Iterator[tuple[Plan, World]]:
+    for plan in PLANS:
+        yield plan, Server(plan, dropout_fraction).play()
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_no_plan_opens_less_than_promised(lost: int) -> None:
+    assert choose_parameters(6, corrupt_fraction=1 / 6, dropout_fraction=lost / 6).threshold == 4
+    opened = 0
+    for plan, world in attacks(lost / 6):
+        assert not world.violations(), plan
+        opened += bool(world.openable())
+    # The model can open sums: of honest plans, or of such as nobody is hurt by.
+    assert opened > 0
+
+
+def test_an_honest_plan_opens_the_sum_of_all() -> None:
+    assert Server(Plan(), 1 / 6).play().openable() == [set(HONEST)]
+
+
+class Forgetful(AnsweredStages):
+    def claim(self, *args: Any, **keywords: Any) -> bool:
+        return True
+
+
+def without_context(graph: bytes, members: tuple[int, ...], context: bytes) -> bytes:
+    return masks_digest(graph, members, b"")
+
+
+CHECK_UNMASK_LISTS = ClientRound._check_unmask_lists
+
+
+def unchecked(*args: Any) -> None:
+    return None
+
+
+def not_as_confirmed(client: ClientRound, message: UnmaskRequest) -> None:
+    CHECK_UNMASK_LISTS(client, message)
+    client._active = message.active
+
+
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "fewest clients": (ClientPolicy, "check_size", unchecked),
+    "graph and threshold": (ClientPolicy, "check_graph", unchecked),
+    "fewest survivors": (ClientPolicy, "check_survivors", unchecked),
+    "quorum of confirmations": (ClientPolicy, "check_quorum", unchecked),
+    "size of the quorum": (ClientPolicy, "quorum", lambda policy, num_clients: 2),
+    "signatures of confirmations": (ClientPolicy, "vouches", lambda policy, message, digest: True),
+    "signatures of keys": (ClientPolicy, "check_keys", unchecked),
+    "masks bound to the request": (client_module, "masks_digest", without_context),
+    "one answer for all copies": (client_module, "answered", Forgetful()),
+    "no secret of the living and the dead": (ClientRound, "_check_unmask_lists", unchecked),
+    "survivors as confirmed": (ClientRound, "_check_unmask_lists", not_as_confirmed),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_client_without_one_check_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTANTS[name])
+    assert any(
+        world.violations() for dropout_fraction in (1 / 6, 2 / 6) for _, world in attacks(dropout_fraction)
+    )
