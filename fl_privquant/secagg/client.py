@@ -258,6 +258,10 @@ class ClientRound(ClientState):
                         f"clients {sorted({*message.active} ^ {*self._active})}: the survivors changed since "
                         f"this client confirmed them"
                     )
+                if strangers := set(message.signers).difference(self._members):
+                    raise SecureAggregationError(
+                        f"clients {sorted(strangers)} confirm the survivors but are no members"
+                    )
                 self._policy.check_quorum(
                     self._known_roster().num_clients,
                     self.round_id,

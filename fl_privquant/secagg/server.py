@@ -68,7 +68,7 @@ class ServerRound(StagedRound):
         server.receive_confirmation(sender, data);     server.unmask_requests()  -> {client: bytes}
         server.receive_unmask_reply(sender, data);     server.finish()           -> OpenedSum
 
-    Only in signed rounds are there lists of survivors to be sent, and confirmations to be received.
+    Lists of survivors and confirmations are for signed rounds only.
 
     ``receive_...`` returns False for a message that is malformed or not the sender's own, with the
     reason in :attr:`rejected`, and for one that is late or sent twice. A sender of which nothing was
@@ -289,8 +289,7 @@ class ServerRound(StagedRound):
             return {}
         survivors = tuple(sorted(self._active))
         self._agreement = agreement_digest(self._masks_digest, survivors)
-        message = SurvivorList(self._round_id, survivors).to_bytes()
-        return dict.fromkeys(survivors, message)
+        return dict.fromkeys(survivors, SurvivorList(self._round_id, survivors).to_bytes())
 
     def receive_confirmation(self, sender: int, data: _Bytes) -> bool:
         """Take a client's signature on the survivors."""

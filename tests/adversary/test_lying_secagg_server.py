@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fl_privquant.cohort import count_of
@@ -27,6 +28,7 @@ from fl_privquant.secagg import (
 )
 from fl_privquant.secagg.graph import neighbors_of, ring_order
 from fl_privquant.secagg.messages import (
+    Confirmation,
     MaskRequest,
     Roster,
     RosterEntry,
@@ -215,6 +217,23 @@ def test_an_unmask_request_that_was_not_confirmed(change: str) -> None:
         request = replace(request, dead=request.active[-1:])
     with pytest.raises(SecureAggregationError):
         round_.client(VICTIM).unmask(request.to_bytes())
+
+
+def test_corrupt_clients_that_are_not_in_the_round_do_not_count_for_the_quorum() -> None:
+    """Their identities are known and their signatures valid; the assumption is about clients of the round."""
+    round_ = at("confirm", 20)
+    outside = {1000 + i: Ed25519PrivateKey.generate() for i in range(19)}
+    known = {i: key.public_key().public_bytes_raw() for i, key in outside.items()}
+    policy = round_.policies[VICTIM]
+    policy = replace(policy, known_identities={**policy.known_identities, **known})
+    victim = ClientRound.from_bytes(round_.clients[VICTIM].to_bytes(), policy)
+    survivors = tuple(round_.inputs)
+    own = victim.confirm(SurvivorList(victim.round_id, survivors).to_bytes())[-64:]
+    bodies = {i: Confirmation(victim.round_id, i, b"", victim._agreement).body() for i in outside}
+    given = {VICTIM: own} | {i: keys.sign(key, victim._digest, bodies[i]) for i, key in outside.items()}
+    request = UnmaskRequest(victim.round_id, survivors, (), tuple(given), tuple(given.values()))
+    with pytest.raises(SecureAggregationError, match="are no members"):
+        victim.unmask(request.to_bytes())
 
 
 @pytest.mark.parametrize("change", ["too few", "no member", "not itself"])
