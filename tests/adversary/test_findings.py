@@ -163,9 +163,7 @@ class Complaint:
 def test_a_client_cannot_forge_lines_of_the_log(flower_log, secure):
     mods = [Complaint(), *([SecureAggregationMod()] if secure else []), PrivQuantMod(max_epsilon=10.0)]
     strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
-    run(
-        SecureAggregationStrategy(strategy, dropout_fraction=0.4) if secure else strategy, client_app(mods), 7
-    )
+    run(SecureAggregationStrategy(strategy) if secure else strategy, client_app(mods), 11)
     told = [line for line in flower_log.lines if "usable updates, 0 failed" in line]
     assert told
     assert all("refused" in line for line in told)

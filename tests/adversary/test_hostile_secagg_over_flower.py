@@ -72,7 +72,7 @@ def test_a_client_that_seals_garbage_is_left_out_of_later_rounds() -> None:
         strategy = SecureAggregationStrategy(private)
         record = ArrayRecord({"weight": Array(np.zeros(37, np.float32))})
         strategy.start(grid, record, num_rounds=ROUNDS)
-        survivors.update(private.survivors)
+        survivors.update(strategy.survivors)
 
     InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
     assert survivors == {1: CLIENTS - 1, 2: CLIENTS - 1}

@@ -255,7 +255,7 @@ def test_no_sum_of_fewer_honest_clients_than_planned_is_opened(limited: bool, fl
         rounds=2,
         budget=Budget(spent.epsilon, 1e-5) if limited else None,
     )
-    assert "fewer than the 8 that the guarantee counts on" in flower_log.text
+    assert "below the 8 without which clients do not unmask" in flower_log.text
     stated = strategies[0].ledger.statement(1e-5, in_sum=True)
     assert (stated.view, stated.epsilon) == (f"aggregate of {CLIENTS}", pytest.approx(spent.epsilon))
     assert strategies[0].survivors == {1: CLIENTS, 2: 0}
