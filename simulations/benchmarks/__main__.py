@@ -22,7 +22,15 @@ QUICK: dict[str, dict[str, object]] = {
     "design": {"ROUNDS": 1},
     "wire": {"COORDINATES": 10**5, "ROUNDS": 2},
     "privacy": {"COORDINATES": 10**3, "ROUNDS": 10, "CLIENTS": 100, "TURNS": 2},
-    "flower": {"CLIENTS": 5, "TURNS": 2, "MANY_CLIENTS": 10, "INLINE_ROUNDS": 2, "RAY_ROUNDS": 2},
+    "flower": {
+        "CLIENTS": 5,
+        "TURNS": 2,
+        "MANY_CLIENTS": 10,
+        "INLINE_ROUNDS": 2,
+        "RAY_ROUNDS": 2,
+        "THREAD_TURNS": 1,
+        "IMAGES": 64,
+    },
     "secagg": {"DIMENSIONS": (10**3,), "CLIENTS": (10,), "GROWTH_CLIENTS": (10, 20), "ROUNDS": 1},
     "sweep": {"RUNS": 2, "RAY_RUNS": 1},
     "growth": {

@@ -6,10 +6,12 @@
   what any app does around it, and stays in.
 * The bytes of a client's reply at 10^6 parameters, in Flower's wire format with everything around.
 * Rounds a second at 1000 clients and a small model, inline and Ray, the same PrivQuant app.
+* Rounds of the simulations' CNN on 28 x 28 images, inline on two threads against one: wall time, in turns.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import time
@@ -38,6 +40,8 @@ SMALL_SHAPES = ((64, 10), (10,))
 INLINE_ROUNDS = 6
 RAY_ROUNDS = 3
 CLIP = 0.05
+THREAD_TURNS = 7
+IMAGES = 600
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -46,7 +50,7 @@ def run() -> list[Row]:
     """Every measurement beside its target, printed as a table."""
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    rows = [*_round_time(), _reply_bytes(), _inline_against_ray()]
+    rows = [*_round_time(), _reply_bytes(), _inline_against_ray(), _two_threads()]
     print_rows("flower: PrivQuant at 2 bits against plain FedAvg, inline against Ray", rows)
     return rows
 
@@ -204,6 +208,39 @@ def _inline_against_ray() -> Row:
     inline, ray = seconds["InlineEngine"], seconds["RayEngine"]
     rates = f"inline ({1 / inline:.2f}) against Ray ({1 / ray:.3f})"
     return Row(f"{MANY_CLIENTS} clients, small model: rounds a second, {rates}", ray / inline, 8.0)
+
+
+def _two_threads() -> Row:
+    """Eight clients that train the CNN, at once and one after another; the model is the same."""
+    from simulations import learning
+    from simulations.config import FederationConfig, TaskConfig
+    from simulations.data import Examples
+
+    generator = np.random.default_rng(0)
+    x, y = generator.random((IMAGES, 1, 28, 28), dtype=np.float32), generator.integers(0, 10, IMAGES)
+    template = learning.build_model(TaskConfig(model="cnn"), Examples(x, y, x[:10], y[:10]), seed=0)
+    client = ClientApp()
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        model = copy.deepcopy(template)
+        learning.train(model, x, y, FederationConfig(batch_size=32), seed=int(context.node_id))
+        return Message(RecordDict(), reply_to=message)
+
+    grids = [InlineGrid(client, Federation(8), threads) for threads in (1, 2)]
+    times: list[list[float]] = []
+    with server_identity(1):
+        for _ in range(THREAD_TURNS + 1):
+            turn = []
+            for grid in grids:
+                messages = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
+                start = time.perf_counter()
+                grid.send_and_receive(messages)
+                turn.append(time.perf_counter() - start)
+            times.append(turn)
+    # The first turn warms up; each turn by itself, as others who use the machine slow down both.
+    ratio = float(np.median([one / two for one, two in times[1:]]))
+    return Row("CNN on 28 x 28 images, 8 clients inline: two threads against one", ratio, 1.5)
 
 
 def _timed_server(strategy: Strategy, rounds: int, times: list[float]) -> ServerApp:

@@ -64,8 +64,11 @@ def forked(config: RunConfig, seconds: float | None = None, **options: Any) -> i
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def main(output: Path, config: dict[str, Any], instants: int = 0, seed: int = 0) -> None:
-    """Run as it is, then kill at every operation, or at random instants, and go on each time."""
+def main(output: Path, config: dict[str, Any], instants: int = 0, seed: int = 0, stride: int = 1) -> None:
+    """Run as it is, then kill at every operation, or at random instants, and go on each time.
+
+    With a stride only at every so many operations, but at all after the last checkpoint.
+    """
 
     def config_in(name: str) -> RunConfig:
         return RunConfig.from_mapping({**config, "output": str(output / name)})
@@ -77,7 +80,9 @@ def main(output: Path, config: dict[str, Any], instants: int = 0, seed: int = 0)
     assert forked(config_in("whole"), log=log) == 0
     lasted = time.monotonic() - start
     if not instants:
-        for kill_at in range(1, len(json.loads(log.read_text())) + 1):
+        operations = json.loads(log.read_text())
+        saved = max(at for at, each in enumerate(operations, 1) if each == ["os.rename", "run.checkpoint"])
+        for kill_at in (*range(1, saved + 1, stride), *range(saved + 1, len(operations) + 1)):
             name = f"operation-{kill_at}"
             assert forked(config_in(name), kill_at=kill_at) == -signal.SIGKILL
             assert forked(config_in(name)) == 0

@@ -141,3 +141,31 @@ def test_a_ledger_without_its_mechanism_says_so() -> None:
     content["mechanisms"] = {}
     with pytest.raises(InvalidSpecError, match="is not known"):
         FederationLedger.from_dict(content).statement(DELTA)
+
+
+def last_key(ledger: FederationLedger) -> object:
+    assert ledger.last_release is not None
+    return ledger.last_release.key
+
+
+def test_the_last_release_and_its_view_survive_a_restart() -> None:
+    """A ledger that is not empty states what its last round and all of them cost, with no round open."""
+    before = asked([(ONE, [1, 2], None), (OTHER, [2], 5)])
+    after = FederationLedger.from_dict(before.to_dict())
+    assert str(after.last_view) == str(before.last_view) == "aggregate of 5"
+    assert last_key(after) == last_key(before)
+    for in_sum in (False, True):
+        assert after.last_statement(DELTA, in_sum) == before.last_statement(DELTA, in_sum)
+        assert after.last_statement(DELTA, in_sum).epsilon > 0.0
+        assert after.statement(DELTA, in_sum).epsilon >= after.last_statement(DELTA, in_sum).epsilon
+
+
+def test_a_cancelled_release_is_not_the_last() -> None:
+    ledger = asked([(ONE, [1], None), (OTHER, [1], 5)])
+    ledger.cancel()
+    assert ledger.last_view.is_local
+    assert last_key(ledger) == last_key(asked([(ONE, [1], None)]))
+    nothing = FederationLedger.from_dict(FederationLedger().to_dict())
+    assert nothing.last_release is None
+    with pytest.raises(InvalidSpecError, match="nothing was asked for yet"):
+        nothing.last_statement(DELTA)

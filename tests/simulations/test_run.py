@@ -308,9 +308,24 @@ def test_an_unwritable_output_is_a_clear_error(tmp_path: Path) -> None:
         execute(config_of(tmp_path / "file"))
 
 
+def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    arguments = ["task=mean", "task.dimension=21", "mechanism=one_bit", "federation.num_clients=5"]
+    arguments += ["federation.rounds=4", f"output={tmp_path}"]
+    done = run_cli(*arguments, "privacy.budget=40.5")
+    assert done.returncode == 3, done.stderr
+    assert "stopped: budget exhausted after 2 of 4 rounds: round 3: one more release makes" in done.stderr
+    # Two figures for one run, but each says what it is.
+    assert "spent at most ε = 40.29, δ = 1e-05 (client total, local view), by a quick bound" in done.stderr
+    assert "spent, counted in full: ε = 39.68, δ = 1e-05 (client total, local view)" in done.stderr
+    assert run_cli(*arguments, "privacy.budget=40.5").returncode == 3
+    refused = run_cli(*arguments, "privacy.budget=1")
+    assert refused.returncode == 2
+    assert "error: round 1: one more release makes ε = 21" in refused.stderr
+
+
 def test_help_and_cfg_read_well() -> None:
     shown = run_cli("--help").stdout
-    for text in ("experiment: ", "mechanism: ", "a sweep, ends with a report"):
+    for text in ("experiment: ", "mechanism: ", "a sweep, ends with a report", "3 a privacy budget ended"):
         assert text in shown
     job = run_cli("--cfg", "job").stdout
     assert OmegaConf.create(job).mechanism.name == "optm"
