@@ -45,6 +45,11 @@ class MetricRange:
                 f"numbers, the smaller first"
             )
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends of the range."""
+        return self.low, self.high
+
     def position(self, value: Any) -> float:
         """Where a value lies from -1 (low) to 1 (high); the middle for what is not a number."""
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:

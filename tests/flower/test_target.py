@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.flower import PrivQuantMod, RunTarget, SecureAggregationMod, SecureAggregationStrategy
 from fl_privquant.flower.engines import Federation, InlineEngine
+from tests.flower.apps import LostWhen
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -27,15 +28,15 @@ def target(**changes: Any) -> RunTarget:
 
 
 def run(wished: RunTarget, rounds: int = 3, lost: int = 0) -> tuple[SecureAggregationStrategy, np.ndarray]:
-    """The strategy after a run in which, in the second round, some clients raise while they train."""
+    """The strategy after a run in which, in the second round, some clients are gone before they train."""
     client, server = ClientApp(), ServerApp()
     kept: list[SecureAggregationStrategy] = []
     direction = np.ones(DIMENSION, np.float32) / math.sqrt(DIMENSION)
 
-    @client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf, seed=3)])
+    gone = LostWhen(lambda partition, server_round: server_round == 2 and partition < lost)
+
+    @client.train(mods=[gone, SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf, seed=3)])
     def train(message: Message, context: Context) -> Message:
-        if message.content["config"]["server-round"] == 2 and int(context.node_config["partition-id"]) < lost:
-            raise ConnectionError("gone")
         moved = message.content["arrays"]["model"].numpy() + direction
         content = {
             "arrays": ArrayRecord({"model": Array(moved)}),
