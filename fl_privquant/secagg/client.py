@@ -145,6 +145,11 @@ class ClientRound:
         return self._invitation.round_id
 
     @property
+    def invitation(self) -> Invitation:
+        """What the client was invited to sum."""
+        return self._invitation
+
+    @property
     def stage(self) -> Stage:
         """What was done last."""
         return self._stage
