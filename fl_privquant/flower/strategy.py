@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, InvalidUpdateError, PrivQuantError
 from fl_privquant.flower.arrays import DecodedArray, read_arrays, records_of
@@ -35,6 +36,8 @@ __all__ = ["NoUsableReplyError", "PrivQuantStrategy", "mean_metrics"]
 
 _DEFAULT_WEIGHT_KEY = "num-examples"
 _DEFAULT_ARRAYS_KEY = "arrays"
+_MOST_NAMES = 100
+_NAME_LENGTH = 64
 
 
 # How to compute each array that a client trained.
@@ -93,6 +96,10 @@ class PrivQuantStrategy(Strategy):
     report_clipping
         Whether to ask clients for the share of clipped coordinates, which they report only if
         they allow it. Not private.
+    private_metrics
+        Metrics that clients release through the mechanism, as coordinates that follow the update: the range
+        of each by name, such as ``{"loss": (0.0, 4.0)}``. A client's value is clipped to it. They are counted
+        like all coordinates, and the wrapped strategy gets unbiased estimates under the same names.
     max_failed_rounds
         How many rounds in a row may end without a usable reply before the run is stopped.
     sum_codes
@@ -129,6 +136,7 @@ class PrivQuantStrategy(Strategy):
         rotate: bool = False,
         rotation_seed: int = 0,
         report_clipping: bool = False,
+        private_metrics: Mapping[str, tuple[float, float]] | None = None,
         max_failed_rounds: int = 0,
         sum_codes: bool = False,
         budget: Budget | None = None,
@@ -150,6 +158,16 @@ class PrivQuantStrategy(Strategy):
         self.rotate = rotate
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
+        self.private_metrics = tuple(
+            MetricRange(name, *map(float, ends)) for name, ends in (private_metrics or {}).items()
+        )
+        if any(each.name == self.weight_key for each in self.private_metrics):
+            raise InvalidSpecError(
+                f"private_metrics: {self.weight_key!r} is what the wrapped strategy weighs by, and always 1; "
+                f"give the metric another name in the client's app"
+            )
+        # Names of what clients send beside their updates, outside of all accounting.
+        self.uncounted_metrics: set[str] = set()
         self.max_failed_rounds = max_failed_rounds
         self.sum_codes = sum_codes
         self.budget = budget
@@ -249,6 +267,7 @@ class PrivQuantStrategy(Strategy):
             rotation_seed=self.rotation_seed + (server_round << 31) if self.rotate else None,
             report_clipping=self.report_clipping,
             clip_quantile=self.clip.coordinate_quantile if isinstance(self.clip, QuantileClip) else None,
+            private_metrics=self.private_metrics,
         )
 
     def summary(self) -> None:
@@ -301,6 +320,17 @@ class PrivQuantStrategy(Strategy):
             lines.append(
                 f"one of the {self._round.codec.dimension} coordinates is the client's vote on the clip: if "
                 f"it holds {self._round.request.clip_quantile:g} of its update"
+            )
+        if self.private_metrics:
+            ranges = ", ".join(
+                f"{each.name!r} in [{each.low:g}, {each.high:g}]" for each in self.private_metrics
+            )
+            lines.append(f"among the coordinates are metrics of the client, clipped to a range: {ranges}")
+        if self.uncounted_metrics:
+            names = ", ".join(repr(name) for name in sorted(self.uncounted_metrics))
+            lines.append(
+                f"not counted in any figure: clients also send {names} without protection; remove them from "
+                f"PrivQuantMod's metrics and report_clipping, or ask for private_metrics"
             )
         if self.simulated:
             lines.append(
@@ -400,17 +430,19 @@ class PrivQuantStrategy(Strategy):
             return self._fail(server_round, failures, silent)
         self.failed_rounds = 0
         self.survivors[server_round] = len(usable)
-        metrics = [reply.metrics for _, reply, _ in usable]
         if summing:
             bits = codec.mechanism.sum_bits(len(usable))
-            means = mean_metrics(metrics)
+            means = mean_metrics([reply.metrics for _, reply, _ in usable])
             return self.aggregate_sum(server_round, total & ((1 << bits) - 1), len(usable), means)
         if codec.votes:
             self._move_clip(float(np.mean([codec.clip_vote(reply.payload) for _, reply, _ in usable])))
+        metrics: list[Mapping[str, Any]] = [
+            {**reply.metrics, **codec.metrics_of(reply.payload)} for _, reply, _ in usable
+        ]
         shared = _shared_metrics(metrics)
         decoded = [
-            self._as_plain_reply(message, current, arrays, {name: reply.metrics[name] for name in shared})
-            for message, reply, arrays in usable
+            self._as_plain_reply(message, current, arrays, {name: measured[name] for name in shared})
+            for (message, _, arrays), measured in zip(usable, metrics, strict=True)
         ]
         return self._aggregate(server_round, current, decoded)
 
@@ -441,7 +473,8 @@ class PrivQuantStrategy(Strategy):
             self._move_clip(current.codec.clip_vote_share(total, num_clients))
         arrays: _Decoded = {name: partial(np.array, each) for name, each in mean.items()}
         reply = Message(RecordDict(), reply_to=current.template)
-        plain = self._as_plain_reply(reply, current, arrays, metrics or {})
+        measured = {**(metrics or {}), **current.codec.metric_means(total, num_clients)}
+        plain = self._as_plain_reply(reply, current, arrays, measured)
         return self._aggregate(server_round, current, [plain])
 
     def configure_evaluate(
@@ -465,6 +498,7 @@ class PrivQuantStrategy(Strategy):
             "failed_rounds": self.failed_rounds,
             "survivors": {str(number): count for number, count in self.survivors.items()},
             "simulated": self.simulated,
+            "uncounted_metrics": sorted(self.uncounted_metrics),
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
@@ -473,6 +507,7 @@ class PrivQuantStrategy(Strategy):
         self.failed_rounds = int(state["failed_rounds"])
         self.survivors = {int(number): int(count) for number, count in state["survivors"].items()}
         self.simulated = bool(state["simulated"])
+        self.uncounted_metrics = set(map(str, state["uncounted_metrics"]))
         for name, each in self._policies.items():
             if name not in state["policies"]:
                 raise InvalidSpecError(f"{name}: the checkpoint knows nothing of its policy; begin anew")
@@ -515,6 +550,8 @@ class PrivQuantStrategy(Strategy):
                 f"dropped: encoded by mechanism {reply.mechanism[:64]!r}, another than was asked"
             )
         self._note_simulated([reply])
+        # A hostile client may send any number of names, of any length.
+        self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
         return reply
 
     def _as_plain_reply(
