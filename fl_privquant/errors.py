@@ -11,6 +11,7 @@ __all__ = [
     "InfeasibleDesignError",
     "InvalidSpecError",
     "InvalidUpdateError",
+    "LedgerDamagedError",
     "LedgerMismatchError",
     "PrivQuantError",
     "SecureAggregationError",
@@ -56,6 +57,13 @@ class BudgetExhaustedError(PrivQuantError):
     def __init__(self, message: str, statement: Any = None) -> None:
         super().__init__(message)
         self.statement = statement
+
+
+class LedgerDamagedError(BudgetExhaustedError):
+    """A client's ledger cannot be read, written or relied on, so that nothing more may be released.
+
+    The message says what its owner can do, and names files of the client: it is not for the server.
+    """
 
 
 class LedgerMismatchError(PrivQuantError):

@@ -1,36 +1,91 @@
-"""Clipping of whole updates: the L2 norm, and how much the coordinate clip would cut."""
+"""Clipping of whole updates: the L2 norm, and how much the coordinate clip would cut.
+
+**What accounting assumes.** The norm of an update that was clipped and rotated is at most
+``NORM_ROUNDING`` (1 + 1e-5, :mod:`fl_privquant.secure_sum`) times its bound B. Proof, for d coordinates up to
+2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal number t:
+
+1. *The norm.* Squares are added in double precision, of numbers whose squares neither overflow nor underflow
+   (:func:`clip_l2` takes a power of two out first, which is exact). The sum is off by a factor of at most
+   1 + d 2^-53 <= 1 + 2^-23, the norm by half of that.
+2. *The scaling.* A factor is rounded a few times, by 2^-53 each, and is 1e-6 too small on purpose. Writing
+   a product back as a float moves a coordinate x by at most u abs(x) + t, even on a machine that flushes
+   numbers below t to zero: a vector of norm up to B moves by at most u B + sqrt(d) t in norm.
+3. *The rotation.* Twice, 30 stages of additions are followed by a product with a constant that is itself
+   rounded. Each of these 64 steps moves the vector by at most u times its norm plus sqrt(d) t; a stage also
+   makes the norm sqrt(2) times as large, which the product undoes, and t weighs only less in between.
+4. *Together.* :func:`check_clips` refuses bounds with B / sqrt(d) < 2^26 t, so that sqrt(d) t <= 2^-26 B. The
+   norm is at most B (1 + 2^-24 + 65 (u + 2^-26)) < B (1 + 5.0e-6) for float32; the coordinate clip makes it
+   only smaller.
+
+Below that range nothing of the sort holds: where coordinates are a few multiples of the smallest subnormal
+number, rounding alone has made a norm 1.875 times its bound.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
-__all__ = ["checked_clip", "clip_l2", "clipped_share"]
+__all__ = ["check_clips", "checked_clip", "clip_l2", "clipped_share"]
 
 # Room for rounding: the scaled vector's norm must not exceed the bound in its own precision either.
-_INSIDE = 1.0 - 1e-6
+_INSIDE: Final = 1.0 - 1e-6
+# Distance that clips keep from the ends of the range of floats, as a factor.
+_MARGIN: Final = 2.0**26
+# Sums of squares, and bounds, for which no power of two need be taken out; any float32 has such squares.
+_PLAIN_SQUARES: Final = (2.0**-900, 2.0**900)
+_PLAIN_BOUND: Final = 2.0**-400
 
 
 def checked_clip(name: str, value: float) -> float:
     """The clip as a float, if it is finite and above 0."""
     try:
         clip = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         clip = math.nan
     if not (math.isfinite(clip) and clip > 0.0):
         raise InvalidSpecError(f"{name}: {value} is not a finite number above 0")
     return clip
 
 
+def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dtype[Any]) -> None:
+    """Refuse clips for which the floats of an update are too coarse, or too few.
+
+    Both the coordinate clip and the share ``l2_clip / sqrt(dimension)`` of a coordinate must keep a factor of
+    2^26 from the smallest normal number of ``dtype``, and the clips as far from its largest number.
+
+    Raises
+    ------
+    InvalidSpecError
+        A clip out of that range, with the range.
+    """
+    kind = np.finfo(dtype)
+    least, most = float(kind.tiny) * _MARGIN, float(kind.max) / _MARGIN
+    if not least <= clip <= most:
+        raise InvalidSpecError(
+            f"clip: {clip:g} is outside {least:.3g} to {most:.3g}, where {dtype} is accurate; scale the model"
+        )
+    if l2_clip is None:
+        return
+    share = l2_clip / math.sqrt(max(dimension, 1))
+    if share < least or l2_clip > most:
+        raise InvalidSpecError(
+            f"l2_clip: {l2_clip:g} for {dimension} coordinates, {share:.3g} for each, is outside {least:.3g} "
+            f"for each to {most:.3g} for all, where {dtype} is accurate; scale the model, or use float64"
+        )
+
+
 def clip_l2(vector: NDArray[Any], bound: float) -> float:
     """The factor, at most 1, by which ``vector`` is scaled in place so that its L2 norm is <= ``bound``.
 
-    A vector inside the ball, such as zero, is left as it is.
+    A vector inside the ball, such as zero, is left as it is. The norm is right for any finite floats; the
+    scaled one holds the bound where :func:`check_clips` accepts it. The factor that is returned is 0 where
+    it is too small for a float.
 
     >>> vector = np.array([3.0, 4.0])
     >>> round(clip_l2(vector, 1.0), 5), vector.round(5)
@@ -39,20 +94,24 @@ def clip_l2(vector: NDArray[Any], bound: float) -> float:
     from fl_privquant.codec.vector_loops import scale_in_place, sum_of_squares
 
     bound = checked_clip("l2_clip", bound)
-    squares = sum_of_squares(vector)
-    if not math.isfinite(squares):
-        # Squares overflow long before values do: the largest value is taken out first.
-        largest = float(np.abs(vector).max())
+    # In units of 1 / unit, a power of two: no square leaves the range of floats.
+    unit = 1.0
+    squares = sum_of_squares(vector, unit)
+    if not _PLAIN_SQUARES[0] <= squares <= _PLAIN_SQUARES[1] or bound < _PLAIN_BOUND:
+        largest = float(np.abs(vector).max(initial=0.0))
         if not math.isfinite(largest):
             raise InvalidUpdateError("update: not finite; nothing was encoded, look for divergence upstream")
-        norm = largest * math.sqrt(sum_of_squares(vector.astype(np.float64) / largest))
-    else:
-        norm = math.sqrt(squares)
-    if norm <= bound:
+        if largest == 0.0:
+            return 1.0
+        # A normal number: the inverse of the smallest subnormal one is no float.
+        unit = 2.0 ** -min(max(math.frexp(largest)[1], -1000), 1022)
+        squares = sum_of_squares(vector, unit)
+    norm = math.sqrt(squares)
+    if norm <= bound * unit:
         return 1.0
     factor = bound / norm * _INSIDE
-    scale_in_place(vector, factor)
-    return factor
+    scale_in_place(vector, unit, factor)
+    return factor * unit
 
 
 def clipped_share(vector: NDArray[Any], clip: float) -> float:

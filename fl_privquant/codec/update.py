@@ -17,13 +17,21 @@ False, and the mean of decoded updates is the mean that plain federated averagin
 holds at least a share q of them, else -clip. It is encoded by the same mechanism, so it is one more release
 of the same certified loss, is added up as all others are, and decodes without bias to the share of clients
 for which the clip is wide enough: what a server needs to move the clip.
+
+**Private metrics.** In the same way each of ``private_metrics`` is one more coordinate, before the vote: the
+client's value, clipped to a range and scaled to [-clip, clip]. It decodes without bias to the client's value,
+or to the mean over clients.
+
+**Nothing to send.** A client without a usable update (it is not finite, or the app failed) encodes a vector
+of zeros, vote and metrics included: :meth:`UpdateCodec.encode_nothing`. The payload has the same form and the
+same privacy as any other.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -32,8 +40,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.codebook import MAX_LEVELS
-from fl_privquant.codec.clip import checked_clip, clip_l2, clipped_share
+from fl_privquant.codec.clip import check_clips, checked_clip, clip_l2, clipped_share
 from fl_privquant.codec.layout import Arrays, Layout
+from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
 from fl_privquant.codec.pack import (
     HEADER_BYTES,
     check_range,
@@ -80,6 +89,8 @@ class UpdateCodec:
         Public seed of this round's rotation. None: no rotation.
     clip_quantile
         The share of coordinates that clients vote on: whether the clip holds as many. None: no vote.
+    private_metrics
+        Metrics that follow the update, each with the range that it is clipped to.
 
     Examples
     --------
@@ -97,6 +108,7 @@ class UpdateCodec:
     l2_clip: float | None = None
     rotation_seed: int | None = None
     clip_quantile: float | None = None
+    private_metrics: tuple[MetricRange, ...] = ()
 
     def __post_init__(self) -> None:
         checked_clip("clip", self.clip)
@@ -104,20 +116,28 @@ class UpdateCodec:
             raise InvalidSpecError(f"clip_quantile: {self.clip_quantile} is outside (0, 1]")
         if self.l2_clip is not None:
             checked_clip("l2_clip", self.l2_clip)
+        check_clips(self.clip, self.l2_clip, self.layout.dimension, self.layout.dtype)
+        checked_metrics(self.private_metrics)
         # Bound to the layout: mechanisms for whole updates are made for one number of coordinates.
         object.__setattr__(self, "mechanism", self.mechanism.for_dimension(self.dimension))
-        if self.votes and self._wire == "message":
+        if self.num_extra and self._wire == "message":
+            asked = "clip_quantile" if self.votes else "private_metrics"
             raise InvalidSpecError(
-                f"clip_quantile: {self.mechanism.name} spends one epsilon on a whole update, so that one "
-                f"coordinate of it is all noise; use a mechanism for single coordinates, or a constant clip"
+                f"{asked}: {self.mechanism.name} spends one epsilon on a whole update, so that one "
+                f"coordinate of it is all noise; use a mechanism for single coordinates, or do without"
             )
         if self._wire in ("codes", "message"):
             packed_size(self._num_codes, width=self._code_bits)
 
     @property
     def dimension(self) -> int:
-        """Number of coordinates that are encoded, with the vote: each is one release of the mechanism."""
-        return self.layout.dimension + self.votes
+        """Number of coordinates that are encoded, with metrics and vote: each is one release."""
+        return self.layout.dimension + self.num_extra
+
+    @property
+    def num_extra(self) -> int:
+        """Number of coordinates that follow the update: private metrics, then the vote."""
+        return len(self.private_metrics) + self.votes
 
     @cached_property
     def votes(self) -> bool:
@@ -126,8 +146,10 @@ class UpdateCodec:
 
     @property
     def l2_bound(self) -> float | None:
-        """Largest L2 norm of the coordinates that are encoded, with the vote; None where there is none."""
-        return self.l2_clip if self.l2_clip is None or not self.votes else math.hypot(self.l2_clip, self.clip)
+        """Largest L2 norm of the coordinates that are encoded, with metrics and vote; None for any."""
+        if self.l2_clip is None or not self.num_extra:
+            return self.l2_clip
+        return math.hypot(self.l2_clip, math.sqrt(self.num_extra) * self.clip)
 
     @cached_property
     def lossless(self) -> bool:
@@ -138,7 +160,8 @@ class UpdateCodec:
     @cached_property
     def carries_difference(self) -> bool:
         """Whether payloads hold the difference to the model, or the trained arrays themselves."""
-        return not (self.lossless and self.l2_clip is None and self.rotation_seed is None)
+        plain = self.l2_clip is None and self.rotation_seed is None and not self.private_metrics
+        return not (self.lossless and plain)
 
     @cached_property
     def num_bytes(self) -> int:
@@ -156,19 +179,40 @@ class UpdateCodec:
         """Bits of the payload for each coordinate, without the header of 16 bytes."""
         return 8.0 * (self.num_bytes - HEADER_BYTES) / self.dimension if self.dimension else 0.0
 
-    def encode(self, update: Arrays, rng: RandomStream | None = None, threads: int = 1) -> bytes:
-        """The payload of an update given as arrays; ``rng=None`` draws secure randomness."""
+    def encode(
+        self,
+        update: Arrays,
+        rng: RandomStream | None = None,
+        threads: int = 1,
+        metrics: Mapping[str, Any] = NO_METRICS,
+    ) -> bytes:
+        """The payload of an update given as arrays; ``rng=None`` draws secure randomness.
+
+        Of ``metrics`` those of :attr:`private_metrics` are encoded with it; one that is missing, or is not a
+        number, counts as the middle of its range.
+        """
         if self._wire == "arrays":
             return self._pack_arrays(update)
-        return self._encode_vector(self.layout.flatten(update), rng, threads)
+        return self._encode_vector(self.layout.flatten(update), rng, threads, metrics)
 
     def encode_difference(
-        self, new: Arrays, old: Arrays, rng: RandomStream | None = None, threads: int = 1
+        self,
+        new: Arrays,
+        old: Arrays,
+        rng: RandomStream | None = None,
+        threads: int = 1,
+        metrics: Mapping[str, Any] = NO_METRICS,
     ) -> bytes:
-        """The payload of the step from ``old`` to ``new`` arrays."""
+        """The payload of the step from ``old`` to ``new`` arrays; otherwise as :meth:`encode`."""
         if not self.carries_difference:
             return self.encode(new, rng, threads)
-        return self._encode_vector(self.layout.difference(new, old), rng, threads)
+        return self._encode_vector(self.layout.difference(new, old), rng, threads, metrics)
+
+    def encode_nothing(self, old: Arrays, rng: RandomStream | None = None, threads: int = 1) -> bytes:
+        """The payload of a client that has no usable update: zeros, with metrics and vote."""
+        if self._wire == "arrays":
+            return self._pack_arrays(old, finite=False)
+        return self._encode_prepared(np.zeros(self.dimension, dtype=self.layout.dtype), rng, threads)
 
     def clipped_share(self, new: Arrays, old: Arrays) -> float:
         """The share of coordinates that the coordinate clip cuts. It depends on the data: not private."""
@@ -190,6 +234,30 @@ class UpdateCodec:
         self._check_votes()
         last = np.asarray(total)[-1:]
         return 0.5 + 0.5 * float(self.mechanism.decode_sum(last, num_clients, self.clip)[0]) / self.clip
+
+    def metrics_of(self, payload: bytes) -> dict[str, float]:
+        """One client's private metrics from its payload, unbiased within their ranges."""
+        if not self.private_metrics:
+            return {}
+        return self._metric_values(self._estimate(payload)[self._metric_places] / self.clip)
+
+    def metric_means(self, total: ArrayLike, num_clients: int) -> dict[str, float]:
+        """The means of private metrics over clients, unbiased, from the sum of their :meth:`codes`."""
+        if not self.private_metrics:
+            return {}
+        sums = np.asarray(total)[self._metric_places]
+        return self._metric_values(self.mechanism.decode_sum(sums, num_clients, self.clip) / self.clip)
+
+    @property
+    def _metric_places(self) -> slice:
+        first = self.layout.dimension
+        return slice(first, first + len(self.private_metrics))
+
+    def _metric_values(self, positions: NDArray[Any]) -> dict[str, float]:
+        return {
+            each.name: each.value(float(position))
+            for each, position in zip(self.private_metrics, positions, strict=True)
+        }
 
     def _check_votes(self) -> None:
         if not self.votes:
@@ -320,13 +388,21 @@ class UpdateCodec:
             self._rotation.forward(prepared)
         return prepared
 
-    def _encode_vector(self, vector: _Vector, rng: RandomStream | None, threads: int) -> bytes:
-        vector = self._prepared(vector)
-        if self.votes and self.clip_quantile is not None:
-            coordinates = np.asarray(vector)
-            wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
-            vote = np.array(self.clip if wide_enough else -self.clip, coordinates.dtype)
-            vector = np.append(coordinates, vote)
+    def _encode_vector(
+        self, vector: _Vector, rng: RandomStream | None, threads: int, metrics: Mapping[str, Any]
+    ) -> bytes:
+        prepared = self._prepared(vector)
+        if self.num_extra:
+            coordinates = np.asarray(prepared)
+            positions = [each.position(metrics.get(each.name)) for each in self.private_metrics]
+            if self.votes and self.clip_quantile is not None:
+                wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
+                positions.append(1.0 if wide_enough else -1.0)
+            extra = self.clip * np.array(positions)
+            prepared = np.append(coordinates, extra.astype(coordinates.dtype))
+        return self._encode_prepared(prepared, rng, threads)
+
+    def _encode_prepared(self, vector: _Vector, rng: RandomStream | None, threads: int) -> bytes:
         encoded = self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads)
         if self._wire == "indices" and self._num_levels is not None:
             return pack_indices(encoded, self._num_levels)
@@ -390,11 +466,12 @@ class UpdateCodec:
             check_range(codes, "codes", self.mechanism.max_code)
         return codes.astype(np.int64)
 
-    def _pack_arrays(self, arrays: Arrays) -> bytes:
+    def _pack_arrays(self, arrays: Arrays, finite: bool = True) -> bytes:
         self.layout.check(arrays)
         parts = [write_header(_KIND_ARRAYS, 0, self.dimension)]
         for name, dtype in zip(self.layout.names, self.layout.dtypes, strict=True):
-            _check_finite(arrays[name])
+            if finite:
+                _check_finite(arrays[name])
             parts.append(np.asarray(arrays[name], dtype=dtype.newbyteorder("<")).tobytes())
         return b"".join(parts)
 

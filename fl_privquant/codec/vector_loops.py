@@ -36,19 +36,20 @@ def _compiled(function: _Function) -> _Function:
 
 
 @_compiled
-def sum_of_squares(x: Floats) -> float:
-    """The sum of the squares, in double precision whatever the precision of ``x``."""
+def sum_of_squares(x: Floats, unit: float) -> float:
+    """The sum of the squares of ``unit * x``, in double precision whatever the precision of ``x``."""
     total = 0.0
     for value in x:
-        total += np.float64(value) * np.float64(value)
+        scaled = np.float64(value) * unit
+        total += scaled * scaled
     return total
 
 
 @_compiled
-def scale_in_place(x: Floats, factor: float) -> None:
-    """Multiply every coordinate, rounding once."""
+def scale_in_place(x: Floats, unit: float, factor: float) -> None:
+    """Multiply every coordinate by a power of two and by a factor, whose product may be no float."""
     for i in range(x.size):
-        x[i] = np.float64(x[i]) * factor
+        x[i] = (np.float64(x[i]) * unit) * factor
 
 
 @_compiled

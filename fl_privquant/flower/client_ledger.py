@@ -2,24 +2,43 @@
 
 Nothing in it is the server's word. Mechanisms are kept as the bytes that were certified here, by
 fingerprint, so that the accountant counts exactly; whether updates were clipped to a norm is what the codec
-did on this client. A release is recorded before it leaves.
+did on this client. A release is recorded before the client touches its data, so that whether it is recorded
+says nothing about them.
 
 **The server's copy.** A request says how many releases of its kind the server has counted for this client in
 this run. If the client has made more, the server's figures would be too small: the request is refused, and
 nothing leaves. Fewer are no reason for alarm: a request, or the client, was lost. The same message
 delivered twice is refused too, the second time. Nothing about the client is told but in a refusal, and
 then only this number.
+
+**Copies of the state.** Flower hands each message a copy of the client's state, and stores it when the answer
+has been sent: two messages at the same time see the same state. Within one process all copies share one
+ledger, found by run and node. Between processes only a file is shared. So on a SuperNode, where each message
+has a process of its own, a budget is kept in a file even if none was named (:func:`ledger_path`); elsewhere
+a budget without a file holds for messages within one process, or one after the other.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
-from flwr.app import ConfigRecord, Context
+from flwr.app import ConfigRecord, Context, RecordDict
 
-from fl_privquant.errors import BudgetExhaustedError, LedgerMismatchError, PrivQuantError, one_line
+from fl_privquant.errors import (
+    InvalidSpecError,
+    LedgerDamagedError,
+    LedgerMismatchError,
+    PrivQuantError,
+    one_line,
+)
 from fl_privquant.flower.protocol import certified
 from fl_privquant.privacy.accountant import Accountant
 from fl_privquant.privacy.events import UpdateRelease, release_event
@@ -27,10 +46,46 @@ from fl_privquant.privacy.ledger import Budget, Ledger, Release
 from fl_privquant.privacy.spending import SpendingLedger
 from fl_privquant.privacy.statement import PrivacyStatement
 
-__all__ = ["ClientLedger", "open_spending"]
+__all__ = ["NODE_LEDGER_FILE", "ClientLedger", "ledger_path"]
 
 RECORD_LEDGER = "privquant-ledger"
+NODE_LEDGER_FILE: Final = "privquant-ledger-file"
 _MECHANISM_PREFIX = "mechanism-"
+_SUPERNODE_PROCESS: Final = "flwr-clientapp"
+# Clients that a process remembers; of those before, what their state says.
+_REMEMBERED: Final = 1 << 14
+
+
+@dataclass
+class _Shared:
+    """The releases of one client in one run, for all copies of its state in this process."""
+
+    record: dict[str, str | bytes] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def take(self, state: Mapping[str, object]) -> None:
+        """Add what a copy of the state knows: of each kind, every round as often as either says."""
+        for key, value in state.items():
+            known = self.record.get(key)
+            if value == known or not isinstance(value, str | bytes):
+                continue
+            if isinstance(known, str) and isinstance(value, str):
+                value = " ".join((Counter(known.split()) | Counter(value.split())).elements())
+            self.record[key] = value
+
+
+_CLIENTS: OrderedDict[tuple[int, int], _Shared] = OrderedDict()
+_CLIENTS_LOCK = threading.Lock()
+
+
+def _shared(context: Context) -> _Shared:
+    key = (context.run_id, context.node_id)
+    with _CLIENTS_LOCK:
+        shared = _CLIENTS.setdefault(key, _Shared())
+        _CLIENTS.move_to_end(key)
+        if len(_CLIENTS) > _REMEMBERED:
+            _CLIENTS.popitem(last=False)
+    return shared
 
 
 class ClientLedger:
@@ -47,14 +102,15 @@ class ClientLedger:
     def __init__(self, context: Context, spending: SpendingLedger | None = None) -> None:
         self._context = context
         self._spending = spending
-        # Held here: an app may replace the whole state while it trains.
+        self._shared = _shared(context)
         record = context.state.get(RECORD_LEDGER)
-        self._record = record if isinstance(record, ConfigRecord) else ConfigRecord()
+        with self._shared.lock:
+            self._shared.take(record if isinstance(record, ConfigRecord) else {})
 
     @property
     def ledger(self) -> Ledger:
         """The releases of this run."""
-        texts = {key: value for key, value in self._record.items() if isinstance(value, str)}
+        texts = {key: value for key, value in self._shared.record.items() if isinstance(value, str)}
         try:
             return Ledger.from_dict(texts)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -65,7 +121,7 @@ class ClientLedger:
         """The bytes of each mechanism of this run, by fingerprint."""
         return {
             key.removeprefix(_MECHANISM_PREFIX): value
-            for key, value in self._record.items()
+            for key, value in self._shared.record.items()
             if isinstance(value, bytes)
         }
 
@@ -75,41 +131,50 @@ class ClientLedger:
             return self._spending.statement(delta)
         return self._accountant().statement(delta)
 
-    def agree(self, release: Release, server_count: int | None) -> None:
-        """Raise LedgerMismatchError if the server has counted fewer releases of this kind than were made."""
-        if server_count is None:
-            return
-        rounds = self._record.get(release.text)
-        own = len(rounds.split()) if isinstance(rounds, str) else 0
-        if own > server_count:
-            raise LedgerMismatchError(
-                f"round {release.round}: the server has counted {server_count} releases of this kind, this "
-                f"client has made {own}; restore the server's checkpoint, or begin a new run"
-            )
+    def spend(
+        self,
+        release: Release,
+        mechanism: bytes,
+        budgets: Sequence[Budget] = (),
+        server_count: int | None = None,
+    ) -> None:
+        """Record a release, if the server has counted those before and all budgets allow it.
 
-    def check(self, release: Release, mechanism: bytes, budgets: Sequence[Budget]) -> None:
-        """Raise BudgetExhaustedError if one more release would exceed a budget."""
-        if all(budget.unlimited for budget in budgets):
-            return
-        event = _event(mechanism, release.kind)
-        if self._spending is not None:
-            self._spending.check(release.round, event, *budgets)
-        else:
-            self._accountant().check(release.round, event, budgets)
+        Only then may the client look at its data for it. Check and record are one step: of several copies
+        of the client none can spend what another has spent.
 
-    def spend(self, release: Release, mechanism: bytes, budgets: Sequence[Budget]) -> None:
-        """Record a release, if all budgets allow it; only then may it leave the client."""
-        if self._spending is not None:
-            self._spending.spend(release.round, _event(mechanism, release.kind), *budgets)
-        else:
-            self.check(release, mechanism, budgets)
-        record = self._record
-        self._context.state[RECORD_LEDGER] = record
-        # Appended to, not read: most clients have no budget, and a thousand rounds.
-        rounds = record.get(release.text)
-        record[release.text] = f"{rounds} {release.round}" if isinstance(rounds, str) else str(release.round)
-        if _MECHANISM_PREFIX + release.mechanism not in record:
-            record[_MECHANISM_PREFIX + release.mechanism] = mechanism
+        Raises
+        ------
+        LedgerMismatchError
+            The server has counted fewer releases of this kind than were made.
+        BudgetExhaustedError
+            One more release would exceed a budget, or what was spent is not known.
+        """
+        with self._shared.lock:
+            record = self._shared.record
+            before = record.get(release.text)
+            rounds = before if isinstance(before, str) else ""
+            own = len(rounds.split())
+            if server_count is not None and own > server_count:
+                raise LedgerMismatchError(
+                    f"round {release.round}: the server has counted {server_count} releases of this kind, "
+                    f"this client has made {own}; restore the server's checkpoint, or begin a new run"
+                )
+            if self._spending is not None:
+                self._spending.spend(release.round, _event(mechanism, release.kind), *budgets)
+            elif not all(budget.unlimited for budget in budgets):
+                self._accountant().check(release.round, _event(mechanism, release.kind), budgets)
+            # Appended to, not read: most clients have no budget, and a thousand rounds.
+            record[release.text] = f"{rounds} {release.round}".lstrip()
+            record.setdefault(_MECHANISM_PREFIX + release.mechanism, mechanism)
+        self.keep()
+
+    def keep(self) -> None:
+        """Put the ledger into the client's state, which an app may have replaced since."""
+        if not isinstance(self._context.state, RecordDict):
+            self._context.state = RecordDict()
+        with self._shared.lock:
+            self._context.state[RECORD_LEDGER] = ConfigRecord(dict(self._shared.record))
 
     def _accountant(self) -> Accountant:
         mechanisms = self.mechanisms
@@ -127,15 +192,30 @@ def _event(mechanism: bytes, kind: Release) -> UpdateRelease:
     return release_event(kind, certified(mechanism).for_dimension(kind.dimension))
 
 
-def open_spending(path: Path) -> SpendingLedger:
-    """The ledger of all runs in a file; BudgetExhaustedError if it cannot be relied on."""
-    try:
-        return SpendingLedger(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unknown(error) from error
+def ledger_path(context: Context, given: Path | None, budgeted: bool, node_budgeted: bool) -> Path | None:
+    """The file that keeps a client's ledger over runs; None for its state alone.
+
+    The first of: the file that the node's own configuration names (``privquant-ledger-file``); on a SuperNode
+    whose configuration sets a budget, the default file; the file that the app names; on a SuperNode with any
+    budget, the default file. The default is ``privquant/ledger.jsonl`` in Flower's home (``FLWR_HOME``, or
+    ``~/.flwr``), or ``ledger-partition-<n>.jsonl`` where the node has a ``partition-id``. SuperNodes that
+    share a home, and have no partition, share it: they count together, so never too little.
+    """
+    named = context.node_config.get(NODE_LEDGER_FILE)
+    if named is not None:
+        if not isinstance(named, str) or not named:
+            raise InvalidSpecError(f"node config {NODE_LEDGER_FILE}: {named!r} is not the name of a file")
+        return Path(named)
+    on_supernode = Path(sys.argv[0]).name.startswith(_SUPERNODE_PROCESS) if sys.argv else False
+    if on_supernode and (node_budgeted or (budgeted and given is None)):
+        home = os.environ.get("FLWR_HOME")
+        partition = context.node_config.get("partition-id")
+        name = "ledger.jsonl" if partition is None else f"ledger-partition-{int(partition)}.jsonl"
+        return (Path(home) if home else Path.home() / ".flwr") / "privquant" / name
+    return given
 
 
-def _unknown(error: Exception) -> BudgetExhaustedError:
-    return BudgetExhaustedError(
+def _unknown(error: Exception) -> LedgerDamagedError:
+    return LedgerDamagedError(
         f"ledger: cannot be read ({one_line(error)}); what was spent is not known, so nothing more may be"
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Collection, Mapping
-from logging import WARNING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable
@@ -16,14 +17,16 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 
 from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import (
     CertificationError,
     InvalidSpecError,
     InvalidUpdateError,
+    LedgerDamagedError,
     PrivQuantError,
 )
 from fl_privquant.flower.arrays import ReceivedArray, read_arrays, records_of
-from fl_privquant.flower.client_ledger import ClientLedger, open_spending
+from fl_privquant.flower.client_ledger import ClientLedger, ledger_path
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply, Request, is_request
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.ledger import Budget
@@ -37,7 +40,24 @@ NODE_MAX_DELTA = "privquant-max-delta"
 NODE_BUDGET = "privquant-budget"
 NODE_BUDGET_DELTA = "privquant-budget-delta"
 
+_LEDGER_DAMAGED: Final = (
+    "the client's ledger cannot be relied on; what was spent is not known, so nothing more may be; the "
+    "client's log says what to do"
+)
+
 Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a client was asked, and has accepted."""
+
+    request: Request
+    received: Mapping[str, Array]
+    arrays: Arrays
+    codec: UpdateCodec
+    rng: RandomStream | None
+    ledger: ClientLedger
 
 
 class PrivQuantMod:
@@ -46,14 +66,24 @@ class PrivQuantMod:
     Guarantee: whatever the server sends, the replies of this client that pass through the mod are
     releases of mechanisms certified here, none with a loss above ``max_epsilon`` (and ``max_delta``)
     for a coordinate, and all together within ``budget``: whole updates, local view, counted by the
-    accountant from the laws of the mechanisms themselves. A release is in the ledger before it leaves, and
-    leaves only if the server has counted at least as many as this client.
-    Assumes: secure randomness, that is no ``seed``; that the ledger is kept. It is in the client's
-    state, which lives as long as Flower keeps it: for one run in simulation, and on a SuperNode until
-    that is restarted. Give a ``ledger_file`` to hold a budget over runs and restarts.
+    accountant from the laws of the mechanisms themselves. A release is in the ledger before the app is
+    called, and only if the server has counted at least as many as this client.
 
-    Not covered: metrics that are let through, messages other than training ones, what the app logs
-    or writes itself, and the texts of exceptions that the app raises.
+    From then on the answer is that release, whatever happens: an update that is not finite in any coordinate,
+    an app that raises, replies with an error or with other arrays than it received, are encoded as zeros, and
+    the reason goes to the client's log alone. So neither failure nor its text tells anything about the data.
+    Refusals depend on the request, the client's limits and its ledger, never on its data, and all come
+    before the app is called.
+    Assumes: secure randomness, that is no ``seed``; that the ledger is kept. Without a file it is in the
+    client's state, which lives as long as Flower keeps it (for one run in simulation, on a SuperNode until it
+    is restarted), and of which several messages at once see several copies: these share a budget within
+    one process, not between processes. A ``ledger_file`` holds a budget over runs, restarts and
+    processes; on a SuperNode there is one by default, see :mod:`fl_privquant.flower.client_ledger`.
+
+    Not covered: ``metrics`` that are let through and ``report_clipping``, which go around the accounting
+    (statements of the run name them; a server can ask for private metrics instead, which are coordinates like
+    others); messages other than training ones; what the app logs, writes or sends itself; and how long
+    the answer takes.
 
     Parameters
     ----------
@@ -68,7 +98,8 @@ class PrivQuantMod:
     max_delta
         Largest delta for that unit; 0 lets pure mechanisms pass only.
     metrics
-        Names of the app's metrics that are sent along. They are not private: none by default.
+        Names of the app's metrics that are sent along, such as "num-examples". They are not private and
+        not counted: none by default. ``private_metrics`` of the strategy need no permission.
     report_clipping
         Whether to report the share of clipped coordinates to a server that asks. It depends on
         the data and is not private: off by default.
@@ -77,7 +108,8 @@ class PrivQuantMod:
         A number, or a function of the context that gives one or None (such as
         ``lambda context: context.run_config.get("seed")``). None: secure randomness.
     ledger_file
-        File that keeps the ledger, for one client: over runs, restarts and concurrent messages.
+        File that keeps the ledger, for one client: over runs, restarts and concurrent messages. None: on a
+        SuperNode with a budget a file in Flower's home, elsewhere the client's state.
     threads
         Threads that encode.
 
@@ -85,7 +117,8 @@ class PrivQuantMod:
     -----
     On a node whose app is delivered by the server (``flwr run``), the limits above are the server's
     word too. The node's own configuration can tighten them, never loosen: ``--node-config
-    "privquant-max-epsilon=1.0 privquant-max-delta=1e-6 privquant-budget=500.0 privquant-budget-delta=1e-5"``.
+    "privquant-max-epsilon=1.0 privquant-max-delta=1e-6 privquant-budget=500.0 privquant-budget-delta=1e-5"``,
+    and name the ledger's file, whatever the app says: ``privquant-ledger-file='/var/lib/ledger.jsonl'``.
 
     Examples
     --------
@@ -126,52 +159,72 @@ class PrivQuantMod:
         self.seed = seed
         self.ledger_file = None if ledger_file is None else Path(ledger_file)
         self.threads = threads
-        self._spending: SpendingLedger | None = None
+        self._spending: dict[Path, SpendingLedger] = {}
 
     def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
-        """Train by ``call_next``, and reply with the encoded difference or with an error."""
+        """Refuse, or train by ``call_next`` and reply with the encoded difference."""
         if msg.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(msg, ctxt)
         try:
-            request, received = read_request(msg)
-            arrays = read_arrays(received)
-            layout = Layout.of(arrays)
-            mechanism = request.certified_mechanism(layout.dimension)
-            self._check_mechanism(mechanism, ctxt)
-            release = request.release(layout)
-            budgets = self._budgets(ctxt)
-            ledger = ClientLedger(ctxt, self._open_file())
-            # Before the training: an update that may not leave need not be computed.
-            ledger.agree(release, request.counted_releases)
-            ledger.check(release, request.mechanism, budgets)
+            task = self._accepted(msg, ctxt)
         except PrivQuantError as error:
             return _refusal(msg, error)
+        except Exception:
+            log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
+            return _refusal(msg, InvalidSpecError("the request could not be handled"))
+        # From here on nothing but the release that was just spent may answer: the app sees the data.
+        try:
+            try:
+                payload, metrics = self._trained(task, lambda: call_next(msg, ctxt))
+            except (Exception, SystemExit):
+                log(WARNING, "PrivQuantMod: no usable update, zeros are released: %s", traceback.format_exc())
+                payload, metrics = task.codec.encode_nothing(task.arrays, task.rng, self.threads), {}
+        except Exception:
+            # Zeros can always be encoded, but for want of memory; then this constant is all that leaves.
+            log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
+            return _refusal(msg, InvalidUpdateError("nothing could be encoded"))
+        reply = Reply(
+            task.request.round, task.request.fingerprint, payload, metrics, simulated=task.rng is not None
+        )
+        return Message(reply.to_content(), reply_to=msg)
+
+    def _accepted(self, msg: Message, ctxt: Context) -> _Task:
+        """The task that a message asks for, once everything about it is checked and its release is spent."""
+        request, received = read_request(msg)
+        arrays = read_arrays(received)
+        layout = Layout.of(arrays)
+        if layout.dimension == 0:
+            raise InvalidSpecError("arrays: no floating-point values, so there is nothing to encode")
+        self._check_mechanism(request.certified_mechanism(layout.dimension), ctxt)
+        codec = request.codec(layout)
+        rng = self._stream(ctxt, request.round)
+        budgets = self._budgets(ctxt)
+        ledger = ClientLedger(ctxt, self._open_file(ctxt, budgets))
+        ledger.spend(request.release(layout), request.mechanism, budgets, request.counted_releases)
         # Their headers are parsed: the app need not do it again.
         _only_arrays(msg, "the server").update({name: ReceivedArray(each) for name, each in received.items()})
-        out = call_next(msg, ctxt)
-        if out.has_error():
-            return out
+        return _Task(request, received, arrays, codec, rng, ledger)
+
+    def _trained(self, task: _Task, train: Callable[[], Message]) -> tuple[bytes, dict[str, Any]]:
+        """The payload of what the app trains, and the metrics that may pass; raises what is wrong with it."""
         try:
-            trained = _read_trained(out, received)
-            codec = request.codec(layout)
-            rng = self._stream(ctxt, request.round)
-            metrics = self._metrics(out)
-            if request.report_clipping and self.report_clipping:
-                metrics[METRIC_CLIPPED] = codec.clipped_share(trained, arrays)
-            payload = codec.encode_difference(trained, arrays, rng, self.threads)
-            # Nothing has left yet. Once it is in the ledger it may; a failure in between only over-counts.
-            ledger.agree(release, request.counted_releases)
-            ledger.spend(release, request.mechanism, budgets)
-        except PrivQuantError as error:
-            return _refusal(msg, error)
-        except Exception as error:
-            # Neither the update nor an exception that may quote it leaves the client.
-            log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
-            return _refusal(
-                msg, InvalidUpdateError(f"the update could not be encoded ({type(error).__name__})")
-            )
-        reply = Reply(request.round, request.fingerprint, payload, metrics, rng is not None)
-        return Message(reply.to_content(), reply_to=msg)
+            out = train()
+        finally:
+            # An app may have replaced the client's state.
+            task.ledger.keep()
+        if out.has_error():
+            raise InvalidUpdateError(f"the app replied with error {out.error.code}: {out.error.reason}")
+        trained = _read_trained(out, task.received)
+        measured = {
+            name: value
+            for _, record in records_of(out.content, MetricRecord)
+            for name, value in record.items()
+        }
+        payload = task.codec.encode_difference(trained, task.arrays, task.rng, self.threads, measured)
+        passed = {name: measured[name] for name in self.metrics if name in measured}
+        if task.request.report_clipping and self.report_clipping:
+            passed[METRIC_CLIPPED] = task.codec.clipped_share(trained, task.arrays)
+        return payload, passed
 
     def _check_mechanism(self, mechanism: Mechanism, ctxt: Context) -> None:
         bound = min(self.max_epsilon, _node_limit(ctxt, NODE_MAX_EPSILON))
@@ -195,10 +248,14 @@ class PrivQuantMod:
             found.append(Budget(limit, delta))
         return found
 
-    def _open_file(self) -> SpendingLedger | None:
-        if self.ledger_file is not None and self._spending is None:
-            self._spending = open_spending(self.ledger_file)
-        return self._spending
+    def _open_file(self, ctxt: Context, budgets: Sequence[Budget]) -> SpendingLedger | None:
+        path = ledger_path(ctxt, self.ledger_file, bool(budgets), NODE_BUDGET in ctxt.node_config)
+        if path is None:
+            return None
+        if path not in self._spending:
+            self._spending[path] = SpendingLedger(path)
+            log(INFO, "PrivQuantMod: releases are counted over all runs in %s", path)
+        return self._spending[path]
 
     def _stream(self, ctxt: Context, number: int) -> RandomStream | None:
         seed = self.seed(ctxt) if callable(self.seed) else self.seed
@@ -208,19 +265,13 @@ class PrivQuantMod:
         client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
         return RandomStream.seeded(int(seed), round=number, client=client)
 
-    def _metrics(self, out: Message) -> dict[str, Any]:
-        found = {
-            name: value
-            for _, record in records_of(out.content, MetricRecord)
-            for name, value in record.items()
-        }
-        return {name: found[name] for name in self.metrics if name in found}
-
 
 def _refusal(msg: Message, error: PrivQuantError) -> Message:
+    log(WARNING, "PrivQuantMod refused: %s: %s", type(error).__name__, error)
+    # What is wrong with the client's own files is for its owner alone.
+    text = _LEDGER_DAMAGED if isinstance(error, LedgerDamagedError) else str(error)
+    reason = f"{type(error).__name__}: {text}"
     # To the incoming message: a reply to the app's own one would never reach the server.
-    reason = f"{type(error).__name__}: {error}"
-    log(WARNING, "PrivQuantMod refused: %s", reason)
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=msg)
 
 

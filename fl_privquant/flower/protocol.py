@@ -17,6 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.metric_range import MetricRange, checked_metrics
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import records_of
@@ -35,6 +36,8 @@ KEY_CLIP: Final = "privquant-clip"
 KEY_L2_CLIP: Final = "privquant-l2-clip"
 KEY_ROTATION: Final = "privquant-rotation-seed"
 KEY_CLIP_QUANTILE: Final = "privquant-clip-quantile"
+KEY_METRIC_NAMES: Final = "privquant-private-metrics"
+KEY_METRIC_RANGES: Final = "privquant-private-metric-ranges"
 KEY_REPORT: Final = "privquant-report-clipping"
 KEY_SIMULATED: Final = "privquant-simulated"
 KEY_COUNTED: Final = "privquant-counted-releases"
@@ -76,7 +79,7 @@ class Request:
         The number of the round.
     mechanism
         The mechanism, in the bytes that its receiver certifies.
-    clip, l2_clip, rotation_seed, clip_quantile
+    clip, l2_clip, rotation_seed, clip_quantile, private_metrics
         As in :class:`~fl_privquant.codec.update.UpdateCodec`.
     report_clipping
         Whether the share of clipped coordinates is asked for; clients may decline.
@@ -92,6 +95,7 @@ class Request:
     rotation_seed: int | None = None
     report_clipping: bool = False
     clip_quantile: float | None = None
+    private_metrics: tuple[MetricRange, ...] = ()
     # Differs from client to client: no part of what is asked, nor of the key of its codec.
     counted_releases: int | None = field(default=None, compare=False)
 
@@ -106,6 +110,8 @@ class Request:
             KEY_L2_CLIP: self.l2_clip,
             KEY_ROTATION: self.rotation_seed,
             KEY_CLIP_QUANTILE: self.clip_quantile,
+            KEY_METRIC_NAMES: [each.name for each in self.private_metrics] or None,
+            KEY_METRIC_RANGES: [end for each in self.private_metrics for end in each.ends] or None,
             KEY_COUNTED: self.counted_releases,
         }
         for key, value in optional.items():
@@ -149,6 +155,7 @@ class Request:
             rotation_seed=_field(config, KEY_ROTATION, int) if KEY_ROTATION in config else None,
             report_clipping=_field(config, KEY_REPORT, bool) if KEY_REPORT in config else False,
             clip_quantile=_field(config, KEY_CLIP_QUANTILE, float) if KEY_CLIP_QUANTILE in config else None,
+            private_metrics=_read_metrics(config),
             counted_releases=_field(config, KEY_COUNTED, int) if KEY_COUNTED in config else None,
         )
 
@@ -212,7 +219,13 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
 def _codec(request: Request, layout: Layout) -> UpdateCodec:
     mechanism = request.certified_mechanism(layout.dimension)
     return UpdateCodec(
-        layout, mechanism, request.clip, request.l2_clip, request.rotation_seed, request.clip_quantile
+        layout,
+        mechanism,
+        request.clip,
+        request.l2_clip,
+        request.rotation_seed,
+        request.clip_quantile,
+        request.private_metrics,
     )
 
 
@@ -309,6 +322,21 @@ def _field(config: ConfigRecord, key: str, kind: type[_T]) -> _T:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise InvalidSpecError(f"{key}: {type(value).__name__}, expected {kind.__name__}")
     return value
+
+
+def _read_metrics(config: ConfigRecord) -> tuple[MetricRange, ...]:
+    names = _field(config, KEY_METRIC_NAMES, list) if KEY_METRIC_NAMES in config else []
+    ends = _field(config, KEY_METRIC_RANGES, list) if KEY_METRIC_RANGES in config else []
+    if len(ends) != 2 * len(names) or not all(isinstance(name, str) for name in names):
+        raise InvalidSpecError(
+            f"{KEY_METRIC_NAMES}: {len(names)} names and {len(ends)} ends of ranges, expected two for each"
+        )
+    if not all(isinstance(end, float) for end in ends):
+        raise InvalidSpecError(f"{KEY_METRIC_RANGES}: not all ends are floats")
+    pairs = zip(ends[::2], ends[1::2], strict=True)
+    metrics = tuple(MetricRange(name, low, high) for name, (low, high) in zip(names, pairs, strict=True))
+    checked_metrics(metrics)
+    return metrics
 
 
 def _is_number(value: Any) -> bool:

@@ -6,6 +6,7 @@ to the train message proper. What was agreed on in a round is kept in the client
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from logging import WARNING
@@ -17,12 +18,14 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.secagg import ClientPolicy, ClientRound
+from fl_privquant.secagg.messages import Invitation
 
 __all__ = [
     "ACCEPT",
@@ -125,15 +128,24 @@ class SecureAggregationMod:
         # Masks hang on what this client was asked for: told otherwise, the others' do not cancel with them.
         asked = request_digest(request, received)
         state = self._state(ctxt)
+        codec = request.codec(Layout.of(read_arrays(received)))
         # Before the training: what cannot be masked need not be computed.
+        _check_invitation(state.invitation, codec)
         _keeping(state, ctxt, lambda: state.settle(delivery, asked))
-        layout = Layout.of(read_arrays(received))
         out = call_next(msg, ctxt)
         if out.has_error():
+            # PrivQuantMod refuses before the app is called, for reasons that are not about data.
             return out
-        reply = Reply.from_content(out.content)
-        codes = request.codec(layout).codes(reply.payload)
-        masked = _keeping(state, ctxt, lambda: state.mask(codes))
+        try:
+            reply = Reply.from_content(out.content)
+            codes = codec.codes(reply.payload)
+            masked = _keeping(state, ctxt, lambda: state.mask(codes))
+        except Exception:
+            # The app has seen the data by now: the reason stays here. With PrivQuantMod below there is none.
+            log(WARNING, "SecureAggregationMod: %s", traceback.format_exc())
+            raise SecureAggregationError(
+                "the reply could not be masked; put SecureAggregationMod directly before PrivQuantMod"
+            ) from None
         return Message(replace(reply, payload=masked).to_content(), reply_to=msg)
 
     def _policy(self, ctxt: Context) -> ClientPolicy:
@@ -144,6 +156,24 @@ class SecureAggregationMod:
         if state is None:
             raise SecureAggregationError("no round is under way at this client")
         return state
+
+
+def _check_invitation(invitation: Invitation, codec: UpdateCodec) -> None:
+    """Refuse an invitation to a sum that the request's codes do not fit: before they are drawn, not after.
+
+    Otherwise some codes would fit and others not, so that a refusal would tell them.
+    """
+    mechanism = codec.mechanism
+    if not mechanism.summable:
+        raise SecureAggregationError(f"mechanism {mechanism.name!r}: its codes cannot be summed")
+    width = mechanism.sum_bits(invitation.num_clients)
+    expected = {"dimension": codec.dimension, "width": width, "max_code": mechanism.max_code}
+    for name, value in expected.items():
+        invited = getattr(invitation, name)
+        if invited != value:
+            raise SecureAggregationError(
+                f"{name}: the server invited to a sum with {invited}, and asks for updates with {value}"
+            )
 
 
 def protocol_record(message: Message) -> ConfigRecord | None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import (
@@ -47,6 +48,8 @@ _DEFAULT_WEIGHT_KEY = "num-examples"
 _DEFAULT_ARRAYS_KEY = "arrays"
 # Nodes that a privacy statement names one by one.
 _NAMED_NODES = 5
+_MOST_NAMES = 100
+_NAME_LENGTH = 64
 
 # These compare single updates with one another, which sums do not have.
 _NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
@@ -108,6 +111,10 @@ class PrivQuantStrategy(Strategy):
     report_clipping
         Whether to ask clients for the share of clipped coordinates, which they report only if
         they allow it. Not private.
+    private_metrics
+        Metrics that clients release through the mechanism, as coordinates that follow the update: the range
+        of each by name, such as ``{"loss": (0.0, 4.0)}``. A client's value is clipped to it. They are counted
+        like all coordinates, and the wrapped strategy gets unbiased estimates under the same names.
     max_failed_rounds
         How many rounds in a row may end without a usable reply before the run is stopped.
     aggregation
@@ -145,6 +152,7 @@ class PrivQuantStrategy(Strategy):
         rotate: bool = False,
         rotation_seed: int = 0,
         report_clipping: bool = False,
+        private_metrics: Mapping[str, tuple[float, float]] | None = None,
         max_failed_rounds: int = 0,
         aggregation: Aggregation | None = None,
         budget: Budget | None = None,
@@ -160,6 +168,7 @@ class PrivQuantStrategy(Strategy):
         self.plan = encoding if isinstance(encoding, Plan) else None
         if self.plan is not None:
             _refuse("a plan sets it", aggregation=aggregation, budget=budget, delta=delta)
+            _refuse("a plan counts the update alone", private_metrics=private_metrics or None)
             encoding, aggregation = self.plan.encoding, self.plan.aggregation
             budget, delta = self.plan.budget, self.plan.target.delta
         if isinstance(encoding, Encoding):
@@ -185,6 +194,16 @@ class PrivQuantStrategy(Strategy):
         self.rotate = rotate
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
+        self.private_metrics = tuple(
+            MetricRange(name, *map(float, ends)) for name, ends in (private_metrics or {}).items()
+        )
+        if any(each.name == self.weight_key for each in self.private_metrics):
+            raise InvalidSpecError(
+                f"private_metrics: {self.weight_key!r} is what the wrapped strategy weighs by, and always 1; "
+                f"give the metric another name in the client's app"
+            )
+        # Names of what clients send beside their updates, outside of all accounting.
+        self.uncounted_metrics: set[str] = set()
         self.max_failed_rounds = max_failed_rounds
         self.aggregation = PerClient() if aggregation is None else aggregation
         self.budget = budget
@@ -205,6 +224,7 @@ class PrivQuantStrategy(Strategy):
             "strategy": self.strategy,
             "rotation_seed": self.rotation_seed,
             "report_clipping": self.report_clipping,
+            "private_metrics": {each.name: (each.low, each.high) for each in self.private_metrics},
             "max_failed_rounds": self.max_failed_rounds,
             "simulated": self.simulated,
         }
@@ -292,6 +312,7 @@ class PrivQuantStrategy(Strategy):
             rotation_seed=self.rotation_seed + (server_round << 31) if self.rotate else None,
             report_clipping=self.report_clipping,
             clip_quantile=self.clip.coordinate_quantile if isinstance(self.clip, QuantileClip) else None,
+            private_metrics=self.private_metrics,
         )
 
     def summary(self) -> None:
@@ -343,6 +364,17 @@ class PrivQuantStrategy(Strategy):
             lines.append(
                 f"one of the {last.dimension} coordinates is the client's vote on the clip: if "
                 f"it holds {self.clip.coordinate_quantile:g} of its update"
+            )
+        if self.private_metrics:
+            ranges = ", ".join(
+                f"{each.name!r} in [{each.low:g}, {each.high:g}]" for each in self.private_metrics
+            )
+            lines.append(f"among the coordinates are metrics of the client, clipped to a range: {ranges}")
+        if self.uncounted_metrics:
+            names = ", ".join(repr(name) for name in sorted(self.uncounted_metrics))
+            lines.append(
+                f"not counted in any figure: clients also send {names} without protection; remove them from "
+                f"PrivQuantMod's metrics and report_clipping, or ask for private_metrics"
             )
         if self.simulated:
             lines.append(
@@ -408,10 +440,10 @@ class PrivQuantStrategy(Strategy):
             return []
 
     def _check_plan(self, codec: UpdateCodec) -> None:
-        if self.plan is not None and codec.dimension != self.plan.dimension:
+        if self.plan is not None and codec.layout.dimension != self.plan.dimension:
             raise InvalidSpecError(
-                f"the plan is for {self.plan.dimension} coordinates, the model has {codec.dimension}; plan "
-                f"anew with dimension={codec.dimension}"
+                f"the plan is for {self.plan.dimension} coordinates, the model has {codec.layout.dimension}; "
+                f"plan anew with dimension={codec.layout.dimension}"
             )
 
     def aggregate_train(
@@ -450,12 +482,16 @@ class PrivQuantStrategy(Strategy):
             return self._fail(server_round, failed - silent, silent)
         self.failed_rounds = 0
         self.survivors[server_round] = len(opened.nodes)
-        metrics = [replies_by_node[node][1].metrics for node in opened.nodes]
+        usable = [replies_by_node[node][1] for node in opened.nodes]
         if opened.total is not None:
-            return self._aggregate_sum(server_round, current, opened, mean_metrics(metrics))
-        payloads = [replies_by_node[node][1].payload for node in opened.nodes]
-        if current.codec.votes:
-            self._move_clip(float(np.mean([current.codec.clip_vote(payload) for payload in payloads])))
+            means = mean_metrics([reply.metrics for reply in usable])
+            return self._aggregate_sum(server_round, current, opened, means)
+        codec = current.codec
+        if codec.votes:
+            self._move_clip(float(np.mean([codec.clip_vote(reply.payload) for reply in usable])))
+        metrics: list[Mapping[str, Any]] = [
+            {**reply.metrics, **codec.metrics_of(reply.payload)} for reply in usable
+        ]
         shared = _shared_metrics(metrics)
         plain = [
             self._as_plain_reply(
@@ -491,7 +527,9 @@ class PrivQuantStrategy(Strategy):
             raise InvalidSpecError(f"round {server_round} has a sum, but nobody was asked")
         # The wrapped strategy needs one message: it is made as a reply to the first that was sent.
         reply = Message(RecordDict(), reply_to=current.template)
-        return self._aggregate(server_round, current, [self._as_plain_reply(reply, current, arrays, metrics)])
+        measured = {**metrics, **current.codec.metric_means(total, num_clients)}
+        plain = self._as_plain_reply(reply, current, arrays, measured)
+        return self._aggregate(server_round, current, [plain])
 
     def _log_failure(self, server_round: int, node: int, reason: str) -> None:
         log(WARNING, "PrivQuant: round %d, node %d: %s", server_round, node, reason)
@@ -517,6 +555,7 @@ class PrivQuantStrategy(Strategy):
             "failed_rounds": self.failed_rounds,
             "survivors": {str(number): count for number, count in self.survivors.items()},
             "simulated_nodes": sorted(self.simulated_nodes),
+            "uncounted_metrics": sorted(self.uncounted_metrics),
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
@@ -525,6 +564,7 @@ class PrivQuantStrategy(Strategy):
         self.failed_rounds = int(state["failed_rounds"])
         self.survivors = {int(number): int(count) for number, count in state["survivors"].items()}
         self.simulated_nodes = set(state["simulated_nodes"])
+        self.uncounted_metrics = set(map(str, state["uncounted_metrics"]))
         for name, each in self._policies.items():
             if name not in state["policies"]:
                 raise InvalidSpecError(f"{name}: the checkpoint knows nothing of its policy; begin anew")
@@ -569,6 +609,8 @@ class PrivQuantStrategy(Strategy):
             )
         if reply.simulated:
             self._note_simulated(node)
+        # A hostile client may send any number of names, of any length.
+        self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
         return reply
 
     def _as_plain_reply(

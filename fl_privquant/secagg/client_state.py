@@ -66,6 +66,11 @@ class ClientState:
         return self._invitation.round_id
 
     @property
+    def invitation(self) -> Invitation:
+        """What the client was invited to sum."""
+        return self._invitation
+
+    @property
     def stage(self) -> Stage:
         """What was done last."""
         return self._stage

@@ -44,11 +44,30 @@ def trained(arrays, partition, server_round):
     }
 
 
-def client_app(mods=None, train_with=trained, num_examples=lambda partition: 10 * (partition + 1)):
+class LostWhen:
+    """A mod before all others: the client is gone when it should train, as if its machine had failed.
+
+    An app that raises is another thing: PrivQuantMod hides it from the server.
+    """
+
+    def __init__(self, lost):
+        self.lost = lost
+
+    def __call__(self, message, context, call_next):
+        number = message.content.get("config", {}).get("server-round")
+        if number is not None and self.lost(context.node_config["partition-id"], number):
+            raise ConnectionError("gone")
+        return call_next(message, context)
+
+
+def client_app(
+    mods=None, train_with=trained, num_examples=lambda partition: 10 * (partition + 1), lost_when=None
+):
     """A client that trains, with the given mods; by default a seeded PrivQuantMod."""
     app = ClientApp()
+    mods = [PrivQuantMod(max_epsilon=10.0, seed=SEED)] if mods is None else mods
 
-    @app.train(mods=[PrivQuantMod(max_epsilon=10.0, seed=SEED)] if mods is None else mods)
+    @app.train(mods=mods if lost_when is None else [LostWhen(lost_when), *mods])
     def train(message, context):
         partition = context.node_config["partition-id"]
         arrays = as_arrays(message.content["arrays"])

@@ -1,5 +1,7 @@
 """Each fault for real, on the inline engine: a clear message, the good clients' mean, the budget kept."""
 
+import math
+
 import numpy as np
 import pytest
 from flwr.app import Message
@@ -101,12 +103,28 @@ TRAINING_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", TRAINING_FAULTS)
-def test_a_client_that_fails_is_named_and_left_out(mechanism, flower_log, fault):
+def test_a_client_that_fails_to_train_sends_zeros_and_tells_its_own_log(flower_log, fault):
+    # Whether training failed depends on data: the server must not learn it. Without noise, to see the zeros.
     change, reason = TRAINING_FAULTS[fault]
-    arrays, text = run(client_app(train_with=only_for_the_bad_client(change)), mechanism, flower_log)
+    fine = pq.design("none", fixed_point_bits=20)
+    client = client_app([PrivQuantMod(math.inf, seed=SEED)], only_for_the_bad_client(change))
+    arrays, text = run(client, fine, flower_log)
+    still = client_app(
+        [PrivQuantMod(math.inf, seed=SEED)],
+        only_for_the_bad_client(lambda new: initial_arrays() | {"steps": new["steps"]}),
+    )
+    for name, each in run(still, fine, flower_log)[0].items():
+        np.testing.assert_allclose(arrays[name], each, rtol=0, atol=2e-6)
+    assert "no usable update, zeros are released" in text
+    assert reason in text
+    assert "4 usable updates, 0 failed" in text
+
+
+def test_a_client_that_is_lost_is_named_and_left_out(mechanism, flower_log):
+    client = client_app(lost_when=lambda partition, _: partition == BAD)
+    arrays, text = run(client, mechanism, flower_log)
     assert_same_arrays(arrays, expected_model(mechanism, GOOD))
     assert f"node {BAD + 1}: replied with error" in text
-    assert reason in text
     assert "3 usable updates, 1 failed" in text
 
 

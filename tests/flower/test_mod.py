@@ -1,3 +1,4 @@
+import itertools
 import math
 import multiprocessing
 from fractions import Fraction
@@ -7,6 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import fl_privquant as pq
+from fl_privquant.codec.layout import Layout
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.arrays import ReceivedArray
@@ -18,6 +20,7 @@ from tests.flower.apps import as_arrays, as_record, initial_arrays
 from tests.mechanisms.forgery import forged
 
 DIMENSION = 25
+RUN_IDS = itertools.count(1 << 40)
 
 
 def ask(sent, number=1, /, **changes):
@@ -36,7 +39,8 @@ def ask(sent, number=1, /, **changes):
 
 
 def client(node_config=None):
-    return Context(1, 7, node_config or {"partition-id": 0}, RecordDict(), {})
+    # A client is known by its run and node: each call gives another one.
+    return Context(next(RUN_IDS), 7, node_config or {"partition-id": 0}, RecordDict(), {})
 
 
 def train(message, context):
@@ -188,30 +192,42 @@ def broken(change):
     return app
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda arrays: {**arrays, "weight": np.full((6, 4), np.nan, np.float32)}, "not finite"),
-        (lambda arrays: {**arrays, "scale": np.array(np.inf, np.float32)}, "not finite"),
-        (lambda arrays: {**arrays, "weight": np.zeros((4, 6), np.float32)}, "shape"),
-        (lambda arrays: {**arrays, "weight": np.zeros((6, 4), np.int64)}, "expected floats"),
-        (lambda arrays: {"weight": arrays["weight"]}, "missing"),
-        (lambda arrays: {**arrays, "more": np.zeros(3)}, "not known"),
-        (lambda arrays: dict(reversed(arrays.items())), "in another order"),
-    ],
-)
-def test_updates_that_do_not_fit_are_refused_and_spend_nothing(mechanism, change, reason):
-    context = client()
-    assert reason in refused(PrivQuantMod(2.0), ask(mechanism), context, broken(change))
-    assert RECORD_LEDGER not in context.state
+def payload_of(reply):
+    assert reply.has_content()
+    return Reply.from_content(reply.content).payload
+
+
+NO_UPDATES = [
+    (lambda arrays: {**arrays, "weight": np.full((6, 4), np.nan, np.float32)}, "not finite"),
+    (lambda arrays: {**arrays, "scale": np.array(np.inf, np.float32)}, "not finite"),
+    (lambda arrays: {**arrays, "weight": np.zeros((4, 6), np.float32)}, "shape"),
+    (lambda arrays: {**arrays, "weight": np.zeros((6, 4), np.int64)}, "expected floats"),
+    (lambda arrays: {"weight": arrays["weight"]}, "missing"),
+    (lambda arrays: {**arrays, "more": np.zeros(3)}, "not known"),
+    (lambda arrays: dict(reversed(arrays.items())), "in another order"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), NO_UPDATES)
+def test_updates_that_do_not_fit_are_a_release_of_zeros(change, reason, flower_log):
+    # Without noise, to see what was encoded.
+    context, mod = client(), PrivQuantMod(math.inf, seed=3)
+    sent = pq.design("none", fixed_point_bits=20)
+    payload = payload_of(mod(ask(sent), context, broken(change)))
+    decoded = Request(1, sent.to_bytes(), 0.2).codec(Layout.of(initial_arrays())).decode(payload)
+    assert all(np.all(each == 0.0) for each in decoded.values())
+    assert len(ClientLedger(context).ledger) == 1
+    # The reason is for the client's own log.
+    assert reason in flower_log.text
 
 
 @pytest.mark.parametrize("records", [{}, {"a": ArrayRecord(), "b": ArrayRecord()}])
-def test_an_app_must_reply_with_one_record_of_arrays(mechanism, records):
+def test_an_app_must_reply_with_one_record_of_arrays(mechanism, records, flower_log):
     def app(message, context):
         return Message(RecordDict({**records, "m": MetricRecord()}), reply_to=message)
 
-    assert f"{len(records)} ArrayRecords from the app" in refused(PrivQuantMod(2.0), ask(mechanism), app=app)
+    assert payload_of(PrivQuantMod(2.0)(ask(mechanism), client(), app))
+    assert f"{len(records)} ArrayRecords from the app" in flower_log.text
 
 
 def test_an_app_that_empties_what_it_received_does_no_harm(mechanism):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import defaultdict
@@ -34,7 +35,8 @@ from fl_privquant.flower.engines.internals import (
 
 __all__ = ["InlineEngine", "InlineGrid"]
 
-_RUN_ID = 1
+# Each run has an id of its own: clients remember by run and node what they have released.
+_RUN_IDS = itertools.count(1)
 # Node ids of SuperLinks are large random numbers. These are not 0, which some take for none.
 _FIRST_NODE_ID = 1
 
@@ -59,10 +61,11 @@ class InlineGrid(MessageGrid):
     def __init__(self, client_app: ClientApp, federation: Federation, threads: int = 1) -> None:
         self._client_app = client_app
         self._threads = threads
-        self._run = create_run(_RUN_ID)
+        run_id = next(_RUN_IDS)
+        self._run = create_run(run_id)
         self.contexts = {
             _FIRST_NODE_ID + partition: Context(
-                run_id=_RUN_ID,
+                run_id=run_id,
                 node_id=_FIRST_NODE_ID + partition,
                 node_config=node_config(federation, partition),
                 state=RecordDict(),
@@ -159,14 +162,14 @@ class InlineEngine:
         """Run the app, to its end."""
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
         start = time.perf_counter()
+        grid = InlineGrid(client, federation, self.threads)
         context = Context(
-            run_id=_RUN_ID,
+            run_id=grid.run.run_id,
             node_id=SUPERLINK_NODE_ID,
             node_config={},
             state=RecordDict(),
             run_config=dict(federation.run_config),
         )
-        grid = InlineGrid(client, federation, self.threads)
-        with server_identity(_RUN_ID), seeded_sampling(federation.seed):
+        with server_identity(grid.run.run_id), seeded_sampling(federation.seed):
             server(grid, context)
         return RunResult("inline", context.state, time.perf_counter() - start)

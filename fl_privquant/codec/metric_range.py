@@ -1,0 +1,70 @@
+"""Metrics that are released through the mechanism, each clipped to a range as coordinates are to a clip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from fl_privquant.errors import InvalidSpecError
+
+__all__ = ["NO_METRICS", "MetricRange", "checked_metrics"]
+
+NO_METRICS: Final[Mapping[str, Any]] = MappingProxyType({})
+"""What a client has measured that measures nothing."""
+
+
+@dataclass(frozen=True)
+class MetricRange:
+    """The range of one metric, which a client's value is clipped to.
+
+    Parameters
+    ----------
+    name
+        The metric's name in the app's reply.
+    low, high
+        Ends of the range. A wide one costs accuracy: noise is in proportion to it.
+
+    Examples
+    --------
+    >>> loss = MetricRange("loss", 0.0, 4.0)
+    >>> loss.position(1.0), loss.position(9), loss.position(None), loss.value(-0.5)
+    (-0.5, 1.0, 0.0, 1.0)
+    """
+
+    name: str
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.high - self.low) and self.low < self.high):
+            raise InvalidSpecError(
+                f"private_metrics: {self.name!r} from {self.low} to {self.high}, expected two finite "
+                f"numbers, the smaller first"
+            )
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends of the range."""
+        return self.low, self.high
+
+    def position(self, value: Any) -> float:
+        """Where a value lies from -1 (low) to 1 (high); the middle for what is not a number."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            return 0.0
+        # An integer may be larger than any float: it is compared before it becomes one.
+        inside = float(min(max(value, self.low), self.high))
+        return min(2.0 * ((inside - self.low) / (self.high - self.low)) - 1.0, 1.0)
+
+    def value(self, position: float) -> float:
+        """The value at a position; noise may carry it beyond the range."""
+        return self.low + 0.5 * (position + 1.0) * (self.high - self.low)
+
+
+def checked_metrics(metrics: Sequence[MetricRange]) -> None:
+    """Raise InvalidSpecError if two have the same name."""
+    names = [each.name for each in metrics]
+    if len(set(names)) < len(names):
+        raise InvalidSpecError(f"private_metrics: {sorted(names)} are not different names")

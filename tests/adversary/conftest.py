@@ -1,0 +1,3 @@
+from tests.flower.conftest import flower_log
+
+__all__ = ["flower_log"]

@@ -1,0 +1,131 @@
+"""A server whose invitation to a secure sum does not fit its request learns nothing by who refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message
+
+import fl_privquant as pq
+from fl_privquant.flower import (
+    PrivQuantMod,
+    PrivQuantStrategy,
+    SecureAggregationMod,
+    SecureAggregationStrategy,
+)
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.secure_mod import ADVERTISE, KEY_DATA, KEY_STAGE, RECORD
+from fl_privquant.secagg.messages import Invitation
+from tests.flower.apps import client_app, fedavg, server_app
+
+CLIENTS = 25
+
+
+class Forging:
+    """A grid that changes the invitation on its way to the clients."""
+
+    def __init__(self, grid: Any, changes: dict[str, Any]) -> None:
+        self._grid = grid
+        self._changes = changes
+        self.reasons: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], **options: Any) -> list[Message]:
+        sent = list(messages)
+        for message in sent:
+            record = message.content.get(RECORD)
+            if isinstance(record, ConfigRecord) and record[KEY_STAGE] == ADVERTISE:
+                invitation = Invitation.from_bytes(record[KEY_DATA])
+                record[KEY_DATA] = replace(invitation, **self._changes).to_bytes()
+        replies = list(self._grid.send_and_receive(sent, **options))
+        self.reasons += [each.error.reason for each in replies if each.has_error()]
+        return replies
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        # Codes of four levels go up to 7: with 6 a client refused if it had drawn a 7.
+        ({"max_code": 6}, "max_code: the server invited to a sum with 6, and asks for updates with 7"),
+        ({"max_code": 8}, "max_code"),
+        ({"max_code": None}, "max_code"),
+        ({"max_code": None, "width": 2}, "width"),
+        ({"width": 9}, "width: the server invited to a sum with 9, and asks for updates with 8"),
+        ({"dimension": 2}, "dimension: the server invited to a sum with 2, and asks for updates with 1"),
+    ],
+)
+def test_a_mismatch_is_refused_by_all_before_they_train(changes: dict[str, Any], word: str) -> None:
+    mechanism = pq.design("optm", epsilon=1.0, bits=2)
+    assert (mechanism.max_code, mechanism.sum_bits(CLIENTS)) == (7, 8)
+    trained: list[int] = []
+    grids: list[Forging] = []
+
+    def train(arrays: dict[str, Any], partition: int, server_round: int) -> dict[str, Any]:
+        trained.append(partition)
+        return {name: each + each.dtype.type(0.1) for name, each in arrays.items()}
+
+    def forging(grid: Any) -> Forging:
+        grids.append(Forging(grid, changes))
+        return grids[0]
+
+    def strategy() -> SecureAggregationStrategy:
+        return SecureAggregationStrategy(PrivQuantStrategy(fedavg(), mechanism, 0.1, max_failed_rounds=1))
+
+    mods = [SecureAggregationMod(), PrivQuantMod(1.0)]
+    server = server_app(strategy, initial={"x": np.zeros(1, np.float32)}, wrap_grid=forging)
+    InlineEngine().run(server, client_app(mods, train), Federation(CLIENTS))
+    assert trained == []
+    assert len(grids[0].reasons) == CLIENTS
+    assert len(set(grids[0].reasons)) == 1
+    assert word in grids[0].reasons[0]
+
+
+@pytest.mark.parametrize("fails", ["all", "some"])
+def test_clients_that_fail_to_train_are_in_the_secure_sum(fails: str) -> None:
+    """Success through secure aggregation does not depend on data either: zeros are masked like codes."""
+    mechanism = pq.design("none", fixed_point_bits=20)
+
+    def train(arrays: dict[str, Any], partition: int, server_round: int) -> dict[str, Any]:
+        if fails == "all" or partition % 2:
+            raise RuntimeError("x[3] = 0.7")
+        return {name: each + each.dtype.type(0.1) for name, each in arrays.items()}
+
+    inner = PrivQuantStrategy(fedavg(), mechanism, 0.2)
+    mods = [SecureAggregationMod(), PrivQuantMod(np.inf)]
+    initial = {"x": np.zeros(7, np.float32)}
+    server = server_app(lambda: SecureAggregationStrategy(inner), initial=initial)
+    result = InlineEngine().run(server, client_app(mods, train), Federation(CLIENTS))
+    assert inner.survivors == {1: CLIENTS}
+    share = 0.0 if fails == "all" else 13 / 25
+    np.testing.assert_allclose(result.arrays["x"].numpy(), 0.1 * share, atol=1e-5)
+
+
+def test_a_secure_mod_without_the_other_one_tells_no_reason() -> None:
+    """Without PrivQuantMod nothing is promised; but the text is constant all the same."""
+    reasons: list[str] = []
+
+    class Listening(Forging):
+        def send_and_receive(self, messages: Iterable[Message], **options: Any) -> list[Message]:
+            replies = super().send_and_receive(messages, **options)
+            reasons.extend(each.error.reason for each in replies if each.has_error())
+            return replies
+
+    mechanism = pq.design("one_bit", epsilon=1.0)
+    inner = PrivQuantStrategy(fedavg(), mechanism, 0.1, max_failed_rounds=1)
+    server = server_app(
+        lambda: SecureAggregationStrategy(inner),
+        initial={"x": np.zeros(3, np.float32)},
+        wrap_grid=lambda grid: Listening(grid, {}),
+    )
+    InlineEngine().run(server, client_app([SecureAggregationMod()]), Federation(5))
+    assert len(reasons) == 5
+    assert set(reasons) == {
+        "SecureAggregationError: the reply could not be masked; put SecureAggregationMod directly before "
+        "PrivQuantMod"
+    }

@@ -1,0 +1,335 @@
+"""Crashes, cuts and copies: a client's ledger never forgets a release, or says what its owner can do."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, RecordDict
+
+import fl_privquant as pq
+from fl_privquant.errors import BudgetExhaustedError, LedgerDamagedError
+from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger, ledger_path
+from fl_privquant.privacy import Budget, SpendingLedger, UpdateRelease
+from tests.flower.test_mod import DIMENSION, ask, train
+
+RUN_IDS = itertools.count(1 << 42)
+
+
+@pytest.fixture
+def release() -> UpdateRelease:
+    return UpdateRelease(pq.design("one_bit", epsilon=0.5), 10)
+
+
+def written(path: Path, release: UpdateRelease, count: int = 5) -> SpendingLedger:
+    ledger = SpendingLedger(path)
+    for number in range(count):
+        ledger.spend(number, release)
+    return ledger
+
+
+def head(path: Path) -> Path:
+    return path.with_name(path.name + ".head")
+
+
+@pytest.mark.parametrize("kept", range(7))
+def test_a_ledger_whose_last_lines_were_cut_off_is_refused(
+    tmp_path: Path, release: UpdateRelease, kept: int
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    written(path, release)
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(lines) == 7
+    path.write_text("".join(lines[:kept]))
+    # It was accepted: 25 spent, 10 stated.
+    lost = min(7 - kept, 5)
+    with pytest.raises(LedgerDamagedError, match=rf"{kept} of 7 lines.* {lost} releases are missing"):
+        SpendingLedger(path)
+    # The owner, and nobody else, may accept what is left.
+    if kept > 0:
+        accepted = SpendingLedger.accept(path)
+        assert len(accepted.rounds) == len(SpendingLedger(path).rounds) == max(kept - 2, 0)
+        SpendingLedger(path).spend(9, release)
+
+
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_a_cut_within_a_line_is_a_cut(tmp_path: Path, release: UpdateRelease, count: int) -> None:
+    path = tmp_path / "ledger.jsonl"
+    written(path, release)
+    data = path.read_bytes()
+    path.write_bytes(data[:-count])
+    with pytest.raises(LedgerDamagedError, match="1 releases are missing"):
+        SpendingLedger(path)
+    # Nothing was done to the evidence.
+    assert path.read_bytes() == data[:-count]
+    with pytest.raises(LedgerDamagedError):
+        SpendingLedger(path)
+
+
+def test_a_process_that_is_running_notices_a_cut_too(tmp_path: Path, release: UpdateRelease) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = written(path, release)
+    other = SpendingLedger(path)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
+    for each in (ledger, other):
+        with pytest.raises(LedgerDamagedError):
+            each.spend(9, release)
+
+
+@pytest.mark.parametrize("damage", ["gone", "ledger gone", "garbage", "empty", "of another ledger", "list"])
+def test_a_head_that_is_gone_or_wrong_is_noticed(tmp_path: Path, release: UpdateRelease, damage: str) -> None:
+    path = tmp_path / "ledger.jsonl"
+    written(path, release)
+    if damage == "gone":
+        head(path).unlink()
+    elif damage == "ledger gone":
+        path.unlink()
+    elif damage == "of another ledger":
+        written(tmp_path / "other", UpdateRelease(pq.design("one_bit", epsilon=0.25), 3))
+        shutil.copy(head(tmp_path / "other"), head(path))
+    else:
+        head(path).write_text({"garbage": "{]", "empty": "", "list": "[1, 2]"}[damage])
+    with pytest.raises(LedgerDamagedError, match=r"nothing more may be; restore .* accept"):
+        SpendingLedger(path)
+
+
+def test_what_remains_possible_both_files_taken_back(tmp_path: Path, release: UpdateRelease) -> None:
+    """Not a promise, but the limit of one: who can put back both files is believed."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = written(path, release, 2)
+    for each in (path, head(path)):
+        shutil.copy(each, tmp_path / f"backup-{each.name}")
+    ledger.spend(3, release)
+    for each in (path, head(path)):
+        shutil.copy(tmp_path / f"backup-{each.name}", each)
+    assert len(SpendingLedger(path).rounds) == 2
+    # But a process that has seen more does not believe it.
+    with pytest.raises(LedgerDamagedError, match="what was in it is gone"):
+        ledger.spend(4, release)
+
+
+def dies_at(step: int, after: bool, path: Path, release: UpdateRelease) -> tuple[bool, int]:
+    """Spend three releases in a process that dies at a step: whether it came through, and how many left."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # In the child: nothing of pytest runs from here on, whatever happens.
+        try:
+            numbers = itertools.count(1)
+
+            def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+                def wrapped(*arguments: Any, **keywords: Any) -> Any:
+                    number = next(numbers)
+                    if number == step and not after:
+                        os._exit(9)
+                    try:
+                        return call(*arguments, **keywords)
+                    finally:
+                        if number == step:
+                            os._exit(9)
+
+                return wrapped
+
+            ledger = SpendingLedger(path)
+            os.fsync = dying(os.fsync)
+            for name in ("replace", "mkdir", "open"):
+                setattr(Path, name, dying(getattr(Path, name)))
+            for number in range(3):
+                ledger.spend(number, release)
+                # Only now may the release leave.
+                os.write(writing, b"x")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        left = len(pipe.read())
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 9)
+    return code == 0, left
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_kill_at_any_step_loses_no_release_and_locks_nobody_out(
+    tmp_path: Path, release: UpdateRelease, after: bool
+) -> None:
+    for step in itertools.count(1):
+        path = tmp_path / f"{step}" / "ledger.jsonl"
+        finished, left = dies_at(step, after, path, release)
+        ledger = SpendingLedger(path)
+        # What left is counted; one more may be, which was under way.
+        assert left <= len(ledger.rounds) <= left + 1
+        ledger.spend(9, release)
+        assert len(SpendingLedger(path).rounds) >= left + 1
+        if finished:
+            break
+    assert left == 3
+    assert step > 20
+
+
+def test_a_full_disk_is_a_refusal_and_is_over_when_there_is_room(
+    tmp_path: Path, release: UpdateRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = written(path, release, 2)
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(LedgerDamagedError, match=r"No space left.*nothing more may be released; look at"):
+        ledger.spend(3, release)
+    monkeypatch.setattr(os, "fsync", real)
+    ledger.spend(4, release)
+    assert SpendingLedger(path).rounds == (0, 1, 3, 4)
+
+
+def test_names_are_on_the_disk_too(
+    tmp_path: Path, release: UpdateRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    SpendingLedger(tmp_path / "new" / "ledger.jsonl").spend(1, release)
+    # The new folder; the head of an empty ledger; the line; the head, which comes last.
+    folder = str(tmp_path / "new")
+    names = [each.replace(folder, "new").replace(str(tmp_path), ".") for each in synced]
+    assert names == [
+        ".", "new/ledger.jsonl.head.new", "new", "new/ledger.jsonl", "new/ledger.jsonl.head.new", "new"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [3, 25])
+@pytest.mark.parametrize("path", [None, "ledger.jsonl"])
+def test_threads_share_a_spending_ledger(
+    tmp_path: Path, release: UpdateRelease, threads: int, path: str | None
+) -> None:
+    ledger = SpendingLedger(None if path is None else tmp_path / path)
+    budget = Budget(7.5 * 10 * 0.5)
+
+    def spend(number: int) -> bool:
+        try:
+            ledger.spend(number, release, budget)
+        except BudgetExhaustedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert sum(pool.map(spend, range(25))) == 7
+    assert len(ledger.rounds) == 7
+
+
+def fresh(run_id: int, state: RecordDict | None = None) -> Context:
+    return Context(run_id, 7, {"partition-id": 0}, copy.deepcopy(state) or RecordDict(), {})
+
+
+@pytest.mark.parametrize("copies", [8, 25])
+@pytest.mark.parametrize("separate_mods", [False, True])
+def test_copies_of_one_state_in_one_process_share_its_budget(copies: int, separate_mods: bool) -> None:
+    mechanism = pq.design("one_bit", epsilon=1.0)
+    run_id, budget = next(RUN_IDS), 3.5 * DIMENSION
+    shared = PrivQuantMod(1.0, budget)
+
+    def answer(number: int) -> Context | None:
+        context = fresh(run_id)
+        mod = PrivQuantMod(1.0, budget) if separate_mods else shared
+        return context if mod(ask(mechanism, number), context, train).has_content() else None
+
+    with ThreadPoolExecutor(8) as pool:
+        answered = [each for each in pool.map(answer, range(copies)) if each is not None]
+    # Eight of eight were answered, where three are allowed.
+    assert len(answered) == 3
+    # The copy that is stored last may know less than the process does: it is not believed.
+    old = fresh(run_id, min((each.state for each in answered), key=lambda state: len(repr(state))))
+    assert not shared(ask(mechanism, 99), old, train).has_content()
+    # Another run, or another node, has a ledger of its own; the state goes with the client.
+    assert shared(ask(mechanism, 1), fresh(next(RUN_IDS)), train).has_content()
+
+
+def test_the_state_adds_what_this_process_has_not_seen() -> None:
+    mechanism = pq.design("one_bit", epsilon=1.0)
+    mod, context = PrivQuantMod(1.0, 4.5 * DIMENSION), fresh(next(RUN_IDS))
+    for number in (1, 2, 3):
+        assert mod(ask(mechanism, number), context, train).has_content()
+    # The same state in a new process is a state under an id that this one does not know.
+    restarted = fresh(next(RUN_IDS), context.state)
+    assert mod(ask(mechanism, 4), restarted, train).has_content()
+    assert not mod(ask(mechanism, 5), restarted, train).has_content()
+    # Two copies that went separate ways: every release of both counts.
+    record = dict(context.state[RECORD_LEDGER])
+    kind = next(key for key, value in record.items() if value == "1 2 3")
+    other = fresh(context.run_id)
+    other.state[RECORD_LEDGER] = ConfigRecord({**record, kind: "1 2 2 7"})
+    rounds = sorted(each.round for each in ClientLedger(other).ledger.releases)
+    assert rounds == [1, 2, 2, 3, 7]
+
+
+def _in_another_process(arguments: tuple[Path, bytes, int]) -> int:
+    path, blob, count = arguments
+    mod = PrivQuantMod(2.0, budget=5 * DIMENSION * 1.0, ledger_file=path)
+    contexts = (fresh(1) for _ in range(count))
+    return sum(mod(ask(blob), context, train).has_content() for context in contexts)
+
+
+def test_processes_share_a_budget_by_its_file(tmp_path: Path) -> None:
+    blob = pq.design("one_bit", epsilon=1.0).to_bytes()
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        answered = pool.map(_in_another_process, [(tmp_path / "ledger", blob, 4)] * 2)
+    assert sum(answered) == 5
+
+
+def node(**config: object) -> Context:
+    return Context(1, 7, dict(config), RecordDict(), {})  # type: ignore[arg-type]
+
+
+def test_a_supernode_keeps_budgets_in_a_file_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, partition = Path("app.jsonl"), {"partition-id": 3}
+    # Not on a SuperNode: as the app says.
+    assert ledger_path(node(), None, budgeted=True, node_budgeted=True) is None
+    assert ledger_path(node(), app, budgeted=True, node_budgeted=False) == app
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/flwr-clientapp", "--insecure"])
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    folder = tmp_path / "privquant"
+    assert ledger_path(node(), None, budgeted=True, node_budgeted=False) == folder / "ledger.jsonl"
+    default = folder / "ledger-partition-3.jsonl"
+    assert ledger_path(node(**partition), None, budgeted=True, node_budgeted=False) == default
+    assert ledger_path(node(**partition), None, budgeted=False, node_budgeted=False) is None
+    assert ledger_path(node(**partition), app, budgeted=True, node_budgeted=False) == app
+    # The app came from the server: it does not choose where the node's own budget is kept.
+    assert ledger_path(node(**partition), app, budgeted=True, node_budgeted=True) == default
+    named = {"privquant-ledger-file": str(tmp_path / "named")}
+    assert ledger_path(node(**named), app, budgeted=True, node_budgeted=True) == tmp_path / "named"
+    with pytest.raises(pq.InvalidSpecError, match="privquant-ledger-file: 3 is not the name of a file"):
+        ledger_path(node(**{"privquant-ledger-file": 3}), app, budgeted=True, node_budgeted=True)
+
+
+def test_the_default_file_holds_a_budget_over_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    mechanism = pq.design("one_bit", epsilon=1.0)
+    answers = [
+        PrivQuantMod(1.0, 3.5 * DIMENSION)(ask(mechanism), fresh(next(RUN_IDS)), train).has_content()
+        for _ in range(5)
+    ]
+    assert answers == [True, True, True, False, False]
+    assert '"releases": 3' in head(tmp_path / "privquant" / "ledger-partition-0.jsonl").read_text()

@@ -1,0 +1,295 @@
+"""A server that chooses weights, to read a client off its refusals, gets releases that are counted.
+
+The client is honest: one step of gradient descent on one example x, through a hidden layer of one ReLU. The
+server sends weights for which the step overflows, or the app raises, if and only if x has a certain property,
+such as x[j] > t. Each answer was then one bit of x, and free: an error was not counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+
+import fl_privquant as pq
+from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.pack import unpack_indices
+from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower.client_ledger import ClientLedger
+from fl_privquant.flower.engines.internals import server_identity
+from fl_privquant.flower.protocol import Reply, Request
+
+FEATURES = 8
+STEPS = 12
+DIMENSION = 2 * FEATURES + 2
+RUN_IDS = itertools.count(1 << 41)
+
+App = Callable[[Message, Context], Message]
+
+
+def client() -> Context:
+    return Context(next(RUN_IDS), 7, {"partition-id": 0}, RecordDict(), {})
+
+
+def ask(arrays: dict[str, np.ndarray], mechanism: pq.Mechanism, number: int, **changes: Any) -> Message:
+    config = ConfigRecord({"server-round": number})
+    Request(number, mechanism.to_bytes(), **({"clip": 0.2} | changes)).write(config)
+    record = ArrayRecord({name: Array(np.asarray(each)) for name, each in arrays.items()})
+    with server_identity(1):
+        return Message(RecordDict({"arrays": record, "config": config}), 7, "train")
+
+
+def weights(feature: int = 0, threshold: float = 0.0, gain: float = 1e30) -> dict[str, np.ndarray]:
+    """A model whose hidden unit is active, with a gradient that is no float32, if x[feature] > threshold."""
+    first = np.zeros(FEATURES, np.float32)
+    first[feature] = gain
+    return {
+        "first": first,
+        "bias": np.float32([-threshold * gain]),
+        "second": np.float32([gain]),
+        "rest": np.zeros(FEATURES, np.float32),
+    }
+
+
+def relu_step(example: np.ndarray) -> App:
+    """One honest step on the square of the network's output."""
+
+    def train(message: Message, context: Context) -> Message:
+        arrays = {name: each.numpy() for name, each in message.content["arrays"].items()}
+        with np.errstate(over="ignore", invalid="ignore"):
+            inner = np.float32(arrays["first"] @ example + arrays["bias"][0])
+            hidden = np.maximum(inner, np.float32(0.0))
+            output = arrays["second"][0] * hidden
+            slope = 2.0 * output * arrays["second"][0] * (inner > 0)
+            new = dict(arrays)
+            if inner > 0:
+                new["first"] = (arrays["first"] - np.float32(0.1) * slope * example).astype(np.float32)
+                new["second"] = (arrays["second"] - np.float32(0.2) * output * hidden).astype(np.float32)
+        record = ArrayRecord({name: Array(np.asarray(each)) for name, each in new.items()})
+        metrics = MetricRecord({"num-examples": 1, "loss": float(np.nan_to_num(output, posinf=1e30))})
+        return Message(RecordDict({"arrays": record, "m": metrics}), reply_to=message)
+
+    return train
+
+
+def read_by_errors(app: App, mod: PrivQuantMod, context: Context, mechanism: pq.Mechanism) -> np.ndarray:
+    """The features as bisection finds them, with an error for "above"."""
+    found = np.empty(FEATURES)
+    numbers = itertools.count(1)
+    for feature in range(FEATURES):
+        low, high = -1.0, 1.0
+        for _ in range(STEPS):
+            middle = (low + high) / 2.0
+            reply = mod(ask(weights(feature, middle), mechanism, next(numbers)), context, app)
+            low, high = (middle, high) if reply.has_error() else (low, middle)
+        found[feature] = (low + high) / 2.0
+    return found
+
+
+@pytest.fixture(scope="module")
+def mechanism() -> pq.Mechanism:
+    return pq.design("optm", epsilon=1.0, bits=2)
+
+
+def test_bisection_by_errors_reads_nothing_and_is_counted(mechanism: pq.Mechanism) -> None:
+    example = np.random.default_rng(4).uniform(-1.0, 1.0, FEATURES).astype(np.float32)
+    mod, context = PrivQuantMod(1.0), client()
+    found = read_by_errors(relu_step(example), mod, context, mechanism)
+    # It was 96 requests for 8 features to 2^-12, and a ledger that said "nothing released".
+    assert np.abs(found - example).max() > 0.1
+    assert np.ptp(found) == 0.0
+    assert len(ClientLedger(context).ledger) == FEATURES * STEPS
+
+
+def test_a_budget_ends_the_questions(mechanism: pq.Mechanism) -> None:
+    example = np.linspace(-1.0, 1.0, FEATURES, dtype=np.float32)
+    mod, context = PrivQuantMod(1.0, budget=3.5 * DIMENSION * mechanism.epsilon), client()
+    answers = [mod(ask(weights(), mechanism, number), context, relu_step(example)) for number in range(6)]
+    assert [each.has_error() for each in answers] == [False, False, False, True, True, True]
+    # The refusal is the same, whatever the data.
+    other = client()
+    again = [mod(ask(weights(), mechanism, number), other, relu_step(-example)) for number in range(6)]
+    assert [each.error.reason for each in answers[3:]] == [each.error.reason for each in again[3:]]
+
+
+def everything(reply: Message) -> dict[str, Any]:
+    """All of a reply but the codes themselves: what must be the same for all data."""
+    assert reply.has_content(), reply.error
+    content = {
+        key: {
+            name: (each.dtype, each.shape, each.stype, len(each.data)) if isinstance(each, Array) else each
+            for name, each in record.items()
+        }
+        for key, record in reply.content.items()
+    }
+    metadata = {
+        name: getattr(reply.metadata, name)
+        for name in ("message_type", "src_node_id", "dst_node_id", "reply_to_message_id", "group_id")
+    }
+    return {"content": content, "metadata": metadata}
+
+
+def fails(error: BaseException) -> App:
+    def train(message: Message, context: Context) -> Message:
+        raise type(error)(*error.args)
+
+    return train
+
+
+def returns(reply: Any) -> App:
+    return lambda message, context: reply
+
+
+def replies(change: Callable[[dict[str, np.ndarray]], dict[str, Any]]) -> App:
+    def train(message: Message, context: Context) -> Message:
+        arrays = change({name: each.numpy() for name, each in message.content["arrays"].items()})
+        record = ArrayRecord({name: Array(np.asarray(each)) for name, each in arrays.items()})
+        return Message(RecordDict({"arrays": record}), reply_to=message)
+
+    return train
+
+
+def with_error(message: Message, context: Context) -> Message:
+    return Message(Error(0, "x[3] = 0.7"), reply_to=message)
+
+
+def of_another_kind(message: Message, context: Context) -> Message:
+    names = message.content["arrays"]
+    record = ArrayRecord({name: Array("float32", (1,), "torch", b"1234") for name in names})
+    return Message(RecordDict({"arrays": record}), reply_to=message)
+
+
+def without_state(message: Message, context: Context) -> Message:
+    context.state = None  # type: ignore[assignment]
+    raise RuntimeError("0.7")
+
+
+HOSTILE_DATA: dict[str, App] = {
+    "raises": fails(RuntimeError("x[3] = 0.7")),
+    "raises an error of this package": fails(pq.BudgetExhaustedError("x[3] = 0.7")),
+    "runs out of memory": fails(MemoryError("0.7")),
+    "ends its process": fails(SystemExit("0.7")),
+    "replies with an error": with_error,
+    "replies with nothing": returns(None),
+    "replies with a word": returns("0.7"),
+    "NaN in one place": replies(lambda arrays: arrays | {"bias": np.float32([np.nan])}),
+    "infinite in all": replies(lambda arrays: {name: each + np.inf for name, each in arrays.items()}),
+    "another dtype": replies(lambda arrays: arrays | {"bias": np.array([1])}),
+    "booleans": replies(lambda arrays: arrays | {"bias": np.array([True])}),
+    "complex": replies(lambda arrays: arrays | {"bias": np.array([1j])}),
+    "long double": replies(lambda arrays: arrays | {"bias": np.array([1e4000], dtype=np.longdouble)}),
+    "another shape": replies(lambda arrays: arrays | {"bias": np.zeros((1, 1), np.float32)}),
+    "another name": replies(lambda arrays: {f"{name}0.7": each for name, each in arrays.items()}),
+    "no arrays": replies(lambda arrays: {}),
+    "another order": replies(lambda arrays: dict(reversed(arrays.items()))),
+    "another serialization": of_another_kind,
+    "no state": without_state,
+}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "clipped": {"l2_clip": 0.3},
+    "rotated": {"l2_clip": 0.3, "rotation_seed": 5},
+    "with a vote": {"clip_quantile": 0.9},
+    "a forged seed": {"rotation_seed": -(2**70)},
+}
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("name", HOSTILE_DATA)
+def test_whatever_the_app_does_the_answer_is_one_release(
+    mechanism: pq.Mechanism, name: str, request_name: str, flower_log: Any
+) -> None:
+    changes = REQUESTS[request_name]
+    mod, context, twin = PrivQuantMod(1.0), client(), client()
+    arrays = weights(gain=1.0)
+    message = ask(arrays, mechanism, 1, **changes)
+    bad = mod(message, context, HOSTILE_DATA[name])
+    good = mod(ask(arrays, mechanism, 1, **changes), twin, relu_step(np.ones(FEATURES, np.float32)))
+    assert everything(bad) == everything(good)
+    assert len(ClientLedger(context).ledger) == len(ClientLedger(twin).ledger) == 1
+    assert ClientLedger(context).statement(1e-5) == ClientLedger(twin).statement(1e-5)
+    # The state that Flower stores has it, too.
+    assert len(context.state["privquant-ledger"]) == 2
+    assert "zeros are released" in flower_log.text
+    # Nothing of what the app said is in what leaves.
+    assert "0.7" not in repr(bad.content["privquant-reply"])
+
+
+@pytest.mark.parametrize("changes", REQUESTS.values(), ids=REQUESTS)
+def test_zeros_are_what_is_encoded(changes: dict[str, Any]) -> None:
+    # A mechanism that adds nothing shows what went in: every coordinate, and a vote for neither side.
+    plain = pq.design("none", fixed_point_bits=20)
+    message = ask(weights(gain=1.0), plain, 1, **changes)
+    reply = PrivQuantMod(math.inf)(message, client(), HOSTILE_DATA["NaN in one place"])
+    codec = Request(1, plain.to_bytes(), **({"clip": 0.2} | changes)).codec(Layout.of(weights()))
+    payload = Reply.from_content(reply.content).payload
+    assert all(not np.any(each) for each in codec.decode(payload).values())
+    if codec.votes:
+        assert codec.clip_vote(payload) == 0.5
+
+
+@pytest.mark.parametrize("kind", ["none", "gaussian", "discrete_gaussian", "cldp_l2", "vqsgd_private", "pbm"])
+@pytest.mark.parametrize("model", ["finite", "NaN", "huge"])
+def test_every_kind_of_payload_has_zeros(kind: str, model: str) -> None:
+    options = {"none": {}, "gaussian": {"delta": 1e-5}, "discrete_gaussian": {"delta": 1e-5}}
+    sent = pq.design(kind, **({"epsilon": 1.0} if kind != "none" else {}), **options.get(kind, {}))
+    arrays = weights(gain=1.0)
+    arrays["rest"][:] = {"finite": 0.0, "NaN": np.nan, "huge": 3e38}[model]
+    mod = PrivQuantMod(math.inf, max_delta=0.5)
+    contexts = [client(), client()]
+    apps = (HOSTILE_DATA["raises"], relu_step(np.ones(FEATURES, np.float32)))
+    pairs = zip(contexts, apps, strict=True)
+    failed, moved = (everything(mod(ask(arrays, sent, 1), context, app)) for context, app in pairs)
+    assert failed == moved
+
+
+def test_an_interrupt_by_the_owner_is_not_caught(mechanism: pq.Mechanism) -> None:
+    context = client()
+    with pytest.raises(KeyboardInterrupt):
+        PrivQuantMod(1.0)(ask(weights(), mechanism, 1), context, fails(KeyboardInterrupt()))
+    # Nothing left, and the ledger counts it all the same.
+    assert len(ClientLedger(context).ledger) == 1
+
+
+def test_zeros_and_updates_are_as_hard_to_tell_apart_as_the_law_says(mechanism: pq.Mechanism) -> None:
+    """Frequencies of codes of a failed and of a moved client differ by the certified ratio at most."""
+    size = 20_000
+
+    def frequencies(app: App) -> np.ndarray:
+        message = ask({"first": np.zeros(size, np.float32)}, mechanism, 1)
+        payload = Reply.from_content(PrivQuantMod(1.0)(message, client(), app).content).payload
+        return np.bincount(unpack_indices(payload, 4, size), minlength=4) / size
+
+    failed = frequencies(HOSTILE_DATA["raises"])
+    moved = frequencies(replies(lambda arrays: {"first": np.ones(size, np.float32)}))
+    # Each of eight frequencies is within 5 standard deviations of its probability: odds below 1 to 200 000.
+    room = 5.0 * np.sqrt(0.25 / size)
+    np.testing.assert_allclose(failed, mechanism.pmf(0.0)[0], atol=room)
+    np.testing.assert_allclose(moved, mechanism.pmf(1.0)[0], atol=room)
+    assert np.all(mechanism.pmf(1.0)[0] <= math.exp(mechanism.epsilon) * (1.0 + 1e-9) * mechanism.pmf(0.0)[0])
+
+
+def test_what_is_damaged_at_the_client_is_not_told(mechanism: pq.Mechanism, tmp_path: Any) -> None:
+    path = tmp_path / "secret-name.jsonl"
+    path.write_text(json.dumps({"who": "knows"}) + "\n")
+    mod = PrivQuantMod(1.0, ledger_file=path)
+    reply = mod(ask(weights(), mechanism, 1), client(), fails(AssertionError()))
+    assert reply.error.reason.startswith("LedgerDamagedError: ")
+    assert "secret-name" not in reply.error.reason
+    assert str(tmp_path) not in reply.error.reason
+
+
+def test_a_client_without_room_for_recursion_still_answers(mechanism: pq.Mechanism) -> None:
+    def deep(message: Message, context: Context) -> Message:
+        return deep(message, context)
+
+    limit = sys.getrecursionlimit()
+    assert PrivQuantMod(1.0)(ask(weights(), mechanism, 1), client(), deep).has_content()
+    assert sys.getrecursionlimit() == limit

@@ -1,0 +1,192 @@
+"""Metrics through the mechanism: unbiased, counted as coordinates, in every way of aggregating."""
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fl_privquant as pq
+from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.metric_range import MetricRange
+from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import (
+    PrivQuantMod,
+    PrivQuantStrategy,
+    QuantileClip,
+    SecureAggregationMod,
+    SecureAggregationStrategy,
+)
+from fl_privquant.flower.client_ledger import ClientLedger
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.protocol import Request
+from fl_privquant.privacy import Accountant, Norms, UpdateRelease
+from tests.flower.apps import CLIP, client_app, fedavg, server_app
+
+CLIENTS = 5
+RANGES = {"loss": (0.0, 6.0), "secret": (-2.0, 2.0)}
+FINE = pq.design("none", fixed_point_bits=24)
+
+
+def run(strategy, mods, **options):
+    contexts = {}
+
+    def keep(grid):
+        contexts.update(grid.contexts)
+        return grid
+
+    server = server_app(lambda: strategy, wrap_grid=keep)
+    InlineEngine().run(server, client_app(mods, **options), Federation(CLIENTS))
+    return dict(server.result.train_metrics_clientapp[1]), contexts
+
+
+@pytest.mark.parametrize("way", ["per client", "sum of codes", "secure sum"])
+@pytest.mark.parametrize("votes", [False, True])
+def test_the_wrapped_strategy_gets_the_means(way, votes):
+    clip = QuantileClip(CLIP) if votes else CLIP
+    private = PrivQuantStrategy(
+        fedavg(), FINE, clip, private_metrics=RANGES, sum_codes=way != "per client", l2_clip=0.3, rotate=True
+    )
+    mods, strategy = [PrivQuantMod(math.inf)], private
+    if way == "secure sum":
+        mods, strategy = [SecureAggregationMod(), *mods], SecureAggregationStrategy(private)
+    metrics, contexts = run(strategy, mods)
+    # Clients 0 to 4 report 0.5 + their number, and 1.
+    assert metrics == {"loss": pytest.approx(2.5, abs=1e-5), "secret": pytest.approx(1.0, abs=1e-5)}
+    # Two coordinates more, or three, on both sides' books.
+    dimension = 25 + 2 + votes
+    norm = math.hypot(0.3, math.sqrt(2 + votes) * CLIP) / CLIP
+    for context in contexts.values():
+        (release,) = ClientLedger(context).ledger.releases
+        assert (release.dimension, release.l2) == (dimension, pytest.approx(norm))
+    lines = private.privacy_statement()
+    assert any("'loss' in [0, 6], 'secret' in [-2, 2]" in line for line in lines)
+    assert not any("not counted" in line for line in lines)
+
+
+def test_they_cost_what_coordinates_cost(mechanism):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, private_metrics=RANGES, l2_clip=0.1)
+    run(strategy, [PrivQuantMod(2.0)])
+    norms = Norms(l2=math.hypot(0.1, math.sqrt(2) * CLIP) / CLIP)
+    expected = Accountant([UpdateRelease(mechanism, 27, norms=norms)]).statement(1e-5)
+    assert strategy.statements()[-1] == expected
+
+
+def test_estimates_are_unbiased(mechanism):
+    layout = Layout.of({"x": np.zeros(3, np.float32)})
+    ranges = tuple(MetricRange(name, *ends) for name, ends in RANGES.items())
+    codec = UpdateCodec(layout, mechanism, 0.1, private_metrics=ranges, clip_quantile=0.5)
+    update, count = {"x": np.zeros(3, np.float32)}, 4000
+    rng, total = pq.RandomStream.seeded(8), np.zeros(codec.dimension, np.int64)
+    single = np.zeros(2)
+    for _ in range(count):
+        payload = codec.encode(update, rng, metrics={"loss": 1.25, "secret": -7.0, "other": 5.0})
+        codec.add_codes(payload, total)
+        single += list(codec.metrics_of(payload).values())
+    means = codec.metric_means(total, count)
+    np.testing.assert_allclose(single / count, list(means.values()), rtol=1e-6)
+
+    def room(position):
+        """Five standard deviations of the mean: odds below 1 to a million."""
+        second_moment = float(mechanism.pmf(position)[0] @ mechanism.values**2)
+        return 5.0 * math.sqrt((second_moment - position**2) / count)
+
+    assert means["loss"] == pytest.approx(1.25, abs=3.0 * room(1.25 / 3.0 - 1.0))
+    # Clipped to its range.
+    assert means["secret"] == pytest.approx(-2.0, abs=2.0 * room(-1.0))
+    assert codec.clip_vote_share(total, count) == pytest.approx(1.0, abs=0.5 * room(1.0))
+
+
+@pytest.mark.parametrize("value", [None, math.nan, [1.0, 2.0], True])
+def test_what_is_no_number_counts_as_the_middle(value):
+    assert MetricRange("loss", 1.0, 3.0).position(value) == 0.0
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(allow_nan=False) | st.integers(),
+)
+def test_positions_are_within_the_clip(first, second, value):
+    low, high = min(first, second), max(first, second)
+    try:
+        metric = MetricRange("loss", low, high)
+    except InvalidSpecError:
+        assert low == high or not math.isfinite(high - low)
+        return
+    assert -1.0 <= metric.position(value) <= 1.0
+    assert -1.0 <= metric.position(10**400) <= 1.0
+
+
+@pytest.mark.parametrize(
+    "ends", [(1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.inf), (-1.7e308, 1.7e308)]
+)
+def test_ranges_that_are_none_are_refused(ends):
+    with pytest.raises(InvalidSpecError, match="private_metrics: 'loss' from"):
+        PrivQuantStrategy(fedavg(), FINE, CLIP, private_metrics={"loss": ends})
+
+
+def test_the_weight_is_no_private_metric():
+    with pytest.raises(InvalidSpecError, match="'num-examples' is what the wrapped strategy weighs by"):
+        PrivQuantStrategy(fedavg(), FINE, CLIP, private_metrics={"num-examples": (0.0, 9.0)})
+
+
+def test_a_mechanism_for_whole_updates_has_no_room_for_them():
+    whole = pq.design("cldp_l2", epsilon=1.0)
+    with pytest.raises(InvalidSpecError, match="private_metrics: cldp_l2 spends one epsilon on"):
+        run(PrivQuantStrategy(fedavg(), whole, CLIP, private_metrics=RANGES), [PrivQuantMod(math.inf)])
+
+
+def test_without_a_mechanism_they_travel_as_they_are():
+    strategy = PrivQuantStrategy(fedavg(), pq.design("none"), CLIP, private_metrics=RANGES)
+    metrics, _ = run(strategy, [PrivQuantMod(math.inf)])
+    assert metrics == {"loss": pytest.approx(2.5), "secret": pytest.approx(1.0)}
+
+
+def test_a_request_is_read_as_it_was_written(mechanism):
+    ranges = tuple(MetricRange(name, *ends) for name, ends in RANGES.items())
+    config = ConfigRecord()
+    Request(1, mechanism.to_bytes(), 0.2, private_metrics=ranges).write(config)
+    assert Request.read(config).private_metrics == ranges
+    Request(1, mechanism.to_bytes(), 0.2).write(config)
+    assert Request.read(config).private_metrics == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "ends"),
+    [
+        (["a"], [0.0]),
+        (["a"], None),
+        (None, [0.0, 1.0]),
+        (["a", "a"], [0.0, 1.0, 0.0, 1.0]),
+        ([1], [0.0, 1.0]),
+        (["a"], [0, 1]),
+        (["a"], [1.0, 0.0]),
+        ("a", [0.0, 1.0]),
+        (["a"], 1.0),
+    ],
+)
+def test_forged_requests_are_refused(mechanism, names, ends):
+    config = ConfigRecord()
+    Request(1, mechanism.to_bytes(), 0.2).write(config)
+    for key, value in (("privquant-private-metrics", names), ("privquant-private-metric-ranges", ends)):
+        if value is not None:
+            config[key] = value
+    with pytest.raises(InvalidSpecError, match="privat"):
+        Request.read(config)
+
+
+def test_metrics_outside_of_the_accounting_are_named_in_every_statement(mechanism, flower_log):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, report_clipping=True)
+    mod = PrivQuantMod(2.0, metrics=["loss", "num-examples"], report_clipping=True)
+    run(strategy, [mod])
+    line = "not counted in any figure: clients also send 'loss', 'num-examples', 'privquant-clipped-share'"
+    assert any(line in each for each in strategy.privacy_statement())
+    assert line in flower_log.text
+    # A run that goes on from a checkpoint does not forget them.
+    again = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    again.restore_state(strategy.checkpoint_state())
+    assert any(line in each for each in again.privacy_statement())
