@@ -56,6 +56,9 @@ _INTERIOR_POINT_LEVELS = 24
 # On a finer grid the squared distance of neighbours is smaller, and the outer values lie further out.
 _GRID_KNOTS = 5
 
+# Constraints with larger factors than e^32 are beyond what solvers of linear programs can tell apart.
+_MOST_EPSILON = 32.0
+
 
 @dataclass(frozen=True)
 class OptmSpec(Spec):
@@ -107,7 +110,7 @@ class OptmSpec(Spec):
     metric: str = "none"
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
+        checked_epsilon(self.epsilon, _MOST_EPSILON)
         checked_choice("family", self.family, ("independent", "paired", "free"))
         checked_choice("objective", self.objective, tuple(POWERS))
         checked_choice("constraints", self.constraints, ("constraint1", "constraint2"))

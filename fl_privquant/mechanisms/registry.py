@@ -72,7 +72,7 @@ class Entry(Generic[SpecT]):
     cached: bool
 
 
-MOST_EPSILON = 500.0
+MOST_EPSILON = 700.0
 """Largest epsilon of a coordinate: e^epsilon must be a float, and beyond 23 no table of 32 bits differs."""
 
 # The smallest epsilon: with less, errors are beyond what floats are good for.

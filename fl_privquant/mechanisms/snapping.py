@@ -65,6 +65,8 @@ _RELATIVE_ROOM, _ABSOLUTE_ROOM = 1e-9, 2e-12
 # A step that is a hair below the scale is as good, and spares inputs twice the step.
 _LEAST_RATE = 1.0 - 1e-6
 _MAX_REACH = 512
+# Rates, not exponentials of epsilon, are what it computes with.
+_MOST_EPSILON = 1e6
 _EXPONENTS = range(-9, 41)
 
 
@@ -85,7 +87,7 @@ class SnappingSpec(Spec):
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
+        checked_epsilon(self.epsilon, _MOST_EPSILON)
         if self.bound is not None and not (math.isfinite(self.bound) and self.bound > 1.0):
             raise InvalidSpecError(f"bound: {self.bound} is not a finite number above 1, where inputs end")
 
