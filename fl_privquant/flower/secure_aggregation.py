@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
+from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
@@ -178,10 +179,12 @@ class SecureAggregationStrategy(Strategy):
             result = self._rounds.open(
                 {node: reply.payload for node, reply in replied.items()}, self._check_honest
             )
+            self.strategy.ledger.summed(len(result.survivors) - self._corrupt(self._asked))
+            # The sum is open and counted; one that honest clients cannot have sent is not applied.
+            honest_sum_test(self.strategy.codec, len(result.survivors)).check(result.total)
         except SecureAggregationError as error:
-            log(ERROR, "Secure aggregation: round %d, %s; nothing was released", server_round, error)
+            log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
             return self.strategy.aggregate_sum(server_round, [], 0)
-        self.strategy.ledger.summed(len(result.survivors) - self._corrupt(self._asked))
         means = mean_metrics([replied[node].metrics for node in result.survivors])
         return self.strategy.aggregate_sum(server_round, result.total, len(result.survivors), means)
 

@@ -181,7 +181,7 @@ def _shortest_recurrence(sequence: Sequence[int]) -> Elements:
         if mismatch == 0:
             gap += 1
             continue
-        factor = np.uint64(PRIME - mismatch * pow(last, -1, PRIME) % PRIME)
+        factor = np.array(PRIME - mismatch * pow(last, -1, PRIME) % PRIME, dtype=np.uint64)
         changed = current.copy()
         changed[gap:] += _times(previous[: size - gap], factor)
         changed %= _P
