@@ -24,6 +24,7 @@ from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.flower.strategy import PrivQuantStrategy, mean_metrics
 from fl_privquant.flower.target import RunTarget
 from fl_privquant.privacy.statement import View
+from fl_privquant.secagg.keys import Identity
 from fl_privquant.secagg.parameters import checked_fraction
 
 __all__ = ["SecureAggregationStrategy"]
@@ -45,7 +46,8 @@ class SecureAggregationStrategy(Strategy):
         single updates, such as FedMedian or Krum, is refused.
     corrupt_fraction, dropout_fraction, server_may_lie, num_neighbors, threshold, identities
         As in :class:`~fl_privquant.secagg.RoundConfig`: what is assumed of clients, from which the graph
-        follows, and the clients' public keys by node id, where they sign.
+        follows, and where clients sign, their public keys by node id, or the list of known clients
+        (:func:`~fl_privquant.secagg.identities.read_known_clients`), by which nodes are asked who they are.
     timeout
         Seconds that a stage of the protocol may take.
 
@@ -66,7 +68,7 @@ class SecureAggregationStrategy(Strategy):
         server_may_lie: bool | None = None,
         num_neighbors: int | None = None,
         threshold: int | None = None,
-        identities: Mapping[int, bytes] | None = None,
+        identities: Mapping[int, Identity] | None = None,
         timeout: float = 600.0,
     ) -> None:
         if not isinstance(strategy, PrivQuantStrategy):

@@ -19,12 +19,14 @@ from flwr.supercore import log
 from fl_privquant.codec.layout import Layout
 from fl_privquant.errors import PrivQuantError, SecureAggregationError
 from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.identities import identification, node_policy, own_id
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.secagg import ClientPolicy, ClientRound
 
 __all__ = [
     "ADVERTISE",
+    "IDENTIFY",
     "KEY_DATA",
     "KEY_DELIVERY",
     "KEY_STAGE",
@@ -40,6 +42,7 @@ KEY_DATA: Final = "secagg-data"
 KEY_DELIVERY: Final = "secagg-delivery"
 RECORD: Final = "secagg"
 
+IDENTIFY: Final = "identify"
 ADVERTISE: Final = "advertise"
 SHARE: Final = "share"
 UNMASK: Final = "unmask"
@@ -61,7 +64,8 @@ class SecureAggregationMod:
     Parameters
     ----------
     policy
-        What this client insists on; identity keys, where they are used.
+        What this client insists on; identity keys, where they are used. A SuperNode's own configuration
+        can name the files of these (:mod:`fl_privquant.flower.identities`), and goes before.
     """
 
     def __init__(self, policy: ClientPolicy | None = None) -> None:
@@ -85,8 +89,12 @@ class SecureAggregationMod:
         stage, data = record.get(KEY_STAGE), record.get(KEY_DATA)
         if not isinstance(data, bytes):
             raise SecureAggregationError(f"{KEY_DATA}: {type(data).__name__}, expected bytes")
+        policy = node_policy(self.policy, ctxt.node_config)
+        if stage == IDENTIFY:
+            return identification(policy, data, ctxt.node_id)
         if stage == ADVERTISE:
-            state = ClientRound.join(data, ctxt.node_id, self.policy, previous=_load(ctxt, self.policy))
+            own = own_id(policy, ctxt.node_id)
+            state = ClientRound.join(data, own, policy, previous=_load(ctxt, policy))
             return _keeping(state, ctxt, state.advertise_keys)
         state = self._state(ctxt)
         if stage == SHARE:
@@ -119,7 +127,7 @@ class SecureAggregationMod:
         return Message(replace(reply, payload=masked).to_content(), reply_to=msg)
 
     def _state(self, ctxt: Context) -> ClientRound:
-        state = _load(ctxt, self.policy)
+        state = _load(ctxt, node_policy(self.policy, ctxt.node_config))
         if state is None:
             raise SecureAggregationError("no round is under way at this client")
         return state

@@ -8,6 +8,7 @@ or strategies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -17,8 +18,10 @@ from flwr.supercore import log
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.flower.arrays import records_of
+from fl_privquant.flower.identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS, identified
 from fl_privquant.flower.secure_mod import (
     ADVERTISE,
+    IDENTIFY,
     KEY_DATA,
     KEY_DELIVERY,
     KEY_STAGE,
@@ -28,6 +31,7 @@ from fl_privquant.flower.secure_mod import (
     protocol_record,
 )
 from fl_privquant.secagg import OpenedSum, RoundConfig, ServerRound, new_session
+from fl_privquant.secagg.identities import KnownClients
 
 __all__ = ["SecureRounds", "with_delivery"]
 
@@ -50,6 +54,10 @@ class SecureRounds:
         self._server: ServerRound | None = None
         self._grid: Grid | None = None
         self._round = 0
+        # Nodes by the ids of the clients in them: the same, unless clients go by their names.
+        self._nodes: dict[int, int] = {}
+        # Clients by the nodes that have proved to be them.
+        self._met: dict[int, int] = {}
 
     @property
     def under_way(self) -> bool:
@@ -79,6 +87,7 @@ class SecureRounds:
     ) -> dict[int, bytes]:
         """Agree on masks with these nodes; what each that takes part needs with its train message."""
         self._server, self._grid, self._round = None, grid, server_round
+        clients = self._clients(nodes)
         server = ServerRound(
             RoundConfig(
                 session=self._session,
@@ -88,13 +97,13 @@ class SecureRounds:
                 max_code=max_code,
                 **self._settings,
             ),
-            nodes,
+            clients,
         )
-        for node, data in self._exchange(ADVERTISE, dict.fromkeys(nodes, server.invitation())).items():
-            server.receive_advertisement(node, data)
-        for node, data in self._exchange(SHARE, server.rosters()).items():
-            server.receive_shares(node, data)
-        deliveries = server.deliveries()
+        for client, data in self._exchange(ADVERTISE, dict.fromkeys(clients, server.invitation())).items():
+            server.receive_advertisement(client, data)
+        for client, data in self._exchange(SHARE, server.rosters()).items():
+            server.receive_shares(client, data)
+        deliveries = {self._nodes[client]: data for client, data in server.deliveries().items()}
         self._server = server
         return deliveries
 
@@ -108,39 +117,70 @@ class SecureRounds:
         if server is None:
             raise SecureAggregationError("no masks were agreed on in this round")
         try:
-            for node, payload in payloads.items():
-                server.receive_masked_input(node, payload)
+            for client, node in self._nodes.items():
+                if node in payloads:
+                    server.receive_masked_input(client, payloads[node])
             requests = server.unmask_requests()
             check(len(requests))
-            for node, data in self._exchange(UNMASK, requests).items():
-                server.receive_unmask_reply(node, data)
+            for client, data in self._exchange(UNMASK, requests).items():
+                server.receive_unmask_reply(client, data)
             opened = server.finish()
         finally:
-            for node, reason in server.rejected.items():
+            for client, reason in server.rejected.items():
+                node = self._nodes[client]
                 log(WARNING, "Secure aggregation: round %d, node %d: %s", self._round, node, reason)
         log(INFO, "Secure aggregation: round %d, sum of %d clients", self._round, len(opened.survivors))
-        return opened
+        return replace(opened, survivors=tuple(sorted(self._nodes[each] for each in opened.survivors)))
+
+    def _clients(self, nodes: list[int]) -> list[int]:
+        """The clients in these nodes; with a list of known clients, those that prove to be on it."""
+        known = self._settings.get("identities")
+        if not isinstance(known, KnownClients):
+            self._nodes = {node: node for node in nodes}
+            return nodes
+        strangers = [node for node in nodes if node not in self._met]
+        self._nodes = {node: node for node in strangers}
+        for node, answer in self._exchange(IDENTIFY, dict.fromkeys(strangers, self._session)).items():
+            client = identified(known, answer, self._session, node)
+            if client is None:
+                log(
+                    WARNING,
+                    "Secure aggregation: round %d, node %d does not prove to be a known client",
+                    self._round,
+                    node,
+                )
+            else:
+                self._met[node] = client
+        # Of several nodes that have one client's key, the last takes part.
+        self._nodes = {self._met[node]: node for node in nodes if node in self._met}
+        if len(self._nodes) < 2:
+            raise SecureAggregationError(
+                f"{len(self._nodes)} of {len(nodes)} nodes prove to be known clients, expected 2 or more; "
+                f"set {KEY_IDENTITY} and {KEY_KNOWN_CLIENTS} in their configuration"
+            )
+        return list(self._nodes)
 
     def _exchange(self, stage: str, outgoing: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The answers of the nodes that gave one."""
-        if self._grid is None:
+        """The answers of the clients that gave one."""
+        if self._grid is None or not outgoing:
             return {}
         messages = [
             Message(
                 RecordDict({RECORD: ConfigRecord({KEY_STAGE: stage, KEY_DATA: data})}),
-                node,
+                self._nodes[client],
                 MessageType.TRAIN,
                 group_id=str(self._round),
             )
-            for node, data in outgoing.items()
+            for client, data in outgoing.items()
         ]
+        clients = {self._nodes[client]: client for client in outgoing}
         answers: dict[int, bytes] = {}
         for reply in self._grid.send_and_receive(messages, timeout=self.timeout):
             node = reply.metadata.src_node_id
             record = None if reply.has_error() else protocol_record(reply)
             data = None if record is None else record.get(KEY_DATA)
-            if node in outgoing and isinstance(data, bytes):
-                answers[node] = data
+            if node in clients and isinstance(data, bytes):
+                answers[clients[node]] = data
             else:
                 reason = reply.error.reason if reply.has_error() else "no answer of the protocol"
                 log(

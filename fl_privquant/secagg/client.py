@@ -65,14 +65,15 @@ class ClientPolicy:
     identity
         The client's own Ed25519 key: signs what it sends.
     known_identities
-        Raw Ed25519 public keys of the clients, by id, obtained other than from the server. With
+        Raw Ed25519 public keys of the clients, by id, obtained other than from the server (such as a
+        :class:`~fl_privquant.secagg.identities.KnownClients`, where ids follow from names). With
         them the client masks only towards clients that signed their keys for this round; without,
         it trusts the server not to invent clients.
     """
 
     min_neighbors: int = 2
     identity: Ed25519PrivateKey | None = field(default=None, repr=False)
-    known_identities: Mapping[int, bytes] | None = field(default=None, repr=False)
+    known_identities: Mapping[int, keys.Identity] | None = field(default=None, repr=False)
 
 
 class ClientRound:

@@ -32,6 +32,7 @@ __all__ = [
     "SELF_MASK",
     "SELF_MASK_COMMITMENT",
     "SIGNATURE_BYTES",
+    "Identity",
     "agree",
     "derive",
     "digest",
@@ -43,6 +44,9 @@ __all__ = [
     "verifies",
     "wipe",
 ]
+
+Identity = bytes | tuple[bytes, ...]
+"""A client's public Ed25519 key, or the several that it may sign with while it changes its key."""
 
 KEY_BYTES: Final = 32
 """Bytes of every key, public or secret, and of every seed."""
@@ -128,8 +132,10 @@ def sign(identity: Ed25519PrivateKey, round_digest: bytes, body: bytes) -> bytes
     return identity.sign(_signed(round_digest, body))
 
 
-def verifies(identity: bytes, signature: bytes, round_digest: bytes, body: bytes) -> bool:
-    """Whether the owner of a 32-byte Ed25519 public key signed this message for this round."""
+def verifies(identity: Identity, signature: bytes, round_digest: bytes, body: bytes) -> bool:
+    """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed this for this round."""
+    if isinstance(identity, tuple):
+        return any(verifies(each, signature, round_digest, body) for each in identity)
     try:
         Ed25519PublicKey.from_public_bytes(identity).verify(signature, _signed(round_digest, body))
     except (InvalidSignature, ValueError):

@@ -81,7 +81,7 @@ class RoundConfig:
     server_may_lie: bool = False
     num_neighbors: int | None = None
     threshold: int | None = None
-    identities: Mapping[int, bytes] | None = field(default=None, repr=False)
+    identities: Mapping[int, keys.Identity] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WIDTH:
