@@ -6,6 +6,7 @@ are lost whose update is in no sum: the models of both must be the same to the l
 """
 
 import math
+from pathlib import Path
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -21,6 +22,7 @@ from fl_privquant.flower import (
     SecureAggregationStrategy,
 )
 from fl_privquant.secagg import ClientPolicy
+from fl_privquant.secagg.identities import read_known_clients
 
 CLIENTS = 3
 THRESHOLD = 2
@@ -81,7 +83,9 @@ def run(grid, context, secure):
     inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
     mechanism = pq.design("optm", epsilon=2.0, bits=2)
     private = PrivQuantStrategy(inner, mechanism, clip=0.1, sum_codes=True, max_failed_rounds=1)
-    strategy = SecureAggregationStrategy(private) if secure else private
+    file = context.run_config.get("known-clients")
+    known = None if file is None else read_known_clients(Path(str(file)))
+    strategy = SecureAggregationStrategy(private, identities=known) if secure else private
     models = {}
 
     def keep(server_round, arrays):
