@@ -43,4 +43,5 @@ def write_tutorial() -> None:
 
 write_tutorial()
 with mkdocs_gen_files.open("SUMMARY.md", "w") as summary:
-    summary.writelines(["* [fl_privquant](index.md)\n", "* [Tutorial](tutorial.md)\n", *write_modules()])
+    pages = ["* [fl_privquant](index.md)\n", "* [Tutorial](tutorial.md)\n", "* [Deployment](deployment.md)\n"]
+    summary.writelines([*pages, *write_modules()])

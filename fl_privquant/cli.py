@@ -1,4 +1,4 @@
-"""The command line: ``fl-privquant design | audit | compare | statement | plan``."""
+"""The command line: ``fl-privquant design | audit | compare | statement | plan | identity``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from fl_privquant.comparison import (
     stuck_by,
 )
 from fl_privquant.errors import CertificationError, InvalidSpecError, PrivQuantError, one_line
+from fl_privquant.identity_commands import identity_app
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.mechanisms.vector import VectorMechanism
@@ -48,6 +49,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(identity_app, name="identity")
 
 _RENYI_ORDERS = (2.0, 4.0, 16.0)
 _MOST_OF_A_MESSAGE = 2000

@@ -136,6 +136,23 @@ class Law:
         at_bounds = np.abs(self.mean_at([-1.0, 1.0]) - np.array([-1.0, 1.0]))
         return float(max(at_starts.max(), at_ends.max(), at_bounds.max()))
 
+    @cached_property
+    def max_variance(self) -> float:
+        """Largest variance of the output over [-1, 1].
+
+        On a piece mean and second moment are linear in the input, so that the variance is a parabola.
+        """
+        squares = self.values**2
+        mean, moment = self.start_rows @ self.values, self.start_rows @ squares
+        mean_step, moment_step = self.end_rows @ self.values - mean, self.end_rows @ squares - moment
+        curved = mean_step != 0.0
+        top = (moment_step - 2.0 * mean * mean_step) / np.where(curved, 2.0 * mean_step**2, 1.0)
+        variances = [
+            moment + share * moment_step - (mean + share * mean_step) ** 2
+            for share in (0.0, 1.0, np.where(curved, np.clip(top, 0.0, 1.0), 0.0))
+        ]
+        return float(np.max(variances))
+
     def renyi_divergence(self, order: float) -> float:
         """Largest Rényi divergence of the given order between the outputs of any two inputs."""
         if not order > 0.0:

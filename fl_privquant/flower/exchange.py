@@ -17,6 +17,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
 from fl_privquant.flower.binding import message_digest
@@ -82,6 +83,9 @@ class Exchange:
             except PrivQuantError as error:
                 failures[node] = str(error)
         return Opened(tuple(decoded), None, decoded, failures)
+
+    def check(self, opened: Opened, codec: UpdateCodec) -> None:
+        """Raise SecureAggregationError for an outcome that must not be applied."""
 
 
 class SummingExchange(Exchange):
@@ -150,6 +154,11 @@ class SecureExchange(Exchange):
         payloads = {node: reply.payload for node, reply in replies.items()}
         opened = self._rounds.open(payloads, self._check_honest)
         return Opened(opened.survivors, opened.total)
+
+    def check(self, opened: Opened, codec: UpdateCodec) -> None:
+        """Refuse a sum that honest clients cannot have sent; it is open, so it is counted all the same."""
+        if opened.total is not None:
+            honest_sum_test(codec, len(opened.nodes)).check(opened.total)
 
     def _check_honest(self, survivors: int) -> None:
         """Refuse to open a sum with fewer honest clients than the view of the round promises."""

@@ -22,6 +22,7 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.binding import request_digest
+from fl_privquant.flower.identities import identification, node_policy, own_id
 from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.secagg import ClientPolicy, ClientRound
@@ -31,6 +32,7 @@ __all__ = [
     "ACCEPT",
     "ADVERTISE",
     "CONFIRM",
+    "IDENTIFY",
     "KEY_DATA",
     "KEY_DELIVERY",
     "KEY_STAGE",
@@ -46,6 +48,7 @@ KEY_DATA: Final = "secagg-data"
 KEY_DELIVERY: Final = "secagg-delivery"
 RECORD: Final = "secagg"
 
+IDENTIFY: Final = "identify"
 ADVERTISE: Final = "advertise"
 SHARE: Final = "share"
 ACCEPT: Final = "accept"
@@ -73,7 +76,8 @@ class SecureAggregationMod:
     policy
         What this client insists on: fewest clients, fractions of them that may be corrupt or lost, identity
         keys where they are used. A server whose fractions are weaker is refused. A policy, or a function of
-        the context that gives one (from the node's config, say).
+        the context that gives one. A SuperNode's own configuration can name the files of identity keys
+        (:mod:`fl_privquant.flower.identities`), and goes before.
     """
 
     def __init__(self, policy: ClientPolicy | Callable[[Context], ClientPolicy] | None = None) -> None:
@@ -97,9 +101,12 @@ class SecureAggregationMod:
         stage, data = record.get(KEY_STAGE), record.get(KEY_DATA)
         if not isinstance(data, bytes):
             raise SecureAggregationError(f"{KEY_DATA}: {type(data).__name__}, expected bytes")
+        policy = self._policy(ctxt)
+        if stage == IDENTIFY:
+            return identification(policy, data, ctxt.node_id)
         if stage == ADVERTISE:
-            policy = self._policy(ctxt)
-            state = ClientRound.join(data, ctxt.node_id, policy, previous=_load(ctxt, policy))
+            own = own_id(policy, ctxt.node_id)
+            state = ClientRound.join(data, own, policy, previous=_load(ctxt, policy))
             return _keeping(state, ctxt, state.advertise_keys)
         state = self._state(ctxt)
         if stage == SHARE:
@@ -149,7 +156,8 @@ class SecureAggregationMod:
         return Message(replace(reply, payload=masked).to_content(), reply_to=msg)
 
     def _policy(self, ctxt: Context) -> ClientPolicy:
-        return self.policy if isinstance(self.policy, ClientPolicy) else self.policy(ctxt)
+        policy = self.policy if isinstance(self.policy, ClientPolicy) else self.policy(ctxt)
+        return node_policy(policy, ctxt.node_config)
 
     def _state(self, ctxt: Context) -> ClientRound:
         state = _load(ctxt, self._policy(ctxt))

@@ -8,6 +8,7 @@ follow. It knows nothing of models or strategies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -17,10 +18,12 @@ from flwr.supercore import log
 
 from fl_privquant.errors import SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
+from fl_privquant.flower.identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS, identified
 from fl_privquant.flower.secure_mod import (
     ACCEPT,
     ADVERTISE,
     CONFIRM,
+    IDENTIFY,
     KEY_DATA,
     KEY_DELIVERY,
     KEY_STAGE,
@@ -30,6 +33,7 @@ from fl_privquant.flower.secure_mod import (
     protocol_record,
 )
 from fl_privquant.secagg import OpenedSum, RoundConfig, ServerRound, new_session
+from fl_privquant.secagg.identities import KnownClients
 
 __all__ = ["SecureRounds", "with_delivery"]
 
@@ -58,6 +62,10 @@ class SecureRounds:
         self._server: ServerRound | None = None
         self._grid: Grid | None = None
         self._round = 0
+        # Nodes by the ids of the clients in them: the same, unless clients go by their names.
+        self._nodes: dict[int, int] = {}
+        # Clients by the nodes that have proved to be them.
+        self._met: dict[int, int] = {}
 
     @property
     def under_way(self) -> bool:
@@ -91,7 +99,7 @@ class SecureRounds:
         ``context`` is the digest of what they are asked for (:mod:`fl_privquant.flower.binding`).
         """
         self._server, self._grid, self._round = None, grid, server_round
-        nodes = [node for node in nodes if node not in self.excluded]
+        clients = self._clients([node for node in nodes if node not in self.excluded])
         server = ServerRound(
             RoundConfig(
                 session=self._session,
@@ -101,16 +109,16 @@ class SecureRounds:
                 max_code=max_code,
                 **self._settings,
             ),
-            nodes,
+            clients,
         )
-        for node, data in self._exchange(ADVERTISE, dict.fromkeys(nodes, server.invitation())).items():
-            server.receive_advertisement(node, data)
+        for client, data in self._exchange(ADVERTISE, dict.fromkeys(clients, server.invitation())).items():
+            server.receive_advertisement(client, data)
         try:
-            for node, data in self._exchange(SHARE, server.rosters()).items():
-                server.receive_shares(node, data)
-            for node, data in self._exchange(ACCEPT, server.deliveries()).items():
-                server.receive_receipt(node, data)
-            requests = server.mask_requests(context)
+            for client, data in self._exchange(SHARE, server.rosters()).items():
+                server.receive_shares(client, data)
+            for client, data in self._exchange(ACCEPT, server.deliveries()).items():
+                server.receive_receipt(client, data)
+            requests = {self._nodes[client]: data for client, data in server.mask_requests(context).items()}
         finally:
             self._exclude(server.culprits)
         self._server = server
@@ -126,52 +134,84 @@ class SecureRounds:
         if server is None:
             raise SecureAggregationError("no masks were agreed on in this round")
         try:
-            for node, payload in payloads.items():
-                server.receive_masked_input(node, payload)
+            for client, node in self._nodes.items():
+                if node in payloads:
+                    server.receive_masked_input(client, payloads[node])
             survivors = server.survivor_lists()
             check(server.num_survivors)
-            for node, data in self._exchange(CONFIRM, survivors).items():
-                server.receive_confirmation(node, data)
-            for node, data in self._exchange(UNMASK, server.unmask_requests()).items():
-                server.receive_unmask_reply(node, data)
+            for client, data in self._exchange(CONFIRM, survivors).items():
+                server.receive_confirmation(client, data)
+            for client, data in self._exchange(UNMASK, server.unmask_requests()).items():
+                server.receive_unmask_reply(client, data)
             opened = server.finish()
         finally:
             self._exclude(server.culprits)
-            for node, reason in server.rejected.items():
+            for client, reason in server.rejected.items():
+                node = self._nodes[client]
                 log(WARNING, "Secure aggregation: round %d, node %d: %s", self._round, node, one_line(reason))
         log(INFO, "Secure aggregation: round %d, sum of %d clients", self._round, len(opened.survivors))
-        return opened
+        return replace(opened, survivors=tuple(sorted(self._nodes[each] for each in opened.survivors)))
+
+    def _clients(self, nodes: list[int]) -> list[int]:
+        """The clients in these nodes; with a list of known clients, those that prove to be on it."""
+        known = self._settings.get("identities")
+        if not isinstance(known, KnownClients):
+            self._nodes = {node: node for node in nodes}
+            return nodes
+        strangers = [node for node in nodes if node not in self._met]
+        self._nodes = {node: node for node in strangers}
+        for node, answer in self._exchange(IDENTIFY, dict.fromkeys(strangers, self._session)).items():
+            client = identified(known, answer, self._session, node)
+            if client is None:
+                log(
+                    WARNING,
+                    "Secure aggregation: round %d, node %d does not prove to be a known client",
+                    self._round,
+                    node,
+                )
+            else:
+                self._met[node] = client
+        # Of several nodes that have one client's key, the last takes part.
+        self._nodes = {self._met[node]: node for node in nodes if node in self._met}
+        if len(self._nodes) < 2:
+            raise SecureAggregationError(
+                f"{len(self._nodes)} of {len(nodes)} nodes prove to be known clients, expected 2 or more; "
+                f"set {KEY_IDENTITY} and {KEY_KNOWN_CLIENTS} in their configuration"
+            )
+        return list(self._nodes)
 
     def _exclude(self, culprits: set[int]) -> None:
-        for node in sorted(culprits - self.excluded):
+        nodes = {self._nodes[client] for client in culprits}
+        for node in sorted(nodes - self.excluded):
             log(
                 WARNING,
                 "Secure aggregation: round %d, node %d broke the protocol and is left out from now on",
                 self._round,
                 node,
             )
-        self.excluded |= culprits
+        self.excluded |= nodes
 
     def _exchange(self, stage: str, outgoing: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The answers of the nodes that gave one."""
+        """The answers of the clients that gave one."""
         if self._grid is None or not outgoing:
             return {}
         messages = [
             Message(
                 RecordDict({RECORD: ConfigRecord({KEY_STAGE: stage, KEY_DATA: data})}),
-                node,
+                self._nodes[client],
                 MessageType.TRAIN,
                 group_id=str(self._round),
             )
-            for node, data in outgoing.items()
+            for client, data in outgoing.items()
         ]
+        clients = {self._nodes[client]: client for client in outgoing}
         answers: dict[int, bytes] = {}
         for reply in self._grid.send_and_receive(messages, timeout=self.timeout):
             node = reply.metadata.src_node_id
             record = None if reply.has_error() else protocol_record(reply)
             data = None if record is None else record.get(KEY_DATA)
-            if node in outgoing and isinstance(data, bytes):
-                answers[node] = data
+            if node in clients and isinstance(data, bytes):
+                answers[clients[node]] = data
             else:
                 reason = one_line(reply.error.reason) if reply.has_error() else "no answer of the protocol"
                 log(

@@ -505,13 +505,13 @@ class PrivQuantStrategy(Strategy):
         """What the replies come to; nothing, where no sum may be opened."""
         try:
             opened = self._exchange.open(replies, current.codec, current.model)
+            if not self.aggregation.view(len(current.asked)).is_local:
+                # As many honest clients as stayed, which are no fewer than the view counts on.
+                self.ledger.summed(len(opened.nodes) - self.aggregation.corrupt(len(current.asked)))
+            self._exchange.check(opened, current.codec)
         except SecureAggregationError as error:
-            log(ERROR, "Secure aggregation: round %d, %s; nothing was released", server_round, error)
+            log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
             return Opened()
-        view = self.aggregation.view(len(current.asked))
-        if not view.is_local:
-            # As many honest clients as stayed, which are no fewer than the view counts on.
-            self.ledger.summed(len(opened.nodes) - self.aggregation.corrupt(len(current.asked)))
         return opened
 
     def _aggregate_sum(

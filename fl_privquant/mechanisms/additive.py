@@ -34,6 +34,7 @@ from fl_privquant.errors import (
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, certified_delta
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, checked_whole
+from fl_privquant.mechanisms.sum_limits import CoordinateNoise
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
@@ -313,6 +314,25 @@ class AdditiveMechanism(Mechanism):
         means -= 1.0
         means *= clip
         return means
+
+    @cached_property
+    def coordinate_noise(self) -> CoordinateNoise:
+        step, cut = self.step, self.reach
+
+        def log_moment(rate: float) -> float:
+            try:
+                # Randomized rounding moves a point within one step: Hoeffding's lemma.
+                return (rate * step) ** 2 / 8.0 + self._log_moment(self.noise, rate * step)
+            except (ValueError, OverflowError):
+                return math.inf
+
+        return CoordinateNoise(
+            largest_mean=1.0,
+            max_bias=0.0,
+            variance=step**2 * (float(self.noise.variance) + 0.25) * _FLOAT_ROOM,
+            log_moment=log_moment,
+            slip=self.noise.total_variation + (0.0 if cut is None else self.noise.tail(cut)),
+        )
 
     @classmethod
     @abstractmethod

@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.codebook import MAX_LEVELS, Codebook
 from fl_privquant.density import Density
-from fl_privquant.errors import CertificationError, one_line
+from fl_privquant.errors import CertificationError, InvalidSpecError, one_line
 from fl_privquant.law import Law
+from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bounded_noise, sum_limits
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import PrivacyStatement, Unit
@@ -133,6 +134,18 @@ class Mechanism(ABC):
     @abstractmethod
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
         """The mean estimate from the sum of codes of ``num_clients`` clients, modulo 2^sum_bits."""
+
+    @property
+    def coordinate_noise(self) -> CoordinateNoise:
+        """What is known of the value of one honest code, whatever the input in [-1, 1]."""
+        raise InvalidSpecError(f"mechanism {self.name!r} does not encode each coordinate to a code that sums")
+
+    def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
+        """What the mean of honest codes, in clips, exceeds with these odds at most.
+
+        ``l2_bound`` is the largest L2 norm of a client's inputs in clips, where it is bounded.
+        """
+        return sum_limits(self.coordinate_noise, num_clients, dimension, l2_bound, odds)
 
     @abstractmethod
     def mae(self, density: Density | ArrayLike | None = None) -> float:
@@ -250,6 +263,12 @@ class LatticeMechanism(Mechanism):
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
         return self.codebook.decode_sum(total, num_clients, clip)
 
+    @property
+    def coordinate_noise(self) -> CoordinateNoise:
+        # Values in an interval have a variance of at most a quarter of its square.
+        mean, variance = 1.0 + self.max_bias, float(self.values[-1] - self.values[0]) ** 2 / 4.0
+        return bounded_noise(mean, self.max_bias, variance, mean + float(np.abs(self.values).max()))
+
 
 @dataclass(frozen=True, eq=False)
 class TableMechanism(LatticeMechanism, kind="table"):
@@ -312,6 +331,13 @@ class TableMechanism(LatticeMechanism, kind="table"):
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
     ) -> NDArray[Any]:
         return self._sampler.encode(x, clip=clip, stream=rng, threads=threads)
+
+    @cached_property
+    def coordinate_noise(self) -> CoordinateNoise:
+        law = self.law
+        mean = float(np.abs(law.rows @ self.values).max())
+        largest = mean + float(np.abs(self.values).max())
+        return bounded_noise(mean, law.max_bias, law.max_variance, largest)
 
     @cached_property
     def _sampler(self) -> Sampler:

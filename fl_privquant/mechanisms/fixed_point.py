@@ -24,6 +24,7 @@ from fl_privquant.density import Density
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 
@@ -122,6 +123,11 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
         # From the middle, so that 0 is exact.
         steps = sums.astype(np.int64) - num_clients * self.max_code // 2
         return np.asarray(steps * (clip * self.step / num_clients))
+
+    @property
+    def coordinate_noise(self) -> CoordinateNoise:
+        # One of two neighbouring lattice points, a step apart.
+        return bounded_noise(1.0, 0.0, self.step**2 / 4.0, self.step)
 
     def _rounding_variance(self, density: Density | ArrayLike | None) -> float:
         return 1.0 / 6.0 if density is None else rounding_variance(self.max_code + 1, density)

@@ -38,6 +38,7 @@ from fl_privquant.errors import CertificationError, InfeasibleDesignError, Inval
 from fl_privquant.law import Law
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, register
+from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
@@ -212,6 +213,19 @@ class PbmMechanism(LatticeMechanism, kind="pbm"):
         for _ in range(self.trials - 1):
             total += self._sampler.encode(x, clip=clip, stream=stream, threads=threads)
         return np.asarray(total)
+
+    @property
+    def coordinate_noise(self) -> CoordinateNoise:
+        # The mean of independent bits, with the largest variance where both sides are equally likely.
+        outer = 0.5 / self.theta
+        noise = bounded_noise(1.0, 0.0, outer**2, 1.0 + outer)
+        return CoordinateNoise(
+            1.0,
+            0.0,
+            noise.variance / self.trials,
+            lambda rate: self.trials * noise.log_moment(rate / self.trials),
+            noise.largest,
+        )
 
     @cached_property
     def bit(self) -> CertifiedTable:

@@ -45,6 +45,7 @@ from fl_privquant.density import Density, as_density
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole, register
+from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.rounding import code_type
@@ -67,6 +68,7 @@ _LEAST_RATE = 1.0 - 1e-6
 _MAX_REACH = 512
 # Rates, not exponentials of epsilon, are what it computes with.
 _MOST_EPSILON = 1e6
+_GRID = 4097
 _EXPONENTS = range(-9, 41)
 
 
@@ -181,7 +183,17 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     @cached_property
     def max_bias(self) -> float:
         """Largest bias over inputs in [-1, 1], for a clip of 1, on a fine grid."""
-        return float(np.abs(self.bias(np.linspace(-1.0, 1.0, 4097))).max())
+        return float(np.abs(self.bias(np.linspace(-1.0, 1.0, _GRID))).max())
+
+    @cached_property
+    def coordinate_noise(self) -> CoordinateNoise:
+        # Probabilities change by e^(distance / scale) at most, so the variance does: a grid and that factor.
+        inputs = np.linspace(-1.0, 1.0, _GRID)
+        rows = self.pmf(inputs)
+        variances = rows @ self.values**2 - (rows @ self.values) ** 2
+        variance = float(variances.max()) * math.exp(1.0 / ((_GRID - 1) * self.scale))
+        bias = self.max_bias + 2.0 / (_GRID - 1)
+        return bounded_noise(1.0 + bias, bias, variance, 1.0 + bias + self.bound)
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         return self._error(density, 1)

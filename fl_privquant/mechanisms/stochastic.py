@@ -26,6 +26,7 @@ from fl_privquant.density import Density
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_levels, register
+from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 
@@ -87,6 +88,11 @@ class StochasticMechanism(LatticeMechanism, kind="stochastic"):
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         return self.codebook.step**2 * rounding_variance(self.levels, density)
+
+    @property
+    def coordinate_noise(self) -> CoordinateNoise:
+        # One of two neighbouring values, a step apart.
+        return bounded_noise(1.0, 0.0, self.codebook.step**2 / 4.0, self.codebook.step)
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1

@@ -37,6 +37,7 @@ from fl_privquant.errors import (
 )
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole
+from fl_privquant.mechanisms.sum_limits import SumLimits
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.rounding import code_type
 from fl_privquant.sampling.stream import RandomStream
@@ -360,6 +361,11 @@ class AxisMechanism(VectorMechanism):
         sums = checked_sums(total, num_clients, 2 * self.repeats)
         net = sums.astype(np.float64) / num_clients - self.repeats
         return np.asarray(clip * self.output_norm / self.repeats * net)
+
+    def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
+        """A client draws ``repeats`` axes: the absolute values of its codes' sum add up to no more, ever."""
+        most = self.output_norm * (1.0 + 1e-9)
+        return SumLimits(coordinate=most, energy=most**2, odds=0.0, absolute_sum=most)
 
 
 def response_weights(epsilon: float, num_answers: int, repeats: int = 1) -> tuple[int, int]:

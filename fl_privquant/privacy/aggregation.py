@@ -76,7 +76,9 @@ class SecureSum(Aggregation):
         Clients of a round that may collude with the server, and that may be lost. Both are rounded up to
         whole clients (:mod:`fl_privquant.cohort`). A round that loses more opens no sum.
     server_may_lie, num_neighbors, threshold, identities
-        As in :class:`~fl_privquant.secagg.RoundConfig`.
+        As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the clients' public keys by node
+        id where they sign, or the operator's list of known clients
+        (:func:`~fl_privquant.secagg.identities.read_known_clients`), by which nodes are asked who they are.
     timeout
         Seconds that a stage of the protocol may take.
 
@@ -89,7 +91,7 @@ class SecureSum(Aggregation):
     server_may_lie: bool = False
     num_neighbors: int | None = None
     threshold: int | None = None
-    identities: Mapping[int, bytes] | None = field(default=None, repr=False, hash=False)
+    identities: Mapping[int, bytes | tuple[bytes, ...]] | None = field(default=None, repr=False, hash=False)
     timeout: float = 600.0
 
     def __post_init__(self) -> None:

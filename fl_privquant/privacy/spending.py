@@ -287,8 +287,8 @@ class SpendingLedger:
                 self._take(_Entry(content, chain))
             except Exception as error:  # of whatever kind: what is in the file is not known
                 raise LedgerDamagedError(
-                    f"ledger {self.path}: line {number} cannot be relied on ({one_line(error)}); {_NOTHING_MORE}; "
-                    f"restore it and its head from a backup"
+                    f"ledger {self.path}: line {number} cannot be relied on ({one_line(error)}); "
+                    f"{_NOTHING_MORE}; restore it and its head from a backup"
                 ) from error
 
     def _take(self, entry: _Entry) -> None:

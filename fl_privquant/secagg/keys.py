@@ -35,6 +35,7 @@ __all__ = [
     "SELF_MASK",
     "SELF_MASK_COMMITMENT",
     "SIGNATURE_BYTES",
+    "Identity",
     "agree",
     "derive",
     "digest",
@@ -47,6 +48,9 @@ __all__ = [
     "verifies",
     "wipe",
 ]
+
+Identity = bytes | tuple[bytes, ...]
+"""A client's public Ed25519 key, or the several that it may sign with while it changes its key."""
 
 KEY_BYTES: Final = 32
 """Bytes of every key, public or secret, and of every seed."""
@@ -135,9 +139,11 @@ def sign(identity: Ed25519PrivateKey, round_digest: bytes, body: bytes) -> bytes
     return identity.sign(hashlib.sha512(_signed(round_digest, body)).digest())
 
 
-def verifies(identity: bytes, signature: bytes, round_digest: bytes, body: bytes) -> bool:
-    """Whether the owner of a 32-byte Ed25519 public key signed this message for this round."""
-    return _verifies(identity, signature, hashlib.sha512(_signed(round_digest, body)).digest())
+def verifies(identity: Identity, signature: bytes, round_digest: bytes, body: bytes) -> bool:
+    """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed this for this round."""
+    text = hashlib.sha512(_signed(round_digest, body)).digest()
+    owned = identity if isinstance(identity, tuple) else (identity,)
+    return any(_verifies(key, signature, text) for key in owned)
 
 
 def forget_signatures() -> None:

@@ -57,7 +57,7 @@ class ClientPolicy:
     dropout_fraction: float = 0.1
     max_security_failure: float = 2.0**-40
     identity: Ed25519PrivateKey | None = field(default=None, repr=False)
-    known_identities: Mapping[int, bytes] | None = field(default=None, repr=False)
+    known_identities: Mapping[int, keys.Identity] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.min_clients < 2:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fl_privquant.codec.pack import MAX_WIDTH
 from fl_privquant.cohort import count_of
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.secagg.keys import Identity
 from fl_privquant.secagg.messages import SESSION_BYTES
 from fl_privquant.secagg.parameters import (
     GRINDING_TRIES,
@@ -63,7 +64,7 @@ class RoundConfig:
     server_may_lie: bool = False
     num_neighbors: int | None = None
     threshold: int | None = None
-    identities: Mapping[int, bytes] | None = field(default=None, repr=False)
+    identities: Mapping[int, Identity] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WIDTH:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -33,6 +32,7 @@ from fl_privquant.secagg.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
+from fl_privquant.secagg.opening import correctable, open_secret
 from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.round_config import RoundConfig
 from fl_privquant.secagg.stages import ServerStage, StagedRound
@@ -41,8 +41,6 @@ from fl_privquant.secagg.transcript import agreement_digest, graph_digest, listi
 __all__ = ["OpenedSum", "ServerRound"]
 
 _Bytes = bytes | bytearray | memoryview
-# Random subsets of the shares that are tried when several are wrong, after those that miss any single one.
-_SUBSETS: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,17 +414,24 @@ class ServerRound(StagedRound):
     def _open(
         self, client: int, shares: dict[int, bytes], is_right: Callable[[int, bytearray], bool]
     ) -> bytearray:
-        """The secret of a client, from any of its shares that are right."""
-        points = sorted(shares)
-        for chosen in _subsets(points, self._threshold):
-            rows = np.frombuffer(b"".join(shares[point] for point in chosen), dtype=np.uint8)
-            try:
-                secret = shamir.combine(chosen, rows.reshape(len(chosen), shamir.SHARE_BYTES))
-            except InvalidUpdateError:
-                continue
-            if is_right(client, secret):
-                return secret
-        raise self._failure(f"the shares of client {client} do not open its secret: some are wrong")
+        """The secret of a client, from its shares; senders of wrong ones are named in :attr:`rejected`."""
+        holders = {point: holder for holder, point in self._points[client].items()}
+        suspects = {point for point, holder in holders.items() if holder in self.rejected}
+        opened = open_secret(shares, self._threshold, lambda secret: is_right(client, secret), suspects)
+        if opened is None:
+            raise self._failure(
+                f"the shares of client {client} do not open its secret: more than "
+                f"{correctable(len(shares), self._threshold)} of {len(shares)} are wrong, at threshold "
+                f"{self._threshold}"
+            )
+        secret, wrong = opened
+        for point in wrong:
+            # A client may have dealt wrong shares to honest holders: neither of the two is proven guilty.
+            self.rejected.setdefault(
+                holders[point],
+                f"its share of client {client}'s secret was wrong: it or client {client} broke the protocol",
+            )
+        return secret
 
     @property
     def _told_all(self) -> bool:
@@ -487,14 +492,3 @@ class ServerRound(StagedRound):
         self._receipts.clear()
         self._confirmations.clear()
         self._replies.clear()
-
-
-def _subsets(points: list[int], size: int) -> Iterator[list[int]]:
-    """Sets of ``size`` points to try: first such that any single wrong point is in some and not in others."""
-    if len(points) == size:
-        yield points
-        return
-    for start in range(len(points)):
-        yield [points[(start + i) % len(points)] for i in range(size)]
-    for _ in range(_SUBSETS):
-        yield secrets.SystemRandom().sample(points, size)

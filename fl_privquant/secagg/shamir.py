@@ -5,6 +5,11 @@ degree threshold - 1 over the field of p = 2^31 - 1 elements, whose other coeffi
 share x = 1, 2, ... holds the 9 values at x, as little-endian 32-bit words (36 bytes). Any
 ``threshold`` shares determine the secret, fewer are independent of it.
 
+**Wrong shares.** The shares of a secret are a word of a Reed-Solomon code, so that t + 2 e of them determine
+the secret even if e are wrong, and tell which ones are (:func:`find_wrong`). Errors are located once, on a
+random combination of the limbs, by Berlekamp and Massey's algorithm on the syndromes: quadratic in the
+number of shares, some milliseconds for hundreds.
+
 Why not a library: the one in the dependency tree, pycryptodome's (which Flower uses), works on 16
 bytes in pure Python over GF(2^128) and takes 120 ms for 101 shares at threshold 60, where the code
 below takes 0.5 ms for two secrets of 32 bytes. Why this field: one prime above 2^256 with Python's
@@ -24,7 +29,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
-__all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "are_shares", "combine", "evaluate", "split"]
+__all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "are_shares", "combine", "evaluate", "find_wrong", "split"]
 
 PRIME: Final = (1 << 31) - 1
 """Number of elements of the field, a Mersenne prime: remainders need no division."""
@@ -72,13 +77,13 @@ def split(secret: bytes | bytearray, threshold: int, num_shares: int) -> NDArray
 
 
 def combine(points: Sequence[int], shares: NDArray[np.uint8]) -> bytearray:
-    """The secret of which ``shares`` (threshold rows, as :func:`split` returns) lie at ``points``.
+    """The secret of which ``shares`` (threshold rows or more, as :func:`split` returns) lie at ``points``.
 
-    Wrong shares give a wrong secret: whoever combines them needs a way to recognise the right one.
+    Wrong shares give a wrong secret: whoever combines them needs a way to recognise the right one. All rows
+    take part, so that a single wrong one never goes unnoticed.
     Raises InvalidUpdateError where the result is no secret at all.
     """
-    if len(points) != len(shares) or len(set(points)) != len(points):
-        raise InvalidSpecError(f"points: {len(points)} for {len(shares)} shares, expected distinct ones")
+    _check_points(points, shares)
     weights = _weights_at_zero(tuple(points))[:, None]
     values = np.ascontiguousarray(shares).view(_WORD).astype(np.uint64)
     limbs: Elements = _times(weights, values).sum(axis=0) % _P
@@ -113,22 +118,105 @@ def evaluate(coefficients: Elements, num_points: int) -> Elements:
     return values
 
 
+def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int) -> tuple[int, ...] | None:
+    """The points of wrong shares, if they are at most floor((len(points) - threshold) / 2); else None.
+
+    A share is wrong if it is off the polynomials of degree threshold - 1 on which the others lie. With more
+    wrong shares than that the answer is None, or names points whose removal leaves a secret that nobody
+    shared: whoever removes them needs a way to recognise the right one. Odds of 2^-31 a wrong share that it
+    is overlooked, over a combination of the limbs that is drawn here.
+
+    >>> shares = split(bytes(32), threshold=3, num_shares=7)
+    >>> shares[[1, 4], 0] ^= 1
+    >>> find_wrong([1, 2, 3, 4, 5, 6, 7], shares, threshold=3)
+    (2, 5)
+    """
+    _check_points(points, shares)
+    spare = len(points) - threshold
+    x = np.array(points, dtype=np.uint64)
+    values = np.ascontiguousarray(shares).view(_WORD).astype(np.uint64)
+    combined = _times(values, _uniform((1, values.shape[1]))).sum(axis=1) % _P
+    # With v_i = 1 / prod (x_i - x_k), every polynomial f of degree below len(points) - 1 has
+    # sum v_i f(x_i) = 0: these sums, for the shares times x^j, see the errors and nothing else.
+    terms = _times(combined, _inverse(_differences(tuple(points))))
+    syndromes = []
+    for _ in range(spare):
+        syndromes.append(int(terms.sum() % _P))
+        terms = _times(terms, x)
+    values.fill(0)
+    locator = _shortest_recurrence(syndromes)
+    num_wrong = len(locator) - 1
+    if 2 * num_wrong > spare:
+        return None
+    # Sums of powers of the wrong points obey the recurrence whose polynomial vanishes at these points.
+    at = np.zeros_like(x)
+    for coefficient in locator:
+        at = (_times(at, x) + coefficient) % _P
+    wrong = x[at == 0]
+    return tuple(wrong.tolist()) if wrong.size == num_wrong else None
+
+
+def _check_points(points: Sequence[int], shares: NDArray[np.uint8]) -> None:
+    if len(points) != len(shares) or len(set(points)) != len(points):
+        raise InvalidSpecError(f"points: {len(points)} for {len(shares)} shares, expected distinct ones")
+
+
+def _shortest_recurrence(sequence: Sequence[int]) -> Elements:
+    """(L + 1,) coefficients 1, c_1, ..., c_L with s_k + c_1 s_(k-1) + ... + c_L s_(k-L) = 0 and L least.
+
+    Berlekamp and Massey's algorithm (Massey, "Shift-register synthesis and BCH decoding", 1969).
+
+    >>> _shortest_recurrence([1, 2, 4, 8]).tolist() == [1, PRIME - 2]
+    True
+    """
+    size = len(sequence) + 1
+    # Newest first, so that the last terms are one slice.
+    newest = np.array([*sequence[::-1], 0], dtype=np.uint64)
+    current, previous = np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.uint64)
+    current[0] = previous[0] = 1
+    length, gap, last = 0, 1, 1
+    for k in range(len(sequence)):
+        terms = newest[size - 2 - k : size - 1 - k + length]
+        mismatch = int(_times(current[: terms.size], terms).sum() % _P)
+        if mismatch == 0:
+            gap += 1
+            continue
+        factor = np.array(PRIME - mismatch * pow(last, -1, PRIME) % PRIME, dtype=np.uint64)
+        changed = current.copy()
+        changed[gap:] += _times(previous[: size - gap], factor)
+        changed %= _P
+        if 2 * length <= k:
+            previous, last, length, gap = current, mismatch, k + 1 - length, 1
+        else:
+            gap += 1
+        current = changed
+    return current[: length + 1]
+
+
 @lru_cache(maxsize=1024)
 def _weights_at_zero(points: tuple[int, ...]) -> Elements:
     """Lagrange's weights: the value at 0 is the sum of weight times share.
 
     The weight of x is the product over the other points y of y / (y - x).
     """
+    x = np.array(points, dtype=np.uint64)
+    # The product of the differences has the other sign for each of the other points.
+    product = _product(x[:, None]) if len(points) % 2 else _P - _product(x[:, None]) % _P
+    return _times(product, _inverse(_times(x, _differences(points))))
+
+
+@lru_cache(maxsize=1024)
+def _differences(points: tuple[int, ...]) -> Elements:
+    """For each point x the product over the other points y of x - y."""
     x = np.array(points, dtype=np.int64)
     differences = (x[:, None] - x[None, :]) % PRIME
     np.fill_diagonal(differences, 1)
-    others = np.repeat(x[:, None], x.size, axis=1)
-    np.fill_diagonal(others, 1)
-    numerators = _product(others.astype(np.uint64))
-    denominators = _product(differences.astype(np.uint64))
-    # Points are public: nothing is lost if their inverses take a time that depends on them.
-    inverses = np.array([pow(int(value), -1, PRIME) for value in denominators], dtype=np.uint64)
-    return _times(numerators, inverses)
+    return _product(differences.astype(np.uint64).T)
+
+
+def _inverse(values: Elements) -> Elements:
+    """Inverses of public numbers: nothing is lost if they take a time that depends on them."""
+    return np.array([pow(int(value), -1, PRIME) for value in values], dtype=np.uint64)
 
 
 def _product(factors: Elements) -> Elements:

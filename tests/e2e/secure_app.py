@@ -22,6 +22,7 @@ from fl_privquant.flower import (
     SumOfCodes,
 )
 from fl_privquant.secagg import ClientPolicy
+from fl_privquant.secagg.identities import read_known_clients
 
 CLIENTS = 4
 THRESHOLD = 3
@@ -84,7 +85,9 @@ def run(grid, context, secure):
     mechanism = pq.design("optm", epsilon=2.0, bits=2)
     private = PrivQuantStrategy(inner, mechanism, clip=0.1, aggregation=SumOfCodes(), max_failed_rounds=1)
     fractions = {"corrupt_fraction": POLICY.corrupt_fraction, "dropout_fraction": POLICY.dropout_fraction}
-    strategy = SecureAggregationStrategy(private, **fractions) if secure else private
+    file = context.run_config.get("known-clients")
+    known = None if file is None else read_known_clients(Path(str(file)))
+    strategy = SecureAggregationStrategy(private, identities=known, **fractions) if secure else private
     models = {}
 
     def keep(server_round, arrays):

@@ -1,8 +1,11 @@
 """The exact sum under secure aggregation, on every engine, whoever is lost and whenever."""
 
 import pytest
+from typer.testing import CliRunner
 
 from fl_privquant.flower.engines import DeploymentEngine, Federation, InlineEngine, RayEngine
+from fl_privquant.flower.identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS
+from fl_privquant.identity_commands import identity_app
 from tests.e2e.secure_app import CLIENTS, schedule, without_masks
 
 # Third parties': Ray and Flower warn of their own futures, and leave sockets to the garbage collector.
@@ -23,9 +26,16 @@ PAST = "advertise:0,1; -; share:1,2; -; train:0,2; -; unmask:0,1; -"
 PAST_DEPLOYED = "unmask:0,1; -"
 
 
-def run(engine, text, secure=True):
+def run(engine, text, secure=True, known_clients=None):
     prefix = "" if secure else "plain_"
-    federation = Federation(CLIENTS, {"schedule": text}, seed=5)
+    run_config, node_config = {"schedule": text}, {}
+    if known_clients is not None:
+        run_config["known-clients"] = str(known_clients)
+        node_config = {
+            KEY_IDENTITY: str(known_clients.parent / "{partition-id}.pem"),
+            KEY_KNOWN_CLIENTS: str(known_clients),
+        }
+    federation = Federation(CLIENTS, run_config, node_config, seed=5)
     return engine.run(f"{APP}:{prefix}server_app", f"{APP}:{prefix}client_app", federation)
 
 
@@ -62,3 +72,37 @@ def test_on_ray(monkeypatch):
 @pytest.mark.slow
 def test_deployed():
     check(DeploymentEngine(timeout=900), f"{WITHSTOOD}; {PAST_DEPLOYED}")
+
+
+@pytest.fixture
+def known_clients(tmp_path):
+    """Keys and list as an operator makes them, by the commands."""
+
+    def command(*arguments):
+        result = CliRunner().invoke(identity_app, list(arguments), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output.strip()
+
+    path = tmp_path / "clients.json"
+    for client in range(CLIENTS):
+        key = command("new", str(tmp_path / f"{client}.pem"))
+        command("list", "add", str(path), f"clinic {client}", key)
+    return path
+
+
+def signed_rounds(engine, known_clients, text="-; -"):
+    """All three take part in signed rounds, each with a key file and a list of its own configuration."""
+    signed = run(engine, text, known_clients=known_clients)
+    expected = run(InlineEngine(), text, secure=False)
+    assert dict(signed.state["models"]) == dict(expected.state["models"])
+    assert dict(signed.state["survivors"]) == dict.fromkeys(dict(expected.state["survivors"]), CLIENTS)
+
+
+def test_signed_inline(known_clients):
+    signed_rounds(InlineEngine(), known_clients)
+
+
+@pytest.mark.slow
+def test_signed_deployed(known_clients):
+    # Every message starts a process there: one round is enough.
+    signed_rounds(DeploymentEngine(timeout=900), known_clients, "-")

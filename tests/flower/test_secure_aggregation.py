@@ -228,7 +228,7 @@ def test_rounds_that_came_to_no_sum_are_counted_with_the_fewest_that_could_have(
 ) -> None:
     strategies: list[PrivQuantStrategy] = []
     run(True, Leaves("unmask", set(range(6)), only_round=2), strategies=strategies, max_failed_rounds=1)
-    assert "nothing was released" in flower_log.text
+    assert "nothing was applied" in flower_log.text
     stated = strategies[0].ledger.statement(1e-5, in_sum=True)
     assert stated.scope == "341 coordinates, 3 rounds"
     # One of the eight is counted as corrupt, and one may be lost: no sum of fewer honest clients is opened.

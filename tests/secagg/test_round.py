@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import event, given, settings
@@ -12,10 +10,7 @@ from hypothesis import strategies as st
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.secagg import ClientRound, RoundConfig, ServerRound, Stage, keys, shamir
 from fl_privquant.secagg.parameters import choose_parameters
-from fl_privquant.secagg.server import _subsets
-from tests.secagg.driver import Lost, Round, open_round
-
-SESSION = bytes(range(16))
+from tests.secagg.driver import SESSION, Lost, Round, open_round
 
 
 def check(round_: Round, lost: Lost) -> None:
@@ -227,15 +222,6 @@ def test_a_wrong_secret_is_recognised(kind: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(shamir, "combine", other)
     with pytest.raises(SecureAggregationError, match="do not open its secret"):
         round_.server.finish()
-
-
-def test_any_single_wrong_share_is_missed_by_one_of_the_first_subsets() -> None:
-    points = [2, 3, 5, 7, 11, 13]
-    first = list(itertools.islice(_subsets(points, 5), 6))
-    assert all(len(set(subset)) == 5 and set(subset) <= set(points) for subset in first)
-    for wrong in points:
-        assert any(wrong not in subset for subset in first)
-    assert list(_subsets(points, 6)) == [points]
 
 
 def test_server_ignores_late_repeated_and_foreign_messages() -> None:

@@ -33,7 +33,8 @@ class Federation:
     run_config
         The run's config, which both sides read as ``context.run_config``.
     node_config
-        More for every client's ``context.node_config``, such as limits of its PrivQuantMod.
+        More for every client's ``context.node_config``, such as limits of its PrivQuantMod. In texts
+        ``{partition-id}`` stands for the client's own, as in ``"keys/{partition-id}.pem"``.
     seed
         Seeds the sampling of nodes by Flower's strategies (Python's ``random``), so that every engine asks
         the same clients; None leaves it alone. It does not touch what protects updates.
@@ -125,7 +126,11 @@ def load_app(app: Any, kind: type[_App]) -> _App:
 
 def node_config(federation: Federation, partition: int) -> dict[str, bool | int | float | str]:
     """The node config of the client that holds a partition."""
-    return {**federation.node_config, "partition-id": partition, "num-partitions": federation.num_clients}
+    own = {
+        key: value.replace("{partition-id}", str(partition)) if isinstance(value, str) else value
+        for key, value in federation.node_config.items()
+    }
+    return {**own, "partition-id": partition, "num-partitions": federation.num_clients}
 
 
 @contextlib.contextmanager

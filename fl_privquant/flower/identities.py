@@ -1,0 +1,96 @@
+"""Identities over Flower: a SuperNode's own key and list of clients, and which node is which client.
+
+A SuperNode is told its files by its own configuration, which the server does not see::
+
+    flower-supernode ... --node-config 'privquant-identity="/etc/privquant/identity.pem"
+        privquant-known-clients="/etc/privquant/clients.json"'
+
+``privquant-operator``, a public key in hex, makes a signature of the list a must. In signed rounds clients go
+by the ids of their names (:mod:`fl_privquant.secagg.identities`), messages by Flower's node ids: the server
+asks each node once who it is, and the answer is signed for this session and node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from fl_privquant.errors import InvalidSpecError, SecureAggregationError
+from fl_privquant.secagg import ClientPolicy, keys
+from fl_privquant.secagg.identities import KnownClients, read_identity, read_known_clients
+
+__all__ = [
+    "KEY_IDENTITY",
+    "KEY_KNOWN_CLIENTS",
+    "KEY_OPERATOR",
+    "identification",
+    "identified",
+    "node_policy",
+    "own_id",
+]
+
+KEY_IDENTITY: Final = "privquant-identity"
+KEY_KNOWN_CLIENTS: Final = "privquant-known-clients"
+KEY_OPERATOR: Final = "privquant-operator"
+
+_ID_BYTES: Final = 8
+
+
+def node_policy(policy: ClientPolicy, node_config: Mapping[str, Any]) -> ClientPolicy:
+    """The policy with the identity and the known clients that the node's own configuration names.
+
+    What the node's configuration says goes before what the app says: the node's owner wrote it.
+    """
+    identity, known = node_config.get(KEY_IDENTITY), node_config.get(KEY_KNOWN_CLIENTS)
+    if identity is None and known is None:
+        if KEY_OPERATOR in node_config:
+            raise InvalidSpecError(f"{KEY_OPERATOR}: given without {KEY_KNOWN_CLIENTS}, which it is for")
+        return policy
+    if identity is None or known is None:
+        missing = KEY_IDENTITY if identity is None else KEY_KNOWN_CLIENTS
+        raise InvalidSpecError(
+            f"{missing}: missing in the node's configuration; a client signs by its key and knows others by "
+            "the list, so give both"
+        )
+    operator = node_config.get(KEY_OPERATOR)
+    try:
+        operator_key = None if operator is None else bytes.fromhex(str(operator))
+    except ValueError:
+        raise InvalidSpecError(f"{KEY_OPERATOR}: {operator!r}, expected a public key in hex") from None
+    return replace(
+        policy,
+        identity=read_identity(Path(str(identity))),
+        known_identities=read_known_clients(Path(str(known)), operator_key),
+    )
+
+
+def own_id(policy: ClientPolicy, node_id: int) -> int:
+    """The id under which a client takes part: that of its name on the list, or else the node's."""
+    if policy.identity is None or not isinstance(policy.known_identities, KnownClients):
+        return node_id
+    return policy.known_identities.id_of(policy.identity.public_key().public_bytes_raw())
+
+
+def identification(policy: ClientPolicy, session: bytes, node_id: int) -> bytes:
+    """A client's answer to who it is: its id, signed for this session and node."""
+    if policy.identity is None or not isinstance(policy.known_identities, KnownClients):
+        raise SecureAggregationError(
+            f"this node has no identity; set {KEY_IDENTITY} and {KEY_KNOWN_CLIENTS} in its configuration"
+        )
+    client = own_id(policy, node_id).to_bytes(_ID_BYTES, "little")
+    return client + keys.sign(policy.identity, _digest(session, node_id), client)
+
+
+def identified(known: Mapping[int, Any], answer: bytes, session: bytes, node_id: int) -> int | None:
+    """The id of the known client that gave this answer, or None if none did."""
+    client, signature = answer[:_ID_BYTES], answer[_ID_BYTES:]
+    found = int.from_bytes(client, "little")
+    if found not in known or not keys.verifies(known[found], signature, _digest(session, node_id), client):
+        return None
+    return found
+
+
+def _digest(session: bytes, node_id: int) -> bytes:
+    return keys.digest(b"identification", session, node_id.to_bytes(_ID_BYTES, "little"))

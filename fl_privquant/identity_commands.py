@@ -1,0 +1,115 @@
+"""The commands ``fl-privquant identity``: keys of clients, and the list by which clients know one another."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.secagg.identities import (
+    IdentityKey,
+    KnownClients,
+    new_identity,
+    public_hex,
+    read_identity,
+    read_known_clients,
+    sign_known_clients,
+    write_known_clients,
+)
+
+__all__ = ["identity_app"]
+
+identity_app = typer.Typer(help="Identity keys for secure aggregation.", no_args_is_help=True)
+_list_app = typer.Typer(help="The list of known clients, which the operator keeps.", no_args_is_help=True)
+identity_app.add_typer(_list_app, name="list")
+
+KeyFile = Annotated[Path, typer.Argument(help="File of a private key.")]
+ListFile = Annotated[Path, typer.Argument(help="File of the list of known clients.")]
+Name = Annotated[str, typer.Argument(help="Name of a client: the same for all its keys.")]
+
+
+@identity_app.command("new")
+def new(path: KeyFile) -> None:
+    """Make a key in a new file that only its owner can read, and print the public key."""
+    typer.echo(new_identity(path).hex())
+
+
+@identity_app.command("show")
+def show(path: KeyFile) -> None:
+    """Print the public key of a file."""
+    typer.echo(public_hex(path))
+
+
+@_list_app.command("add")
+def add(
+    path: ListFile,
+    name: Name,
+    public_key: Annotated[str, typer.Argument(help="What 'identity new' or 'identity show' printed.")],
+    expires: Annotated[
+        str | None, typer.Option(help="Last day of the key (UTC), as 2027-01-31. Without: no end.")
+    ] = None,
+) -> None:
+    """Add a key for a client, and make the list if there is none; an old key stays until it is removed."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    known = read_known_clients(path) if path.exists() else KnownClients({}, today)
+    key = IdentityKey(_key(public_key), today, None if expires is None else _day(expires))
+    if key.expires is not None and key.expires < today:
+        raise InvalidSpecError(f"--expires: {expires} has passed; give a day from {today} on")
+    _write(path, known.with_key(name, key))
+
+
+@_list_app.command("remove")
+def remove(
+    path: ListFile,
+    name: Name,
+    key: Annotated[str | None, typer.Option(help="Remove this public key only.")] = None,
+) -> None:
+    """Remove a client, or one of its keys."""
+    _write(path, read_known_clients(path).without(name, None if key is None else _key(key)))
+
+
+@_list_app.command("show")
+def show_list(
+    path: ListFile,
+    operator: Annotated[str | None, typer.Option(help="Public key that must have signed the list.")] = None,
+) -> None:
+    """Print who is on the list, with which keys and until when."""
+    known = read_known_clients(path, None if operator is None else _key(operator))
+    for name, keys in known.clients.items():
+        for each in keys:
+            until = "no end" if each.expires is None else f"until {each.expires}"
+            expired = "" if each.expires is None or each.expires >= known.today else ", expired"
+            typer.echo(f"{name}  {each.key.hex()}  from {each.added}, {until}{expired}")
+
+
+@_list_app.command("sign")
+def sign(
+    path: ListFile, operator: Annotated[Path, typer.Argument(help="File of the operator's private key.")]
+) -> None:
+    """Sign the list, for nodes that have ``privquant-operator`` in their configuration."""
+    file = sign_known_clients(path, read_identity(operator))
+    typer.echo(f"signed in {file}; nodes: privquant-operator={public_hex(operator)!r}")
+
+
+def _write(path: Path, known: KnownClients) -> None:
+    write_known_clients(path, known)
+    keys = sum(map(len, known.clients.values()))
+    typer.echo(f"{path}: {len(known.clients)} clients, {keys} keys; a signed list must be signed anew")
+
+
+def _key(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        raise InvalidSpecError(f"public key: {text[:80]!r} is not hex; 'identity show' prints it") from None
+    return IdentityKey(key, datetime.date.min).key
+
+
+def _day(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise InvalidSpecError(f"--expires: {text[:40]!r} is no day such as 2027-01-31") from None

@@ -1,0 +1,300 @@
+"""Identity keys of clients, and the list by which clients know one another: files, not the server's word.
+
+A client's *identity* is an Ed25519 key in a file of its own. A *list of known clients* gives each client a
+name and one or more public keys. The operator of the federation writes it and brings it to every client by
+another way than the server (configuration management, a signed package, a visit); an operator
+can sign it.
+
+Names, not numbers. Flower's server numbers the nodes, so that a number proves nothing. In a signed round a
+client's id is the first 8 bytes of the SHA-256 of its name: it follows from the list, the server cannot
+choose it, and no client can stand on a roster twice, whatever number of keys it has.
+
+*Rotation*: a client may have several keys at a time. Add the new one to the list, bring the list to all, let
+the client use the new key, then remove the old one or let it expire. *Removal*: a client that is off the list
+is refused by everybody who has the new list, and by nobody who has the old one: lists are as fresh as the way
+by which they travel, and an old list with a good signature is not told from a new one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fl_privquant.errors import InvalidSpecError, SecureAggregationError
+
+__all__ = [
+    "IdentityKey",
+    "KnownClients",
+    "client_id",
+    "new_identity",
+    "public_hex",
+    "read_identity",
+    "read_known_clients",
+    "sign_known_clients",
+    "write_known_clients",
+]
+
+_VERSION: Final = 1
+_KEY_BYTES: Final = 32
+_MAX_NAME: Final = 64
+_MAX_FILE_BYTES: Final = 1 << 24
+_LIST_DOMAIN: Final = b"fl_privquant known clients v1\0"
+_ID_DOMAIN: Final = b"fl_privquant client name v1\0"
+
+
+@dataclass(frozen=True)
+class IdentityKey:
+    """A public key of a client: since when, and until when, it may be used (UTC; None: no end)."""
+
+    key: bytes
+    added: datetime.date
+    expires: datetime.date | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.key) != _KEY_BYTES:
+            raise InvalidSpecError(
+                f"public key: {len(self.key)} bytes, expected {_KEY_BYTES} ({2 * _KEY_BYTES} hex digits)"
+            )
+
+
+@dataclass(frozen=True)
+class KnownClients(Mapping[int, tuple[bytes, ...]]):
+    """Who takes part: for each client id the public keys that it may sign with on a given day.
+
+    Parameters
+    ----------
+    clients
+        Keys by name.
+    today
+        The day (UTC) for which keys are looked up; expired ones are left out, and those not yet added.
+
+    Examples
+    --------
+    >>> key = IdentityKey(bytes(range(32)), datetime.date(2026, 1, 1), datetime.date(2026, 3, 1))
+    >>> known = KnownClients({"clinic-3": (key,)}, datetime.date(2026, 2, 1))
+    >>> known[client_id("clinic-3")] == (bytes(range(32)),)
+    True
+    >>> client_id("clinic-3") in KnownClients({"clinic-3": (key,)}, datetime.date(2026, 3, 2))
+    False
+    """
+
+    clients: Mapping[str, tuple[IdentityKey, ...]]
+    today: datetime.date
+
+    def __post_init__(self) -> None:
+        owners: dict[object, str] = {}
+        for name, keys in self.clients.items():
+            if not (0 < len(name) <= _MAX_NAME and name.isprintable() and name == name.strip()):
+                raise InvalidSpecError(
+                    f"client name {name[:_MAX_NAME]!r}: expected 1 to {_MAX_NAME} printable characters, "
+                    "no space at the ends"
+                )
+            for mark in (client_id(name), *(each.key for each in keys)):
+                if mark in owners:
+                    raise InvalidSpecError(
+                        f"clients {owners[mark]!r} and {name!r}: the same key or id twice; every client "
+                        "needs a key of its own"
+                    )
+                owners[mark] = name
+
+    def __getitem__(self, client: int) -> tuple[bytes, ...]:
+        return self._valid[client]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._valid)
+
+    def __len__(self) -> int:
+        return len(self._valid)
+
+    def id_of(self, key: bytes) -> int:
+        """The id of the client that has this public key today."""
+        for client, keys in self._valid.items():
+            if key in keys:
+                return client
+        raise SecureAggregationError(
+            f"this client's public key {key.hex()} is not on the list of known clients, or has expired; have "
+            f"the operator run 'fl-privquant identity list add LIST NAME {key.hex()}' and bring the new list "
+            "to all clients"
+        )
+
+    def name_of(self, client: int) -> str | None:
+        """The name behind a client id, whether its keys are valid today or not."""
+        return next((name for name in self.clients if client_id(name) == client), None)
+
+    @cached_property
+    def _valid(self) -> dict[int, tuple[bytes, ...]]:
+        today, valid = self.today, {}
+        for name, keys in self.clients.items():
+            usable = tuple(
+                each.key for each in keys if each.added <= today and (each.expires or today) >= today
+            )
+            if usable:
+                valid[client_id(name)] = usable
+        return valid
+
+    def with_key(self, name: str, key: IdentityKey) -> KnownClients:
+        """The list with one more key for a client, new or known."""
+        return KnownClients({**self.clients, name: (*self.clients.get(name, ()), key)}, self.today)
+
+    def without(self, name: str, key: bytes | None = None) -> KnownClients:
+        """The list without a client, or without one of its keys."""
+        keys = self.clients.get(name)
+        if keys is None or (key is not None and key not in [each.key for each in keys]):
+            what = name if key is None else f"{name} with key {key.hex()}"
+            raise InvalidSpecError(
+                f"{what}: not on the list, which has {', '.join(self.clients) or 'nobody'}"
+            )
+        rest = tuple(each for each in keys if key is not None and each.key != key)
+        clients = {each: kept for each, kept in self.clients.items() if each != name}
+        return KnownClients({**clients, name: rest} if rest else clients, self.today)
+
+
+def client_id(name: str) -> int:
+    """The id under which a client of that name takes part in signed rounds."""
+    return int.from_bytes(hashlib.sha256(_ID_DOMAIN + name.encode()).digest()[:8], "little")
+
+
+def new_identity(path: Path) -> bytes:
+    """Make a key, write it to a new file that only its owner can read, and return the public key."""
+    key = Ed25519PrivateKey.generate()
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InvalidSpecError(
+            f"{path}: exists already, and a key that is overwritten is lost; choose another file"
+        ) from None
+    except OSError as error:
+        raise InvalidSpecError(f"{path}: cannot be written ({error.strerror})") from error
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return key.public_key().public_bytes_raw()
+
+
+def read_identity(path: Path) -> Ed25519PrivateKey:
+    """The key in a file that :func:`new_identity` wrote; refused where others than its owner can read it."""
+    text = _read(path, "fl-privquant identity new")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if os.name == "posix" and mode & 0o077:
+        raise InvalidSpecError(f"{path}: mode {mode:o}, others can read this key; run 'chmod 600 {path}'")
+    try:
+        key = serialization.load_pem_private_key(text, password=None)
+    except (ValueError, TypeError) as error:
+        raise InvalidSpecError(
+            f"{path}: no private key in PEM, as 'fl-privquant identity new' writes"
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InvalidSpecError(f"{path}: {type(key).__name__}, expected an Ed25519 key")
+    return key
+
+
+def public_hex(path: Path) -> str:
+    """The public key of an identity file, in hex."""
+    return read_identity(path).public_key().public_bytes_raw().hex()
+
+
+def read_known_clients(
+    path: Path, operator: bytes | None = None, today: datetime.date | None = None
+) -> KnownClients:
+    """The list in a file; with an operator's public key, only if that signed it (in ``path`` + ``.sig``)."""
+    text = _read(path, "fl-privquant identity list add")
+    if operator is not None:
+        _check_signature(path, text, operator)
+    try:
+        document = json.loads(text)
+        if document["version"] != _VERSION:
+            raise InvalidSpecError(f"{path}: version {document['version']!r}, expected {_VERSION}")
+        clients = {str(name): tuple(map(_read_key, keys)) for name, keys in document["clients"].items()}
+    except InvalidSpecError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidSpecError(
+            f"{path}: no list of known clients ({type(error).__name__}: {error})"
+        ) from error
+    return KnownClients(clients, today or datetime.datetime.now(datetime.UTC).date())
+
+
+def write_known_clients(path: Path, known: KnownClients) -> None:
+    """Write the list, whole or not at all. A signature of the former list is void, and removed."""
+    document = {
+        "version": _VERSION,
+        "clients": {name: [_written_key(each) for each in keys] for name, keys in known.clients.items()},
+    }
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(document, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    _signature_file(path).unlink(missing_ok=True)
+    partial.replace(path)
+
+
+def sign_known_clients(path: Path, operator: Ed25519PrivateKey) -> Path:
+    """Sign the list in a file by an operator's key; returns the file that the signature is in."""
+    read_known_clients(path)
+    signature = operator.sign(_LIST_DOMAIN + path.read_bytes())
+    file = _signature_file(path)
+    file.write_text(signature.hex() + "\n")
+    return file
+
+
+def _check_signature(path: Path, text: bytes, operator: bytes) -> None:
+    try:
+        signature = bytes.fromhex(_read(_signature_file(path), "fl-privquant identity list sign").decode())
+        Ed25519PublicKey.from_public_bytes(operator).verify(signature, _LIST_DOMAIN + text)
+    except (InvalidSignature, ValueError) as error:
+        if isinstance(error, InvalidSpecError):
+            raise
+        raise InvalidSpecError(
+            f"{path}: not signed by the operator {operator.hex()}; the list was changed after it was signed, "
+            "or signed by another key"
+        ) from error
+
+
+def _signature_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sig")
+
+
+def _read(path: Path, command: str) -> bytes:
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise InvalidSpecError(f"{path}: above {_MAX_FILE_BYTES} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidSpecError(
+            f"{path}: cannot be read ({error.strerror}); '{command}' writes one"
+        ) from error
+
+
+def _read_key(entry: Any) -> IdentityKey:
+    expires = entry.get("expires")
+    return IdentityKey(
+        bytes.fromhex(entry["key"]),
+        datetime.date.fromisoformat(entry["added"]),
+        None if expires is None else datetime.date.fromisoformat(expires),
+    )
+
+
+def _written_key(key: IdentityKey) -> dict[str, str | None]:
+    return {
+        "key": key.key.hex(),
+        "added": key.added.isoformat(),
+        "expires": None if key.expires is None else key.expires.isoformat(),
+    }

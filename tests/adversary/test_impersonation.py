@@ -1,0 +1,231 @@
+"""Attacks on who is who: nodes that are renumbered, clients that come twice, keys that are not known."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError, SecureAggregationError
+from fl_privquant.flower import (
+    NoUsableReplyError,
+    PrivQuantMod,
+    PrivQuantStrategy,
+    SecureAggregationMod,
+    SecureAggregationStrategy,
+)
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.identities import (
+    KEY_IDENTITY,
+    KEY_KNOWN_CLIENTS,
+    KEY_OPERATOR,
+    identification,
+    identified,
+    node_policy,
+    own_id,
+)
+from fl_privquant.secagg import ClientPolicy
+from fl_privquant.secagg.identities import (
+    IdentityKey,
+    KnownClients,
+    client_id,
+    new_identity,
+    read_identity,
+    read_known_clients,
+    sign_known_clients,
+    write_known_clients,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+CLIENTS = 5
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Identity files 0.pem, 1.pem, ... and a list of them all: what an operator hands out."""
+    keys = {f"clinic-{i}": new_identity(tmp_path / f"{i}.pem") for i in range(CLIENTS)}
+    known = known_clients(keys)
+    write_known_clients(tmp_path / "clients.json", known)
+    return tmp_path
+
+
+def known_clients(keys: Mapping[str, bytes]) -> KnownClients:
+    today = datetime.datetime.now(datetime.UTC).date()
+    return KnownClients({name: (IdentityKey(key, today),) for name, key in keys.items()}, today)
+
+
+def configuration(files: Path, i: int) -> dict[str, Any]:
+    return {KEY_IDENTITY: str(files / f"{i}.pem"), KEY_KNOWN_CLIENTS: str(files / "clients.json")}
+
+
+class Configured:
+    """The outermost mod: a node with a configuration of its own, as a SuperNode's operator writes it."""
+
+    def __init__(self, configurations: Mapping[int, Mapping[str, Any]]) -> None:
+        self.configurations = configurations
+
+    def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
+        partition = int(context.node_config["partition-id"])
+        context.node_config.update(self.configurations.get(partition, {}))
+        return call_next(message, context)
+
+
+def run(
+    configurations: Mapping[int, Mapping[str, Any]],
+    identities: Any,
+    mods: tuple[Any, ...] = (),
+    rounds: int = 2,
+    **settings: Any,
+) -> tuple[np.ndarray, dict[int, int]]:
+    client, server, survivors = ClientApp(), ServerApp(), {}
+    own = [Configured(configurations), *mods, SecureAggregationMod()]
+
+    @client.train(mods=[*own, PrivQuantMod(max_epsilon=math.inf, seed=5)])
+    def train(message: Message, context: Context) -> Message:
+        shift = np.float32(0.01 * int(context.node_config["partition-id"]))
+        arrays = {name: Array(each.numpy() + shift) for name, each in message.content["arrays"].items()}
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        private = PrivQuantStrategy(
+            FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
+            mechanism=pq.design("stochastic", levels=16),
+            clip=0.1,
+        )
+        start = ArrayRecord({"weight": Array(np.zeros(33, np.float32))})
+        strategy = SecureAggregationStrategy(private, identities=identities, **settings)
+        result = strategy.start(grid, start, num_rounds=rounds)
+        survivors.update(private.survivors)
+        context.state["arrays"] = result.arrays
+
+    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
+    return np.asarray(next(iter(result.arrays.values())).numpy()), survivors
+
+
+def test_a_round_of_clients_that_know_one_another_by_files(files: Path) -> None:
+    configurations = {i: configuration(files, i) for i in range(CLIENTS)}
+    signed, survivors = run(configurations, read_known_clients(files / "clients.json"))
+    assert survivors == {1: CLIENTS, 2: CLIENTS}
+    plain, _ = run({}, None)
+    np.testing.assert_array_equal(signed, plain)
+
+
+def test_a_node_whose_key_is_not_on_the_list_is_left_out(
+    files: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_identity(files / "stranger.pem")
+    configurations = {i: configuration(files, i) for i in range(CLIENTS)}
+    configurations[3][KEY_IDENTITY] = str(files / "stranger.pem")
+    _, survivors = run(configurations, read_known_clients(files / "clients.json"))
+    assert survivors == {1: CLIENTS - 1, 2: CLIENTS - 1}
+    assert "is not on the list of known clients" in caplog.text
+
+
+def test_one_identity_in_two_nodes_is_one_client(files: Path) -> None:
+    """A corrupt client that runs many nodes must not count as many: the sums would hide less than stated."""
+    configurations = {i: configuration(files, i) for i in range(CLIENTS)}
+    configurations[4] = configuration(files, 2)
+    _, survivors = run(configurations, read_known_clients(files / "clients.json"))
+    assert survivors == {1: CLIENTS - 1, 2: CLIENTS - 1}
+
+
+def test_two_keys_of_one_client_are_one_client(files: Path) -> None:
+    """While a key is changed a client has two; they have one id, so it cannot come twice."""
+    new_identity(files / "new.pem")
+    known = read_known_clients(files / "clients.json")
+    second = read_identity(files / "new.pem").public_key().public_bytes_raw()
+    known = known.with_key("clinic-2", IdentityKey(second, known.today))
+    write_known_clients(files / "clients.json", known)
+    configurations = {i: configuration(files, i) for i in range(CLIENTS)}
+    configurations[4] = {**configuration(files, 4), KEY_IDENTITY: str(files / "new.pem")}
+    _, survivors = run(configurations, known)
+    assert survivors == {1: CLIENTS - 1, 2: CLIENTS - 1}
+    # In place of the old key, the new one serves as well.
+    configurations = {i: configuration(files, i) for i in range(CLIENTS)}
+    configurations[2][KEY_IDENTITY] = str(files / "new.pem")
+    _, survivors = run(configurations, known)
+    assert survivors == {1: CLIENTS, 2: CLIENTS}
+
+
+def test_a_removed_client_is_refused_by_those_with_the_new_list(files: Path) -> None:
+    """The server still invites it: everybody else refuses the roster, and no sum is opened."""
+    old = read_known_clients(files / "clients.json")
+    write_known_clients(files / "new.json", old.without("clinic-1"))
+    configurations = {
+        i: {
+            **configuration(files, i),
+            KEY_KNOWN_CLIENTS: str(files / ("new.json" if i != 1 else "clients.json")),
+        }
+        for i in range(CLIENTS)
+    }
+    with pytest.raises(NoUsableReplyError):
+        run(configurations, old)
+    _, survivors = run(configurations, read_known_clients(files / "new.json"))
+    assert survivors == {1: CLIENTS - 1, 2: CLIENTS - 1}
+
+
+def test_a_server_without_signatures_is_refused_by_clients_that_have_a_list(files: Path) -> None:
+    configurations = {i: configuration(files, i) for i in range(CLIENTS)}
+    with pytest.raises(NoUsableReplyError):
+        run(configurations, None)
+
+
+def test_the_server_cannot_number_clients_as_it_likes(files: Path) -> None:
+    """The id in signed rounds follows from the name, whatever number the server gives the node."""
+    policy = node_policy(ClientPolicy(), configuration(files, 3))
+    assert {own_id(policy, node) for node in (0, 7, 2**63)} == {client_id("clinic-3")}
+    assert own_id(ClientPolicy(), 7) == 7
+
+
+def test_identifications_are_for_one_session_and_one_node(files: Path) -> None:
+    policy = node_policy(ClientPolicy(), configuration(files, 3))
+    known = read_known_clients(files / "clients.json")
+    answer = identification(policy, bytes(16), 7)
+    assert identified(known, answer, bytes(16), 7) == client_id("clinic-3")
+    assert identified(known, answer, bytes(16), 8) is None
+    assert identified(known, answer, bytes([1]) * 16, 7) is None
+    other = client_id("clinic-2").to_bytes(8, "little")
+    assert identified(known, other + answer[8:], bytes(16), 7) is None
+    for at in range(len(answer)):
+        changed = bytearray(answer)
+        changed[at] ^= 1
+        assert identified(known, bytes(changed), bytes(16), 7) is None
+    for cut in range(len(answer)):
+        assert identified(known, answer[:cut], bytes(16), 7) is None
+    with pytest.raises(SecureAggregationError, match="has no identity"):
+        identification(ClientPolicy(), bytes(16), 7)
+
+
+def test_a_list_that_the_operator_did_not_sign_is_not_used(files: Path) -> None:
+    operator = Ed25519PrivateKey.generate()
+    key = operator.public_key().public_bytes_raw().hex()
+    wanted = {**configuration(files, 0), KEY_OPERATOR: key}
+    with pytest.raises(InvalidSpecError, match="cannot be read"):
+        node_policy(ClientPolicy(), wanted)
+    sign_known_clients(files / "clients.json", operator)
+    assert node_policy(ClientPolicy(), wanted).identity is not None
+    write = files / "clients.json"
+    write.write_bytes(write.read_bytes().replace(b"clinic-4", b"clinic-9"))
+    with pytest.raises(InvalidSpecError, match="not signed by the operator"):
+        node_policy(ClientPolicy(), wanted)
+    with pytest.raises(InvalidSpecError, match="expected a public key in hex"):
+        node_policy(ClientPolicy(), {**wanted, KEY_OPERATOR: "xy"})
+    with pytest.raises(InvalidSpecError, match="given without"):
+        node_policy(ClientPolicy(), {KEY_OPERATOR: key})
+    for missing in (KEY_IDENTITY, KEY_KNOWN_CLIENTS):
+        with pytest.raises(InvalidSpecError, match=f"{missing}: missing"):
+            node_policy(ClientPolicy(), {k: v for k, v in wanted.items() if k != missing})
