@@ -136,7 +136,7 @@ class SecureExchange(Exchange):
             nodes,
             grid,
             dimension=codec.dimension,
-            width=codec.mechanism.sum_bits(len(nodes)),
+            width=codec.mechanism.sum_bits,
             max_code=codec.mechanism.max_code,
             context=message_digest(messages[0]),
         )

@@ -90,12 +90,13 @@ class SecureRounds:
         grid: Grid,
         *,
         dimension: int,
-        width: int,
+        width: Callable[[int], int],
         max_code: int | None,
         context: bytes,
     ) -> dict[int, bytes]:
         """Agree on masks with these nodes; what each that takes part needs with its train message.
 
+        ``width`` gives the bits of a sum of so many clients' codes: some of the nodes may not take part.
         ``context`` is the digest of what they are asked for (:mod:`fl_privquant.flower.binding`).
         """
         self._server, self._grid, self._round = None, grid, server_round
@@ -105,7 +106,7 @@ class SecureRounds:
                 session=self._session,
                 number=server_round,
                 dimension=dimension,
-                width=width,
+                width=width(len(clients)),
                 max_code=max_code,
                 **self._settings,
             ),

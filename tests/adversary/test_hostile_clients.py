@@ -70,7 +70,9 @@ def test_wrong_unmask_shares_are_corrected_and_their_senders_named() -> None:
     liars = run_against_liars(round_, 3, seed=4)
     round_.advertise()
     round_.share()
+    round_.accept()
     round_.mask()
+    round_.confirm()
     round_.unmask()
     started = time.process_time()
     result = round_.server.finish()
@@ -127,7 +129,9 @@ def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> No
             sealed = round_.client(i).share_keys(roster)
         assert SealedShares.from_bytes(sealed).client_id == i
         round_.server.receive_shares(i, sealed)
+    round_.accept()
     round_.mask()
+    round_.confirm()
     round_.unmask()
     result = round_.server.finish()
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
@@ -178,9 +182,9 @@ def train(mod: Any, rounds: int, mechanism: Any, **settings: Any) -> tuple[np.nd
             max_failed_rounds=1,
             **settings,
         )
-        strategies.append(private)
+        strategies.append(SecureAggregationStrategy(private))
         start = ArrayRecord({"weight": Array(np.zeros(1030, np.float32))})
-        result = SecureAggregationStrategy(private).start(grid, start, num_rounds=rounds)
+        result = strategies[0].start(grid, start, num_rounds=rounds)
         context.state["arrays"] = result.arrays
 
     result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))

@@ -109,7 +109,7 @@ def run(
         start = ArrayRecord({"weight": Array(np.zeros(33, np.float32))})
         strategy = SecureAggregationStrategy(private, identities=identities, **settings)
         result = strategy.start(grid, start, num_rounds=rounds)
-        survivors.update(private.survivors)
+        survivors.update(strategy.survivors)
         context.state["arrays"] = result.arrays
 
     result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))

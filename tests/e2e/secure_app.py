@@ -6,6 +6,7 @@ are lost whose update is in no sum: the models of both must be the same to the l
 """
 
 import math
+from pathlib import Path
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict

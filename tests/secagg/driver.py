@@ -16,6 +16,8 @@ CONTEXT = b"what is asked for"
 
 Wire = Callable[[str, int, bytes], bytes]
 
+SESSION = bytes(range(16))
+
 
 @dataclass(frozen=True)
 class Lost:
