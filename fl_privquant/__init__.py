@@ -8,6 +8,8 @@ True
 >>> estimates = mechanism.decode(indices, clip=0.1)
 """
 
+from typing import TYPE_CHECKING, Any
+
 import fl_privquant.mechanisms as _registered  # noqa: F401  registers them
 from fl_privquant.codebook import Codebook
 from fl_privquant.errors import (
@@ -34,8 +36,27 @@ __all__ = [
     "InvalidUpdateError",
     "Law",
     "Mechanism",
+    "PerClient",
+    "Plan",
     "PrivQuantError",
     "RandomStream",
+    "SecureSum",
+    "SumOfCodes",
+    "Target",
     "design",
     "mechanisms",
 ]
+
+if TYPE_CHECKING:
+    from fl_privquant.privacy import PerClient, Plan, SecureSum, SumOfCodes, Target
+
+_PLANNING = ("PerClient", "Plan", "SecureSum", "SumOfCodes", "Target")
+
+
+def __getattr__(name: str) -> Any:
+    """Planning is imported when it is asked for: designs and encodings do not need it."""
+    if name not in _PLANNING:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fl_privquant import privacy
+
+    return getattr(privacy, name)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_privquant.codec.sum_check import honest_sum_test
@@ -25,7 +26,10 @@ from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.privacy.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
 
-__all__ = ["Decoded", "Exchange", "Opened", "exchange_of"]
+__all__ = ["Decoded", "Exchange", "Opened", "check_wrapped", "exchange_of"]
+
+# These compare single updates with one another, which sums do not have.
+_NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
 
 Decoded = Mapping[str, Callable[[], NDArray[Any]]]
 """How to compute each array that a client trained."""
@@ -192,3 +196,19 @@ def _(aggregation: SumOfCodes) -> Exchange:
 @exchange_of.register
 def _(aggregation: SecureSum) -> Exchange:
     return SecureExchange(aggregation)
+
+
+def check_wrapped(strategy: Strategy, aggregation: Aggregation) -> None:
+    """Refuse a wrapped strategy that compares single updates where only sums are seen."""
+    if type(aggregation) is PerClient:
+        return
+    wrapped: Any = strategy
+    while isinstance(wrapped, Strategy):
+        for each in type(wrapped).__mro__:
+            if each.__name__ in _NEED_SINGLE_UPDATES:
+                raise InvalidSpecError(
+                    f"strategy: {each.__name__} compares single updates, which a sum does not have; use "
+                    f"one that needs the mean only, such as FedAvg, FedAvgM or FedAdam, or "
+                    f"aggregation=PerClient()"
+                )
+        wrapped = getattr(wrapped, "strategy", None)

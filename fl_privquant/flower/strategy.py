@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
-from numpy.typing import NDArray
 
-from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
@@ -24,16 +21,18 @@ from fl_privquant.encoding import Encoding
 from fl_privquant.errors import (
     BudgetExhaustedError,
     InvalidSpecError,
-    InvalidUpdateError,
     PrivQuantError,
     SecureAggregationError,
-    one_line,
 )
-from fl_privquant.flower.arrays import DecodedArray, read_arrays, records_of
+from fl_privquant.flower.arguments import Arguments
+from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.ending import start_within_budget
-from fl_privquant.flower.exchange import Decoded, Opened, exchange_of
-from fl_privquant.flower.policies import DoublingMechanism, Policy, QuantileClip
-from fl_privquant.flower.protocol import RECORD_METRICS, Reply, Request, certified, is_request, with_counts
+from fl_privquant.flower.exchange import Decoded, Opened, check_wrapped, exchange_of
+from fl_privquant.flower.policies import DoublingMechanism, QuantileClip
+from fl_privquant.flower.protocol import Reply, certified, is_request, with_counts
+from fl_privquant.flower.remarks import metric_lines, randomness_lines
+from fl_privquant.flower.requests import Requests
+from fl_privquant.flower.round_state import RoundState, mean_metrics, shared_metrics
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.accountant import coordinate_statement
 from fl_privquant.privacy.aggregation import Aggregation, PerClient
@@ -42,38 +41,19 @@ from fl_privquant.privacy.ledger import Budget
 from fl_privquant.privacy.statement import PrivacyStatement
 from fl_privquant.privacy.target import Plan
 
-__all__ = ["NoUsableReplyError", "PrivQuantStrategy", "mean_metrics"]
+__all__ = ["NoUsableReplyError", "PrivQuantStrategy"]
 
 _DEFAULT_WEIGHT_KEY = "num-examples"
 _DEFAULT_ARRAYS_KEY = "arrays"
-# Nodes that a privacy statement names one by one.
-_NAMED_NODES = 5
 _MOST_NAMES = 100
 _NAME_LENGTH = 64
-
-# These compare single updates with one another, which sums do not have.
-_NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
 
 
 class NoUsableReplyError(PrivQuantError):
     """Rounds ended without a single reply that could be aggregated."""
 
 
-@dataclass
-class _Round:
-    """What is known of the round that is under way."""
-
-    request: Request
-    arrays: ArrayRecord
-    model: dict[str, NDArray[Any]]
-    codec: UpdateCodec
-    asked: set[int]
-    template: Message | None
-    heard: set[int] = field(default_factory=set)
-    exhausted: int = 0
-
-
-class PrivQuantStrategy(Strategy):
+class PrivQuantStrategy(Requests, Strategy):
     """Wraps any Flower strategy: clients send encoded updates, the wrapped strategy sees arrays.
 
     Every reply is checked (node, round, version, mechanism, length, range of codes); a bad one is
@@ -165,33 +145,16 @@ class PrivQuantStrategy(Strategy):
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
+        given = Arguments(mechanism, clip, l2_clip, rotate, aggregation, budget, delta)
+        resolved = given.with_encoding(encoding)
         self.plan = encoding if isinstance(encoding, Plan) else None
-        if self.plan is not None:
-            _refuse("a plan sets it", aggregation=aggregation, budget=budget, delta=delta)
-            _refuse("a plan counts the update alone", private_metrics=private_metrics or None)
-            encoding, aggregation = self.plan.encoding, self.plan.aggregation
-            budget, delta = self.plan.budget, self.plan.target.delta
-        if isinstance(encoding, Encoding):
-            _refuse(
-                "the encoding sets it", mechanism=mechanism, clip=clip, l2_clip=l2_clip, rotate=rotate or None
-            )
-            mechanism, clip = encoding.mechanism, encoding.clip
-            l2_clip, rotate = encoding.l2_clip, encoding.rotate
-        elif encoding is not None and not isinstance(encoding, Plan):
-            _refuse("the second argument is one", mechanism=mechanism)
-            mechanism = encoding
-        if mechanism is None or clip is None:
-            raise InvalidSpecError(
-                "encoding: missing; give a plan or an encoding, or mechanism=... and clip=..."
-            )
-        delta = 1e-5 if delta is None else delta
-        if not 0.0 <= delta < 1.0:
-            raise InvalidSpecError(f"delta: {delta} is outside [0, 1)")
+        if self.plan is not None and private_metrics:
+            raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
         self.strategy = strategy
-        self.mechanism = mechanism
-        self.clip = clip
-        self.l2_clip = l2_clip
-        self.rotate = rotate
+        self.mechanism = resolved.mechanism  # type: ignore[assignment]
+        self.clip = resolved.clip  # type: ignore[assignment]
+        self.l2_clip = resolved.l2_clip
+        self.rotate = resolved.rotate
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
         self.private_metrics = tuple(
@@ -205,17 +168,17 @@ class PrivQuantStrategy(Strategy):
         # Names of what clients send beside their updates, outside of all accounting.
         self.uncounted_metrics: set[str] = set()
         self.max_failed_rounds = max_failed_rounds
-        self.aggregation = PerClient() if aggregation is None else aggregation
-        self.budget = budget
-        self.delta = delta
+        self.aggregation = PerClient() if resolved.aggregation is None else resolved.aggregation
+        self.budget = resolved.budget
+        self.delta = 1e-5 if resolved.delta is None else resolved.delta
         self.ledger = FederationLedger()
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
         self.simulated_nodes: set[int] = set()
-        self._round: _Round | None = None
+        self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
-        self._check_wrapped()
+        check_wrapped(strategy, self.aggregation)
 
     def settings(self) -> dict[str, Any]:
         """What this strategy was made with, to make another one like it."""
@@ -233,52 +196,6 @@ class PrivQuantStrategy(Strategy):
         names = ("mechanism", "clip", "l2_clip", "rotate", "aggregation", "budget", "delta")
         return {name: getattr(self, name) for name in names}
 
-    def _check_wrapped(self) -> None:
-        """Refuse a wrapped strategy that compares single updates where only sums are seen."""
-        if type(self.aggregation) is PerClient:
-            return
-        wrapped: Any = self.strategy
-        while isinstance(wrapped, Strategy):
-            for each in type(wrapped).__mro__:
-                if each.__name__ in _NEED_SINGLE_UPDATES:
-                    raise InvalidSpecError(
-                        f"strategy: {each.__name__} compares single updates, which a sum does not have; use "
-                        f"one that needs the mean only, such as FedAvg, FedAvgM or FedAdam, or "
-                        f"aggregation=PerClient()"
-                    )
-            wrapped = getattr(wrapped, "strategy", None)
-
-    @property
-    def mechanism(self) -> Mechanism | Callable[[int], Mechanism]:
-        """What encodes updates, from the next round on."""
-        return self._mechanism
-
-    @mechanism.setter
-    def mechanism(self, mechanism: Mechanism | Callable[[int], Mechanism]) -> None:
-        if not isinstance(mechanism, Mechanism) and not callable(mechanism):
-            raise InvalidSpecError(
-                f"mechanism: {type(mechanism).__name__}, expected a Mechanism; see fl_privquant.design"
-            )
-        self._mechanism = mechanism
-
-    @property
-    def clip(self) -> float | Callable[[int], float]:
-        """The coordinate clip, from the next round on."""
-        return self._clip
-
-    @clip.setter
-    def clip(self, clip: float | Callable[[int], float]) -> None:
-        self._clip = clip if callable(clip) else checked_clip("clip", clip)
-
-    @property
-    def l2_clip(self) -> float | Callable[[int], float | None] | None:
-        """The L2 clip, from the next round on."""
-        return self._l2_clip
-
-    @l2_clip.setter
-    def l2_clip(self, clip: float | Callable[[int], float | None] | None) -> None:
-        self._l2_clip = clip if clip is None or callable(clip) else checked_clip("l2_clip", clip)
-
     @property
     def codec(self) -> UpdateCodec:
         """The codec of the round that is under way."""
@@ -293,27 +210,6 @@ class PrivQuantStrategy(Strategy):
     def weight_key(self) -> str:
         """The metric that the wrapped strategy weighs clients by."""
         return str(getattr(self.strategy, "weighted_by_key", _DEFAULT_WEIGHT_KEY))
-
-    def request(self, server_round: int) -> Request:
-        """What clients are asked in a round."""
-        mechanism = self.mechanism if isinstance(self.mechanism, Mechanism) else self.mechanism(server_round)
-        if not isinstance(mechanism, Mechanism):
-            raise InvalidSpecError(
-                f"mechanism: the function gave {type(mechanism).__name__} for round {server_round}"
-            )
-        mechanism = self.aggregation.adapted(mechanism)
-        clip = self.clip(server_round) if callable(self.clip) else self.clip
-        l2_clip = self.l2_clip(server_round) if callable(self.l2_clip) else self.l2_clip
-        return Request(
-            round=server_round,
-            mechanism=mechanism.to_bytes(),
-            clip=checked_clip("clip", clip),
-            l2_clip=None if l2_clip is None else checked_clip("l2_clip", l2_clip),
-            rotation_seed=self.rotation_seed + (server_round << 31) if self.rotate else None,
-            report_clipping=self.report_clipping,
-            clip_quantile=self.clip.coordinate_quantile if isinstance(self.clip, QuantileClip) else None,
-            private_metrics=self.private_metrics,
-        )
 
     def summary(self) -> None:
         """Log the settings, the privacy statement, and the settings of the wrapped strategy."""
@@ -365,24 +261,8 @@ class PrivQuantStrategy(Strategy):
                 f"one of the {last.dimension} coordinates is the client's vote on the clip: if "
                 f"it holds {self.clip.coordinate_quantile:g} of its update"
             )
-        if self.private_metrics:
-            ranges = ", ".join(
-                f"{each.name!r} in [{each.low:g}, {each.high:g}]" for each in self.private_metrics
-            )
-            lines.append(f"among the coordinates are metrics of the client, clipped to a range: {ranges}")
-        if self.uncounted_metrics:
-            names = ", ".join(repr(name) for name in sorted(self.uncounted_metrics))
-            lines.append(
-                f"not counted in any figure: clients also send {names} without protection; remove them from "
-                f"PrivQuantMod's metrics and report_clipping, or ask for private_metrics"
-            )
-        if self.simulated:
-            lines.append(
-                "privacy is simulated: clients draw from seeded streams, whoever knows the seed knows all"
-            )
-        elif self.simulated_nodes:
-            lines.append(_said_to_be_simulated(self.simulated_nodes))
-        return lines
+        lines += metric_lines(self.private_metrics, self.uncounted_metrics)
+        return lines + randomness_lines(self.simulated, self.simulated_nodes)
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
         """Run the rounds, and say what they have cost; a budget that runs out ends them.
@@ -420,7 +300,7 @@ class PrivQuantStrategy(Strategy):
                     f"so that they cannot be told the mechanism"
                 )
         asked = {message.metadata.dst_node_id for message in messages}
-        self._round = _Round(request, arrays, model, codec, asked, messages[0] if messages else None)
+        self._round = RoundState(request, arrays, model, codec, asked, messages[0] if messages else None)
         if not messages:
             return messages
         release = request.release(codec.layout)
@@ -456,13 +336,12 @@ class PrivQuantStrategy(Strategy):
                 f"round {server_round} was not configured; the last was {current.request.round}"
             )
         replies_by_node: dict[int, tuple[Message, Reply]] = {}
-        failures: dict[int, str] = {}
         for message in replies:
             node = message.metadata.src_node_id
             try:
-                replies_by_node[node] = (message, self.checked_reply(message))
+                replies_by_node[node] = (message, current.checked(message))
+                self._note(node, replies_by_node[node][1])
             except PrivQuantError as error:
-                failures[node] = str(error)
                 self._log_failure(server_round, node, str(error))
         if not current.asked:
             return self.strategy.aggregate_train(server_round, [])
@@ -471,7 +350,7 @@ class PrivQuantStrategy(Strategy):
         )
         for node, reason in opened.failures.items():
             self._log_failure(server_round, node, reason)
-        silent = len(current.asked) - len(current.heard)
+        silent = current.num_silent
         if silent:
             log(WARNING, "PrivQuant: round %d, %d nodes did not reply", server_round, silent)
         failed = len(current.asked) - len(opened.nodes)
@@ -492,16 +371,16 @@ class PrivQuantStrategy(Strategy):
         metrics: list[Mapping[str, Any]] = [
             {**reply.metrics, **codec.metrics_of(reply.payload)} for reply in usable
         ]
-        shared = _shared_metrics(metrics)
+        shared = shared_metrics(metrics)
         plain = [
-            self._as_plain_reply(
+            self._plain(
                 replies_by_node[node][0], current, opened.decoded[node], {name: own[name] for name in shared}
             )
             for node, own in zip(opened.nodes, metrics, strict=True)
         ]
         return self._aggregate(server_round, current, plain)
 
-    def _open(self, server_round: int, current: _Round, replies: Mapping[int, Reply]) -> Opened:
+    def _open(self, server_round: int, current: RoundState, replies: Mapping[int, Reply]) -> Opened:
         """What the replies come to; nothing, where no sum may be opened."""
         try:
             opened = self._exchange.open(replies, current.codec, current.model)
@@ -515,7 +394,7 @@ class PrivQuantStrategy(Strategy):
         return opened
 
     def _aggregate_sum(
-        self, server_round: int, current: _Round, opened: Opened, metrics: Mapping[str, Any]
+        self, server_round: int, current: RoundState, opened: Opened, metrics: Mapping[str, Any]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate a sum of codes: the wrapped strategy sees one reply, the mean update."""
         total, num_clients = np.asarray(opened.total), len(opened.nodes)
@@ -528,8 +407,7 @@ class PrivQuantStrategy(Strategy):
         # The wrapped strategy needs one message: it is made as a reply to the first that was sent.
         reply = Message(RecordDict(), reply_to=current.template)
         measured = {**metrics, **current.codec.metric_means(total, num_clients)}
-        plain = self._as_plain_reply(reply, current, arrays, measured)
-        return self._aggregate(server_round, current, [plain])
+        return self._aggregate(server_round, current, [self._plain(reply, current, arrays, measured)])
 
     def _log_failure(self, server_round: int, node: int, reason: str) -> None:
         log(WARNING, "PrivQuant: round %d, node %d: %s", server_round, node, reason)
@@ -570,85 +448,23 @@ class PrivQuantStrategy(Strategy):
                 raise InvalidSpecError(f"{name}: the checkpoint knows nothing of its policy; begin anew")
             each.restore_state(state["policies"][name])
 
-    @property
-    def _policies(self) -> dict[str, Policy]:
-        given = {"mechanism": self.mechanism, "clip": self.clip}
-        return {name: each for name, each in given.items() if isinstance(each, Policy)}
-
-    def _move_clip(self, share: float) -> None:
-        # What clients were asked to vote on is the round's; the policy may have been replaced since.
-        if isinstance(self.clip, QuantileClip):
-            self.clip.observe(share)
-
-    def _current(self) -> _Round:
+    def _current(self) -> RoundState:
         if self._round is None:
             raise InvalidSpecError("no round is under way: configure_train comes first")
         return self._round
 
-    def checked_reply(self, message: Message) -> Reply:
-        """The reply of a node that was asked, once, in this round; its payload is not looked into."""
-        current = self._current()
-        node = message.metadata.src_node_id
-        if node not in current.asked:
-            raise InvalidUpdateError("dropped: this node was not asked")
-        if node in current.heard:
-            raise InvalidUpdateError("dropped: this node has already replied")
-        current.heard.add(node)
-        if message.has_error():
-            current.exhausted += BudgetExhaustedError.__name__ in (message.error.reason or "")
-            reason = one_line(message.error.reason)
-            raise InvalidUpdateError(f"replied with error {message.error.code}: {reason}")
-        reply = Reply.from_content(message.content)
-        if reply.round != current.request.round:
-            # The reply to this round may still follow.
-            current.heard.discard(node)
-            raise InvalidUpdateError(f"dropped: reply to round {reply.round}, not {current.request.round}")
-        if reply.mechanism != current.request.fingerprint:
-            raise InvalidUpdateError(
-                f"dropped: encoded by mechanism {reply.mechanism[:64]!r}, another than was asked"
-            )
-        if reply.simulated:
-            self._note_simulated(node)
-        # A hostile client may send any number of names, of any length.
-        self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
-        return reply
-
-    def _as_plain_reply(
-        self,
-        message: Message,
-        current: _Round,
-        arrays: Decoded,
-        metrics: Mapping[str, Any],
-    ) -> Message:
-        """The message that the wrapped strategy would have received without PrivQuant."""
-        record = ArrayRecord()
-        for name, each in current.arrays.items():
-            # Buffers that are no floats are not sent: they keep the server's value.
-            decode = arrays.get(name)
-            before = current.model[name]
-            record[name] = each if decode is None else DecodedArray(decode, before.dtype, before.shape)
-        key = str(getattr(self.strategy, "arrayrecord_key", _DEFAULT_ARRAYS_KEY))
-        weighed = MetricRecord({**metrics, self.weight_key: 1})
-        message.content = RecordDict({key: record, RECORD_METRICS: weighed})
-        return message
-
     def _aggregate(
-        self, server_round: int, current: _Round, replies: list[Message]
+        self, server_round: int, current: RoundState, replies: list[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         arrays, metrics = self.strategy.aggregate_train(server_round, replies)
-        if arrays is None:
-            return arrays, metrics
-        # Strategies average counters to fractions, some turn float32 to float64: the model keeps its types.
-        kept = ArrayRecord()
-        for name, each in arrays.items():
-            before = current.arrays.get(name)
-            if before is None or before.dtype == each.dtype:
-                kept[name] = each
-            elif name in current.codec.layout.names:
-                kept[name] = Array(np.asarray(each.numpy().astype(current.model[name].dtype)))
-            else:
-                kept[name] = before
-        return kept, metrics
+        return None if arrays is None else current.with_own_types(arrays), metrics
+
+    def _plain(
+        self, message: Message, current: RoundState, decoded: Decoded, metrics: Mapping[str, Any]
+    ) -> Message:
+        """The reply as the wrapped strategy expects it, with the weight that all clients have."""
+        key = str(getattr(self.strategy, "arrayrecord_key", _DEFAULT_ARRAYS_KEY))
+        return current.as_plain_reply(message, decoded, {**metrics, self.weight_key: 1}, key)
 
     def _fail(self, server_round: int, failures: int, silent: int) -> tuple[None, None]:
         self.failed_rounds += 1
@@ -671,50 +487,11 @@ class PrivQuantStrategy(Strategy):
         log(ERROR, "PrivQuant: %s; the model stays as it is", text)
         return None, None
 
-    def _note_simulated(self, node: int) -> None:
-        if not self.simulated and node not in self.simulated_nodes:
-            log(WARNING, "PrivQuant: node %d says that it draws from a seeded stream", node)
-        self.simulated_nodes.add(node)
-
-
-def _said_to_be_simulated(nodes: Collection[int]) -> str:
-    """The line of a privacy statement on clients that say that their privacy is simulated."""
-    named = ", ".join(map(str, sorted(nodes)[:_NAMED_NODES]))
-    more = ", ..." if len(nodes) > _NAMED_NODES else ""
-    return (
-        f"clients that say of themselves that they draw from seeded streams: {len(nodes)} (node "
-        f"{named}{more}); for these, privacy is simulated, and in sums count them among the corrupt ones"
-    )
-
-
-def _refuse(reason: str, **given: Any) -> None:
-    """Refuse arguments that another one decides."""
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidSpecError(f"{name}: given, but {reason}; leave it out")
-
-
-def mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The means of the metrics that all clients report."""
-    return {name: _mean([each[name] for each in metrics]) for name in _shared_metrics(metrics)}
-
-
-def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
-    """Names of the metrics that every client reports in the same form; strategies average no others."""
-    first = metrics[0]
-    return [
-        name
-        for name in first
-        if all(name in each and _form(each[name]) == _form(first[name]) for each in metrics)
-    ]
-
-
-def _mean(values: list[Any]) -> float | list[float]:
-    """The mean of metrics that clients report: of numbers, or of lists of them."""
-    with np.errstate(over="ignore"):
-        mean: NDArray[np.float64] = np.asarray(np.mean(values, axis=0, dtype=np.float64))
-    return [float(each) for each in mean] if isinstance(values[0], list) else float(mean)
-
-
-def _form(value: Any) -> int:
-    return len(value) if isinstance(value, list) else -1
+    def _note(self, node: int, reply: Reply) -> None:
+        """Keep what a client says of itself, for statements."""
+        if reply.simulated:
+            if not self.simulated and node not in self.simulated_nodes:
+                log(WARNING, "PrivQuant: node %d says that it draws from a seeded stream", node)
+            self.simulated_nodes.add(node)
+        # A hostile client may send any number of names, of any length.
+        self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}

@@ -30,7 +30,7 @@ from fl_privquant.flower import (
 from fl_privquant.flower.arrays import read_array
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Reply, Request
-from fl_privquant.flower.strategy import mean_metrics
+from fl_privquant.flower.round_state import mean_metrics
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.norm import Norms
 from fl_privquant.privacy.planner import Wish

@@ -14,11 +14,13 @@ from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
+    PerClient,
     PrivQuantMod,
     PrivQuantStrategy,
     QuantileClip,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
+    SumOfCodes,
 )
 from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -47,12 +49,13 @@ def run(strategy, mods, **options):
 @pytest.mark.parametrize("votes", [False, True])
 def test_the_wrapped_strategy_gets_the_means(way, votes):
     clip = QuantileClip(CLIP) if votes else CLIP
-    private = PrivQuantStrategy(
-        fedavg(), FINE, clip, private_metrics=RANGES, sum_codes=way != "per client", l2_clip=0.3, rotate=True
+    ways = {"per client": PerClient(), "sum of codes": SumOfCodes(), "secure sum": SecureSum()}
+    strategy = PrivQuantStrategy(
+        fedavg(), FINE, clip, private_metrics=RANGES, aggregation=ways[way], l2_clip=0.3, rotate=True
     )
-    mods, strategy = [PrivQuantMod(math.inf)], private
+    mods = [PrivQuantMod(math.inf)]
     if way == "secure sum":
-        mods, strategy = [SecureAggregationMod(), *mods], SecureAggregationStrategy(private)
+        mods = [SecureAggregationMod(), *mods]
     metrics, contexts = run(strategy, mods)
     # Clients 0 to 4 report 0.5 + their number, and 1.
     assert metrics == {"loss": pytest.approx(2.5, abs=1e-5), "secret": pytest.approx(1.0, abs=1e-5)}
@@ -62,7 +65,7 @@ def test_the_wrapped_strategy_gets_the_means(way, votes):
     for context in contexts.values():
         (release,) = ClientLedger(context).ledger.releases
         assert (release.dimension, release.l2) == (dimension, pytest.approx(norm))
-    lines = private.privacy_statement()
+    lines = strategy.privacy_statement()
     assert any("'loss' in [0, 6], 'secret' in [-2, 2]" in line for line in lines)
     assert not any("not counted" in line for line in lines)
 
