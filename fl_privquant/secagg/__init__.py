@@ -61,20 +61,20 @@ whom were sent the same invitation, list of clients, request and model:
 It can always end a round without a sum, and it chooses who is invited.
 
 **Corrupt clients** can put any integers into the sum. Whoever applies it tests the opened sum against the law
-of honest codes (:mod:`fl_privquant.codec.sum_check`) and refuses one that honest clients cannot have sent; that
-happens to honest clients once in 10^9 rounds at most (for discrete Laplace noise as the test states). What
-passes is a mean that honest clients could have sent if all of them held the same update: for 100 clients,
-100 000 coordinates and OPTM of 2 bits at an epsilon of 1, a shift of 0.34 clips in every coordinate with
-l2_clip = sqrt(d) / 3 clips, and of 1.01 clips without an L2 clip. So one client can act as all of them together
-could, or have every sum refused; proofs of validity (Prio3, ACORN) would limit it to its own clip.
+of honest codes (:mod:`fl_privquant.codec.sum_check`) and refuses one that honest clients cannot have sent;
+that happens to honest clients once in 10^9 rounds at most (for discrete Laplace noise as the test states).
+What passes is a mean that honest clients could have sent if all of them held the same update: for 100
+clients, 100 000 coordinates and OPTM of 2 bits at an epsilon of 1, a shift of 0.34 clips in every coordinate
+with l2_clip = sqrt(d) / 3 clips, and of 1.01 clips without an L2 clip. So one client can act as all of them
+together could, or have every sum refused; proofs of validity (Prio3, ACORN) would limit it to its own clip.
 
-One client that seals garbage loses its place, and the round goes on; one that disputes falsely costs each accused client one mask,
-and whoever is at odds with more than C others (or with the threshold, if that is less; but always with one)
-is dropped. A dealer of shares that open but do not fit together ends one round without a sum. Both are named
-(:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders with more wrong shares
-than can be corrected could have an honest dealer named. Wrong shares are corrected, up to half of
-those beyond the threshold, and their senders named; a wrong sum of the honest inputs does not pass by them:
-opened secrets are checked against the public key or a commitment.
+One client that seals garbage loses its place, and the round goes on; one that disputes falsely costs each
+accused client one mask, and whoever is at odds with more than C others (or with the threshold, if that is
+less; but always with one) is dropped. A dealer of shares that open but do not fit together ends one round
+without a sum. Both are named (:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders
+with more wrong shares than can be corrected could have an honest dealer named. Wrong shares are corrected, up
+to half of those beyond the threshold, and their senders named; a wrong sum of the honest inputs does not pass
+by them: opened secrets are checked against the public key or a commitment.
 
 **Dropouts.** Whoever is lost before masks are added costs nothing but its place among the D. One lost later
 costs the server a key agreement and a mask for each of its neighbours. Up to D of these the sum comes out
