@@ -60,8 +60,8 @@ class LatticeLaw:
         return cls(first, values)
 
 
-def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT) -> LatticeLaw:
-    """The law of the sum of two independent numbers.
+def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT, cut: float = _CUT) -> LatticeLaw:
+    """The law of the sum of two independent numbers; tails of mass below ``cut`` are cut off, and are lost.
 
     A direct convolution adds only positive terms: its relative error is below the number of terms in units.
     An FFT has an error below 3 * 8 u log2(N) ||a|| ||b|| at every point (Higham, "Accuracy and Stability of
@@ -79,7 +79,7 @@ def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT) -> LatticeLaw:
         values = np.fft.irfft(spectrum, size)[: a.values.size + b.values.size - 1] - error
         values = np.maximum(values, 0.0)
         lost += 2.0 * error * values.size
-    return _trimmed(LatticeLaw(a.first + b.first, values, relative, lost))
+    return _trimmed(LatticeLaw(a.first + b.first, values, relative, lost), cut)
 
 
 def power(law: LatticeLaw, count: int, direct: int = _DIRECT) -> LatticeLaw:
@@ -167,11 +167,11 @@ def width_of_sum(codes: NDArray[np.int64], weights: Floats, draws: float) -> flo
     return min(21.0 * spread, draws * float(codes[-1])) + float(codes[-1])
 
 
-def _trimmed(law: LatticeLaw) -> LatticeLaw:
-    below = int(np.searchsorted(np.cumsum(law.values), _CUT))
-    above = int(np.searchsorted(np.cumsum(law.values[::-1]), _CUT))
+def _trimmed(law: LatticeLaw, cut: float) -> LatticeLaw:
+    below = int(np.searchsorted(np.cumsum(law.values), cut))
+    above = int(np.searchsorted(np.cumsum(law.values[::-1]), cut))
     end = law.values.size - above
     if below >= end or below + above == 0:
         return law
-    lost = law.lost + 2.1 * _CUT * (1.0 + law.relative)
+    lost = law.lost + 2.1 * cut * (1.0 + law.relative)
     return LatticeLaw(law.first + below, law.values[below:end], law.relative, lost)

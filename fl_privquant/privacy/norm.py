@@ -20,10 +20,11 @@ D^2, at S / d. It is bounded on a fine grid, with g at the far end of each cell.
   for vectors).
 
 **Tables.** Continuous laws: in the secure sum of several clients, the Gaussian guarantee of
-:mod:`fl_privquant.secure_sum`; local view, :func:`fl_privquant.renyi.renyi_of_update`. With metric "l1":
-two updates of L1 norm R cost at most 2 R times the loss per distance, in all coordinates together (see
-:mod:`fl_privquant.mechanisms.metric`). Metric "l2-grid" holds between knots only, and is not counted by;
-as a continuous law it has the bound above.
+:mod:`fl_privquant.secure_sum`, by a blanket, and for laws of two rows and sums of bits that of
+:mod:`fl_privquant.two_row_sums`, by the worst case of the other clients; local view,
+:func:`fl_privquant.renyi.renyi_of_update`. With metric "l1": two updates of L1 norm R cost at most 2 R times
+the loss per distance, in all coordinates together (see :mod:`fl_privquant.mechanisms.metric`). Metric
+"l2-grid" holds between knots only, and is not counted by; as a continuous law it has the bound above.
 
 A bound for another mechanism is added by :func:`register_norm_bound`.
 """
@@ -50,6 +51,7 @@ from fl_privquant.renyi import INPUT_ROUNDING, renyi_of_update
 from fl_privquant.sampling.discrete import DiscreteGaussian, Skellam
 from fl_privquant.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
 from fl_privquant.table import CertifiedTable
+from fl_privquant.two_row_sums import TwoRows, sum_separation
 
 __all__ = ["NO_NORMS", "NormBound", "Norms", "norm_losses", "register_norm_bound"]
 
@@ -203,6 +205,32 @@ def _secure_sum(
         return certificate.renyi(order) * update.widened**2
 
     return NormBound(renyi, update.charge), "l2 renyi of the sum"
+
+
+@register_norm_bound
+def _two_rows(
+    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
+) -> tuple[Moments, str] | None:
+    if norms.l2 is None or num_honest < 2:
+        return None
+    if isinstance(mechanism, TableMechanism):
+        table, bits, name = mechanism.table, 1, "l2 gaussian of two rows"
+    elif isinstance(mechanism, PbmMechanism):
+        table, bits, name = mechanism.bit, mechanism.trials, "l2 gaussian of bits"
+    else:
+        return None
+    update = UpdateBound(2.0 * norms.l2 * NORM_ROUNDING, dimension)
+    separation = _two_row_separation(table, num_honest, update.rate, bits)
+    if math.isinf(separation):
+        return None
+    loss = gaussian_loss(separation * update.widened)
+    return replace(loss, infinity=loss.infinity + update.charge), name
+
+
+@lru_cache(maxsize=64)
+def _two_row_separation(table: CertifiedTable, num_honest: int, rate: float, bits: int) -> float:
+    law = TwoRows.of(table)
+    return math.inf if law is None else sum_separation(law, num_honest, rate, bits)
 
 
 @lru_cache(maxsize=64)
