@@ -82,7 +82,7 @@ def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT, cut: float = _
     return _trimmed(LatticeLaw(a.first + b.first, values, relative, lost), cut)
 
 
-def power(law: LatticeLaw, count: int, direct: int = _DIRECT) -> LatticeLaw:
+def power(law: LatticeLaw, count: int, direct: int = _DIRECT, cut: float = _CUT) -> LatticeLaw:
     """The law of the sum of ``count`` independent numbers of one law, by repeated doubling.
 
     >>> power(LatticeLaw(0, np.array([0.5, 0.5])), 3).values.round(6)
@@ -92,10 +92,10 @@ def power(law: LatticeLaw, count: int, direct: int = _DIRECT) -> LatticeLaw:
     square = law
     while count:
         if count & 1:
-            result = convolve(result, square, direct)
+            result = convolve(result, square, direct, cut)
         count >>= 1
         if count:
-            square = convolve(square, square, direct)
+            square = convolve(square, square, direct, cut)
     return result
 
 

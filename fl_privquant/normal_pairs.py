@@ -40,14 +40,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-__all__ = ["pair_separation", "spare_for"]
+__all__ = ["INVERSE_ERROR", "pair_separation", "spare_for"]
 
 Floats = NDArray[np.float64]
 
 _UNIT = 2.0**-53
-# Of the difference of two values of scipy's inverse normal law, each below 40 and right to 5 units.
-_INVERSE_ERROR = 1e-13
+INVERSE_ERROR = 1e-13
+"""Of the difference of two values of scipy's inverse normal law, each below 40 and right to 5 units."""
+
 _CLOSE = 0.999
+# Logarithm of the least probability that is spared.
+_SMALLEST = -600.0
 
 
 def pair_separation(first: Floats, second: Floats, relative: float, lost: float, spare: float) -> float:
@@ -80,7 +83,7 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
     if not above.any():
         return 0.0
     gaps = ndtri(np.minimum(power[above], 1.0)) - ndtri(level[above])
-    return float(gaps.max()) + _INVERSE_ERROR
+    return float(gaps.max()) + INVERSE_ERROR
 
 
 def spare_for(rate: float, steps: int, most: float) -> float:
@@ -93,7 +96,9 @@ def spare_for(rate: float, steps: int, most: float) -> float:
     steps
         Number of steps.
     most
-        Largest separation of the whole chain for which this is to hold.
+        Largest separation of the whole chain for which this is to hold, up to 10.
+
+    Returns 0 where there is none.
     """
 
     def revealed(spare: float) -> float:
@@ -104,7 +109,9 @@ def spare_for(rate: float, steps: int, most: float) -> float:
         # 1 less the total variation distance of N(0, 1) and N(most, 1).
         return steps * one_step * rest / (2.0 * float(ndtr(-0.5 * most)))
 
-    low, high = math.log(rate) - 60.0 - 80.0 * most, math.log(min(rate, 0.25))
+    low, high = _SMALLEST, math.log(min(rate, 0.25))
+    if revealed(math.exp(low)) > rate:
+        return 0.0
     while high - low > 1e-3:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if revealed(math.exp(middle)) <= rate * _CLOSE else (low, middle)

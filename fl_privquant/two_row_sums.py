@@ -233,11 +233,12 @@ class _Cases:
         lower = self.others - first - (size - 1)
         others = convolve(self._power(True, first), self._power(False, lower), _DIRECT, _CUT)
         ends = np.linspace(0.0, 1.0, self.law.num_cells + 1)
-        return max(
-            self._pair(others, middle, upper) / upper
-            for nearest, upper in pairwise(ends.tolist())
-            for middle in {0.5 * nearest, 1.0 - 0.5 * nearest}
-        )
+        separations = [
+            self._pair(others, middle, upper) / float(upper)
+            for nearest, upper in pairwise(ends)
+            for middle in {0.5 * float(nearest), 1.0 - 0.5 * float(nearest)}
+        ]
+        return max(separations)
 
     def _pair(self, others: LatticeLaw, middle: float, distance: float) -> float:
         """The separation of two shares around a middle, at a distance."""
