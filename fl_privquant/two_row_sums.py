@@ -55,6 +55,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -65,9 +66,9 @@ from numpy.typing import NDArray
 from fl_privquant.lattice import LatticeLaw, convolve
 from fl_privquant.normal_pairs import pair_separation, spare_for
 from fl_privquant.renyi import is_continuous, slopes_of
-from fl_privquant.table import CertifiedTable
+from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
 
-__all__ = ["TwoRows", "sum_separation"]
+__all__ = ["TwoRows", "probed_separation", "sum_separation"]
 
 Floats = NDArray[np.float64]
 
@@ -88,6 +89,8 @@ _ROW_UNITS = 512
 _MOST_COPIES = 1 << 20
 # Largest separation of a whole client that is looked for; about this much above what is guessed.
 _LARGEST, _ROOM = 4.0, 1.25
+# With less than this to spare, far above what is cut off, nothing is certified.
+_LEAST_SPARE = 1e-26
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +128,12 @@ class TwoRows:
         steepest = float(np.abs(slopes_of(law)[:, 1]).max())
         return cls(codes, low, high, steepest / float(high[1] - low[1]) * (1.0 + 1e-12))
 
+    @classmethod
+    def bit(cls, rare: int) -> TwoRows:
+        """One bit that is 1 with weight ``rare`` of 2^32 at the lower end, and 0 at the upper."""
+        low = np.array([TOTAL_WEIGHT - rare, rare]) / TOTAL_WEIGHT
+        return cls(np.array([0, 1]), low, low[::-1].copy(), 0.5)
+
     @cached_property
     def symmetric(self) -> bool:
         """Whether codes mirror, and each row is the other's mirror image."""
@@ -161,18 +170,29 @@ def sum_separation(law: TwoRows, num_honest: int, rate: float, bits: int = 1) ->
     bits
         Draws from the law that each client's code is the sum of, all for one input.
     """
+    return _separation(law, num_honest, rate, bits, _Cases.worst)
+
+
+def probed_separation(law: TwoRows, num_honest: int, rate: float, bits: int = 1) -> float:
+    """The same for two cases only, quickly: no guarantee, but close enough to compare designs."""
+    return _separation(law, num_honest, rate, bits, _Cases.probed)
+
+
+def _separation(
+    law: TwoRows, num_honest: int, rate: float, bits: int, of_cases: Callable[[_Cases], float]
+) -> float:
     copies = min(num_honest * bits, _MOST_COPIES - _MOST_COPIES % bits)
     if copies < 2 * bits or law.num_cells > _MOST_CELLS:
         return math.inf
     most = _ROOM * bits * _guess(law, copies)
     while most <= _LARGEST:
         spare = spare_for(min(rate / law.slope, 0.5), bits, most)
-        separation = bits * _Cases(law, copies - 1, spare).worst()
+        if spare < _LEAST_SPARE:
+            return math.inf
+        separation = bits * of_cases(_Cases(law, copies - 1, spare))
         if separation <= most:
             return separation * law.slope
-        if separation > _LARGEST:
-            break
-        most = max(2.0 * most, _ROOM * separation)
+        most = _ROOM * separation
     return math.inf
 
 
@@ -196,8 +216,7 @@ class _Cases:
 
     def worst(self) -> float:
         """The largest separation of two shares over all cases, in units of their distance; rounded up."""
-        end = self.others // 2 + 1 if self.law.symmetric else self.others + 1
-        exact = max(self._bound(0, 1), self._bound(end - 1, 1))
+        end, exact = self._end, self.probed()
         size = max(math.ceil(end / _GROUPS), 1)
         groups = [self._group(first, min(size, end - first)) for first in range(0, end, size)]
         heapq.heapify(groups)
@@ -214,6 +233,14 @@ class _Cases:
                 left -= 1
                 if group[2] == 1:
                     exact = max(exact, -group[0])
+
+    def probed(self) -> float:
+        """The same for all others at the lower row, and for the last case."""
+        return max(self._bound(0, 1), self._bound(self._end - 1, 1))
+
+    @property
+    def _end(self) -> int:
+        return self.others // 2 + 1 if self.law.symmetric else self.others + 1
 
     @property
     def _affordable(self) -> int:
