@@ -30,6 +30,7 @@ from fl_privquant.design.bits import (
     error_of_bits,
     least_error_of_tables,
 )
+from fl_privquant.design.spread import best_spread
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.lattice import coarse_count
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
@@ -47,7 +48,14 @@ from fl_privquant.secure_sum import NORM_ROUNDING, UpdateBound
 from fl_privquant.table import CertifiedTable
 from fl_privquant.two_row_sums import TwoRows, probed_separation
 
-__all__ = ["SPREAD", "AggregateSpec", "design_aggregate", "honest_clients", "usual_norm_ratio"]
+__all__ = [
+    "SPREAD",
+    "AggregateSpec",
+    "design_aggregate",
+    "honest_clients",
+    "planned_norm_ratio",
+    "usual_norm_ratio",
+]
 
 SPREAD = 3.0
 """Coordinate clip of a rotated update, in standard deviations of its coordinates, unless told otherwise."""
@@ -72,6 +80,22 @@ def usual_norm_ratio(dimension: int) -> float:
     10.0
     """
     return math.sqrt(dimension) / SPREAD
+
+
+def planned_norm_ratio(spec: AggregateSpec) -> float:
+    """L2 clip over coordinate clip with the least error for rotated updates at the norm bound, for a target.
+
+    Clip bias against noise, for clients that all have the same update; see :mod:`fl_privquant.design.spread`.
+
+    >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
+    >>> round(math.sqrt(7850) / planned_norm_ratio(spec), 1)
+    2.6
+    """
+    if spec.run_epsilon is None:
+        raise InvalidSpecError("run_epsilon: give a target, by which the clip is chosen")
+    separation = gaussian_separation(spec.run_epsilon, spec.run_delta) / math.sqrt(spec.rounds)
+    spread = best_spread(spec.levels - 1, separation, spec.dimension, spec.num_clients, spec.num_honest)
+    return math.sqrt(spec.dimension) / spread
 
 
 def honest_clients(num_clients: int, corrupt_fraction: float, dropout_fraction: float) -> int:
