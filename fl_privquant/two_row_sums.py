@@ -63,7 +63,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.lattice import LatticeLaw, convolve
+from fl_privquant.lattice import LatticeLaw, convolve, width_of_sum
 from fl_privquant.normal_pairs import pair_separation, spare_for
 from fl_privquant.renyi import is_continuous, slopes_of
 from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
@@ -80,8 +80,9 @@ _DIRECT = 1 << 62
 # How close, as a share, the bound of a group of cases comes to the worst case.
 _TOLERANCE = 2e-4
 _GROUPS, _PARTS = 16, 4
-# Multiplications of all convolutions together: some ten seconds.
-_WORK, _LEAST_CASES, _MOST_CASES = 1.5e10, 64, 2500
+# Multiplications of all convolutions together: some seconds. Wider sums would take too long.
+_WORK, _LEAST_CASES, _MOST_CASES = 8e9, 64, 2500
+_MOST_POINTS = 1 << 14
 _MOST_CELLS = 64
 # Rows a little beyond the two are differences of rounded numbers, a hundredth of them or more.
 _ROW_UNITS = 512
@@ -149,6 +150,11 @@ class TwoRows:
             return _MOST_CELLS + 1
         return max(math.ceil(0.5 * float((rise[rise > 0.0] / least[rise > 0.0]).max(initial=0.0)) * 1.01), 1)
 
+    def width(self, copies: int) -> float:
+        """About how many points the sum of so many draws has, tails cut off."""
+        widest = max(width_of_sum(self.codes, row, copies) for row in (self.low, self.high))
+        return 1.15 * widest
+
     def row(self, share: float) -> Floats:
         """The row of a share, on all codes from 0."""
         values = np.zeros(int(self.codes[-1]) + 1)
@@ -182,7 +188,7 @@ def _separation(
     law: TwoRows, num_honest: int, rate: float, bits: int, of_cases: Callable[[_Cases], float]
 ) -> float:
     copies = min(num_honest * bits, _MOST_COPIES - _MOST_COPIES % bits)
-    if copies < 2 * bits or law.num_cells > _MOST_CELLS:
+    if copies < 2 * bits or law.num_cells > _MOST_CELLS or law.width(copies) > _MOST_POINTS:
         return math.inf
     most = _ROOM * bits * _guess(law, copies)
     while most <= _LARGEST:
@@ -244,13 +250,8 @@ class _Cases:
 
     @property
     def _affordable(self) -> int:
-        variance = max(float(row @ (self.law.codes - row @ self.law.codes) ** 2) for row in self._rows)
-        width = min(24.0 * math.sqrt(self.others * variance), self.others * float(self.law.codes[-1])) + 1.0
+        width = self.law.width(self.others)
         return int(min(max(_WORK / width**2, _LEAST_CASES), _MOST_CASES))
-
-    @property
-    def _rows(self) -> tuple[Floats, Floats]:
-        return self.law.low, self.law.high
 
     def _group(self, first: int, size: int) -> tuple[float, int, int]:
         return -self._bound(first, size), first, size

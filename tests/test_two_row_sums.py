@@ -128,6 +128,19 @@ def test_a_row_with_an_impossible_output_is_never_certified() -> None:
     assert sum_separation(law, 100, RATE) == math.inf
 
 
+def test_a_table_that_a_hostile_server_made_wide_takes_no_time_and_no_memory() -> None:
+    """Codes up to 2^30: the sum of a thousand of them would not fit any machine."""
+    wide = TwoRows(np.array([0, 1, 1 << 30]), np.array([0.3, 0.3, 0.4]), np.array([0.4, 0.3, 0.3]), 0.5)
+    start = time.process_time()
+    assert sum_separation(wide, 1000, RATE) == math.inf
+    assert time.process_time() - start < 0.5
+
+
+def test_rows_that_do_not_differ_cost_next_to_nothing() -> None:
+    row = np.array([0.3, 0.45, 0.25])
+    assert sum_separation(TwoRows(np.array([0, 1, 3]), row, row, 0.5), 25, RATE) < 1e-9
+
+
 def test_one_client_alone_is_not_certified() -> None:
     assert sum_separation(bit_law(0.1), 1, RATE) == math.inf
     assert sum_separation(bit_law(0.1), 1, RATE, bits=5) == math.inf
