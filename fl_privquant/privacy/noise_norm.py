@@ -20,8 +20,9 @@ H_(a k)(s) >= 1 - s. What is drawn is within n times the tables' total variation
 added to s.
 
 So k costs N(0, 1) against N(a k, 1), but for a probability that :func:`~fl_privquant.normal_pairs.spare_for`
-keeps small. Given all k, coordinates add up to N(0, 1) against N(a K, 1), K^2 = sum of k_i^2. And K exceeds a
-bound only with a probability that is charged as well: by Chernoff, for every rate r,
+keeps small. Given all k, coordinates add up to N(0, 1) against N(a K, 1), K^2 = sum of k_i^2. And K exceeds
+some bounds with small probabilities only: the loss is a mixture of those at the bounds, which cover K. By
+Chernoff, for every rate r,
 
     log Pr[K^2 >= B] <= (largest value of the sum of log E exp(r k_i^2)) - r B,
 
@@ -47,6 +48,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +60,7 @@ from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.normal_pairs import INVERSE_ERROR, spare_for
 from fl_privquant.privacy.compose import Moments
+from fl_privquant.privacy.loss import ROUNDING, PrivacyLoss
 from fl_privquant.privacy.noise import ideal_sum, noise_loss, sum_gap
 from fl_privquant.privacy.norm import NormBound, Norms, register_norm_bound
 from fl_privquant.privacy.response import gaussian_loss
@@ -71,8 +74,10 @@ Floats = NDArray[np.float64]
 # Beyond this an exponential overflows.
 _FAR = 700.0
 _FLOAT_ROOM = 1.0 + 1e-9
-# Probabilities, for a whole update, that a shift reveals everything and that rounding makes it too long.
+# Probability, for a whole update, that a shift reveals everything; and those with which the length of a
+# rounded difference exceeds its bounds, of which the last is charged like the first.
 _CHARGED = 1e-11
+_CHANCES = (0.3, 0.03, 1e-3, 1e-6, 1e-11)
 # Probabilities of the sum are listed down to the first, far below what is spared, which the second bounds.
 _LISTED, _LEAST_SPARE = 1e-36, 1e-28
 _TIMES_APART = 100.0
@@ -96,10 +101,27 @@ def _shifted_noise(
     separation = _shift_separation(mechanism.noise, farthest, num_honest, revealed, apart)
     if math.isinf(separation):
         return None
-    length = rounded_length(mechanism.max_shift, squared, dimension, _CHARGED)
-    loss = gaussian_loss(separation * length)
-    charge = _CHARGED + dimension * revealed
-    return replace(loss, infinity=loss.infinity + charge), "l2 gaussian of integer noise"
+    loss = _rounded_loss(separation, mechanism.max_shift, squared, dimension)
+    return replace(loss, infinity=loss.infinity + dimension * revealed), "l2 gaussian of integer noise"
+
+
+def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: int) -> PrivacyLoss:
+    """The loss of a normal pair whose distance is the length of a difference that is rounded at random."""
+    chances = (1.0, *_CHANCES)
+    losses = [
+        gaussian_loss(separation * rounded_length(max_shift, squared, dimension, chance))
+        for chance in _CHANCES
+    ]
+    # The length is told to the adversary, and is no more than each bound but for its chance.
+    weights = [likely - rare for likely, rare in pairwise(chances)]
+    values = np.concatenate([each.losses for each in losses])
+    masses = np.concatenate([weight * each.masses for weight, each in zip(weights, losses, strict=True)])
+    merged, index = np.unique(values, return_inverse=True)
+    infinity = _CHANCES[-1] + sum(
+        weight * each.infinity for weight, each in zip(weights, losses, strict=True)
+    )
+    slack = max(each.slack for each in losses) + ROUNDING
+    return PrivacyLoss(merged, np.bincount(index, masses, merged.size).astype(np.float64), infinity, slack)
 
 
 def _distance_to_ideal(mechanism: AdditiveMechanism, num_honest: int) -> float:

@@ -17,7 +17,7 @@ from fl_privquant.normal_pairs import spare_for
 from fl_privquant.privacy.accountant import Accountant
 from fl_privquant.privacy.events import UpdateRelease
 from fl_privquant.privacy.noise import ideal_sum
-from fl_privquant.privacy.noise_norm import rounded_length, shift_separation
+from fl_privquant.privacy.noise_norm import _rounded_loss, rounded_length, shift_separation
 from fl_privquant.privacy.norm import Norms, norm_losses
 from fl_privquant.privacy.statement import View
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
@@ -84,6 +84,31 @@ def test_random_rounding_is_in_the_count(
     first, second = release(start), release(start + distance)
     assert excess_of_pair(first, second, separation * length, 2.0 * REVEALED) <= 1e-14
     assert excess_of_pair(second, first, separation * length, 2.0 * REVEALED) <= 1e-14
+    # What the accountant composes: the mixture over lengths, which is smaller.
+    loss = _rounded_loss(separation, 8, distance**2, 1)
+    for epsilon in (0.0, 0.3, 1.0, 2.5):
+        exact = np.maximum(first - math.exp(epsilon) * second, 0.0).sum()
+        assert exact <= loss.delta(epsilon) + REVEALED + 1e-14
+
+
+def test_two_coordinates_that_are_rounded_at_random() -> None:
+    """Both at once, exactly: the law of two independent sums, for differences of unequal size."""
+    law = ideal_sum(Skellam(Fraction(9)), 25, 1e-36)
+
+    def release(value: float) -> np.ndarray:
+        low = math.floor(value)
+        rounded = np.zeros(8)
+        rounded[low : low + 2] = [1.0 - (value - low), value - low]
+        return np.convolve(rounded, law.values)
+
+    for near, far in ((0.3, 0.4), (0.05, 2.7), (1.5, 1.5)):
+        first = np.outer(release(0.2), release(0.7)).ravel()
+        second = np.outer(release(0.2 + near), release(0.7 + far)).ravel()
+        separation = shift_separation(law, spare_for(REVEALED, 1, 1.0))
+        loss = _rounded_loss(separation, 8, near**2 + far**2, 2)
+        for epsilon in (0.0, 0.1, 0.4, 0.8):
+            exact = np.maximum(first - math.exp(epsilon) * second, 0.0).sum()
+            assert exact <= loss.delta(epsilon) + 2.0 * REVEALED
 
 
 def test_the_length_of_a_rounded_difference_is_rarely_exceeded() -> None:
