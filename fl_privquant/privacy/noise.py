@@ -49,7 +49,7 @@ _EXPONENTIAL = 1e-13
 _BESSEL = 1e-10
 _NEGLIGIBLE_GAP = 1e-12
 _WIDEST = 1 << 22
-_DIRECT = 1 << 34
+_DIRECT = 1 << 29
 
 
 def noise_loss(mechanism: AdditiveMechanism, num_honest: int = 1) -> PrivacyLoss:
