@@ -1,4 +1,4 @@
-"""``python -m simulations.secure_sum``: the error of ``optm_aggregate`` over that of a central Gaussian.
+"""``python -m simulations.sum_errors``: the error of ``optm_aggregate`` over that of a central Gaussian.
 
 Rotated updates at the norm bound, the same for all clients, at an equal (epsilon, delta) of the whole run in
 the aggregate view; the clip is chosen by the design, and its bias is in the error. Every design is certified
