@@ -68,6 +68,8 @@ _MOST_COORDINATES = 1 << 31
 _GRID_ROOM = 2e-4
 # Error over that of a central Gaussian from which on fewer levels are tried as well.
 _LAX = 1.1
+# Tables are looked at where they could have less error by more than this; the search takes long.
+_WORTH = 1.005
 
 
 def usual_norm_ratio(dimension: int) -> float:
@@ -231,7 +233,7 @@ def _least_error(spec: AggregateSpec, separation: float, input_variance: float) 
     if best is None:
         return _of_table(spec, least_error_table(spec.levels, separation, input_variance, honest, rate))
     error, trials, rare = best
-    if trials > 1 and error > least_error_of_tables(separation, input_variance, honest):
+    if trials > 1 and error > _WORTH * least_error_of_tables(separation, input_variance, honest):
         try:
             _, found = best_shape(spec.levels, error, input_variance, honest, rate)
         except InfeasibleDesignError:
