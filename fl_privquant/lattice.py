@@ -60,8 +60,8 @@ class LatticeLaw:
         return cls(first, values)
 
 
-def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT) -> LatticeLaw:
-    """The law of the sum of two independent numbers.
+def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT, cut: float = _CUT) -> LatticeLaw:
+    """The law of the sum of two independent numbers; tails of mass below ``cut`` are cut off, and are lost.
 
     A direct convolution adds only positive terms: its relative error is below the number of terms in units.
     An FFT has an error below 3 * 8 u log2(N) ||a|| ||b|| at every point (Higham, "Accuracy and Stability of
@@ -79,10 +79,10 @@ def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT) -> LatticeLaw:
         values = np.fft.irfft(spectrum, size)[: a.values.size + b.values.size - 1] - error
         values = np.maximum(values, 0.0)
         lost += 2.0 * error * values.size
-    return _trimmed(LatticeLaw(a.first + b.first, values, relative, lost))
+    return _trimmed(LatticeLaw(a.first + b.first, values, relative, lost), cut)
 
 
-def power(law: LatticeLaw, count: int, direct: int = _DIRECT) -> LatticeLaw:
+def power(law: LatticeLaw, count: int, direct: int = _DIRECT, cut: float = _CUT) -> LatticeLaw:
     """The law of the sum of ``count`` independent numbers of one law, by repeated doubling.
 
     >>> power(LatticeLaw(0, np.array([0.5, 0.5])), 3).values.round(6)
@@ -92,10 +92,10 @@ def power(law: LatticeLaw, count: int, direct: int = _DIRECT) -> LatticeLaw:
     square = law
     while count:
         if count & 1:
-            result = convolve(result, square, direct)
+            result = convolve(result, square, direct, cut)
         count >>= 1
         if count:
-            square = convolve(square, square, direct)
+            square = convolve(square, square, direct, cut)
     return result
 
 
@@ -167,11 +167,11 @@ def width_of_sum(codes: NDArray[np.int64], weights: Floats, draws: float) -> flo
     return min(21.0 * spread, draws * float(codes[-1])) + float(codes[-1])
 
 
-def _trimmed(law: LatticeLaw) -> LatticeLaw:
-    below = int(np.searchsorted(np.cumsum(law.values), _CUT))
-    above = int(np.searchsorted(np.cumsum(law.values[::-1]), _CUT))
+def _trimmed(law: LatticeLaw, cut: float) -> LatticeLaw:
+    below = int(np.searchsorted(np.cumsum(law.values), cut))
+    above = int(np.searchsorted(np.cumsum(law.values[::-1]), cut))
     end = law.values.size - above
     if below >= end or below + above == 0:
         return law
-    lost = law.lost + 2.1 * _CUT * (1.0 + law.relative)
+    lost = law.lost + 2.1 * cut * (1.0 + law.relative)
     return LatticeLaw(law.first + below, law.values[below:end], law.relative, lost)

@@ -1,10 +1,10 @@
-"""Laws for the secure sum: most of the error that is allowed is noise that hides the others.
+"""Tables for the secure sum: most of the error that is allowed is noise that hides the others.
 
-Under secure aggregation what protects a client is the noise of the other clients: of their blankets, which do
-not depend on their data (:mod:`fl_privquant.secure_sum`). With low_i the least weight of output i over all
-rows, a client's blanket adds noise of variance sum of low_i B_i^2 (for a blanket of mean 0), which is linear
-in low. So for given output values B one linear program finds the best law whose mean squared error is
-at most s:
+Under secure aggregation what protects a client is the noise of the other clients, above all of their
+blankets, which do not depend on their data (:mod:`fl_privquant.secure_sum`). With low_i the least weight of
+output i over all rows, a client's blanket adds noise of variance sum of low_i B_i^2 (for a blanket of mean
+0), which is linear in low. So for given output values B one linear program finds the best law whose mean
+squared error is at most s:
 
     maximise  sum_i low_i B_i^2
     subject to  low_i <= P[i],  low_i <= P[mirror i],  low_i >= floor,
@@ -16,7 +16,8 @@ than s itself: that is a central Gaussian with the same error.
 **Why two rows.** Take any symmetric law with more knots. Replacing it by the line between its rows at -1 and
 1 keeps it unbiased, and its floor, the smaller of two rows instead of all, can only rise. What more knots
 could save is a part of the error in the middle of [-1, 1], which is small where s is large, as it is wherever
-a whole run is private; and one piece has one slope, which makes the certificate quick and tight.
+a whole run is private; and laws of two rows have a certificate without a blanket
+(:mod:`fl_privquant.two_row_sums`), by which these tables are compared and counted.
 
 **Floors.** The program alone would leave outputs to the signal that no blanket covers, and then the sum of
 codes modulo some number tells the signal. A floor under all outputs, of some thousandths, mixes the residues.
@@ -25,6 +26,7 @@ codes modulo some number tells the signal. A floor under all outputs, of some th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,8 +36,8 @@ from fl_privquant.codebook import Codebook
 from fl_privquant.design.program import LinearProgram
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law import Law
-from fl_privquant.secure_sum import SumCertificate, certify_sum
 from fl_privquant.table import CertifiedTable
+from fl_privquant.two_row_sums import TwoRows, probed_separation, sum_separation
 
 __all__ = ["AggregateShape", "aggregate_law", "aggregate_table", "best_shape", "least_error_table"]
 
@@ -43,8 +45,8 @@ Floats = NDArray[np.float64]
 
 _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
-# While shapes are compared; the last word has the full certificate.
-_ROUGH = {"buckets": 6, "num_strikes": 250}
+# More levels than this have brought nothing in any case that was tried.
+_MOST_LEVELS = 6
 # Room for the rounding of rows to integers.
 _EPSILON_ROOM = 1e-6
 _DUST = 1e-7
@@ -136,7 +138,7 @@ def best_shape(
     shapes = [AggregateShape(2, 1.0, 0.0)]
     shapes += [
         AggregateShape(number, spread, floor)
-        for number in range(4, levels + 1)
+        for number in range(3, min(levels, _MOST_LEVELS) + 1)
         for spread in _SPREADS
         for floor in _FLOORS
         if number * floor < 1.0
@@ -147,7 +149,7 @@ def best_shape(
             table = aggregate_table(shape, mean_squared_error, input_variance)
         except InfeasibleDesignError:
             continue
-        found = _separation(certify_sum(table, num_honest, **_ROUGH), rate)
+        found = _separation(probed_separation, table, num_honest, rate)
         if found < least:
             best, least = shape, found
     if best is None:
@@ -166,7 +168,7 @@ def least_error_table(
     Parameters
     ----------
     separation
-        Largest a of :meth:`~fl_privquant.secure_sum.SumCertificate.separation`.
+        Largest a of :func:`~fl_privquant.two_row_sums.sum_separation`.
     rate
         The probability, for inputs at distance 1, for which the separation need not hold.
     """
@@ -177,7 +179,7 @@ def least_error_table(
             table = aggregate_table(shape, error, input_variance)
         except InfeasibleDesignError:
             return None, math.inf
-        return table, _separation(certify_sum(table, num_honest), rate)
+        return table, _separation(sum_separation, table, num_honest, rate)
 
     # The separation falls about as the root of the error: few steps are needed.
     low, best = 0.0, None
@@ -223,5 +225,8 @@ def _hopeless(levels: int, separation: float, num_honest: int) -> str:
     )
 
 
-def _separation(certificate: SumCertificate | None, rate: float) -> float:
-    return math.inf if certificate is None else certificate.separation(rate)
+def _separation(
+    certified: Callable[[TwoRows, int, float], float], table: CertifiedTable, num_honest: int, rate: float
+) -> float:
+    law = TwoRows.of(table)
+    return math.inf if law is None else certified(law, num_honest, rate)

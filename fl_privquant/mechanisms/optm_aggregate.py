@@ -5,11 +5,14 @@
 Guarantee: for updates clipped to the L2 norm ``norm_ratio`` * clip, of which the server sees only the secure
 sum over ``num_clients`` clients, of whom the stated fractions may be corrupt or lost: a whole run of
 ``rounds`` rounds is (``run_epsilon``, ``run_delta``)-private for one client's updates replaced by any others
-of that norm. Certified by :mod:`fl_privquant.secure_sum` on the table that is sampled from.
+of that norm. Certified by :mod:`fl_privquant.two_row_sums` on the table, or the bits, that are sampled.
 The loss of one coordinate in the local view is certified too, as of any table.
 Assumes: secure aggregation; the honest clients that the fractions leave in each round.
-Reference: this package (the linear program in :mod:`fl_privquant.design.aggregate`, the proof in
-:mod:`fl_privquant.secure_sum`); the blanket is that of Balle, Bell, Gascon, Nissim, CRYPTO 2019.
+
+It is the best of two kinds: sums of ``levels - 1`` bits (:mod:`fl_privquant.design.bits`), as in the Poisson
+binomial mechanism (Chen, Özgür, Kairouz, ICML 2022), and tables by linear program
+(:mod:`fl_privquant.design.aggregate`). So its error is never above that of the Poisson binomial mechanism
+with as many levels, counted by the same proof.
 """
 
 from __future__ import annotations
@@ -22,9 +25,17 @@ import numpy as np
 from fl_privquant.cohort import checked_fraction, honest_clients
 from fl_privquant.density import Density, UniformDensity
 from fl_privquant.design.aggregate import aggregate_table, best_shape, least_error_table
+from fl_privquant.design.bits import (
+    bits_for_error,
+    bits_for_separation,
+    error_of_bits,
+    least_error_of_tables,
+)
+from fl_privquant.design.spread import best_spread
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.lattice import coarse_count
-from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
+from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.mechanisms.registry import (
     Spec,
     checked_delta,
@@ -35,19 +46,31 @@ from fl_privquant.mechanisms.registry import (
 )
 from fl_privquant.normal import gaussian_separation
 from fl_privquant.secure_sum import NORM_ROUNDING, UpdateBound
+from fl_privquant.table import CertifiedTable
+from fl_privquant.two_row_sums import TwoRows, probed_separation
 
-__all__ = ["SPREAD", "AggregateSpec", "design_aggregate", "usual_norm_ratio"]
+__all__ = [
+    "SPREAD",
+    "AggregateSpec",
+    "design_aggregate",
+    "planned_norm_ratio",
+    "usual_norm_ratio",
+]
 
 SPREAD = 3.0
 """Coordinate clip of a rotated update, in standard deviations of its coordinates, unless told otherwise."""
 
-_MOST_LEVELS = 16
+_MOST_LEVELS = 256
 _MOST_CLIENTS = 1 << 24
 _MOST_ROUNDS = 1 << 20
 _MOST_COORDINATES = 1 << 31
 _MOST_EPSILON = 1e6
 # Composition on a grid gives a little away; the design leaves it this much of epsilon.
-_GRID_ROOM = 1e-3
+_GRID_ROOM = 2e-4
+# Error over that of a central Gaussian from which on fewer levels are tried as well.
+_LAX = 1.1
+# Tables are looked at where they could have less error by more than this; the search takes long.
+_WORTH = 1.005
 
 
 def usual_norm_ratio(dimension: int) -> float:
@@ -60,6 +83,22 @@ def usual_norm_ratio(dimension: int) -> float:
     10.0
     """
     return math.sqrt(dimension) / SPREAD
+
+
+def planned_norm_ratio(spec: AggregateSpec) -> float:
+    """L2 clip over coordinate clip with the least error for rotated updates at the norm bound, for a target.
+
+    Clip bias against noise, for clients that all have the same update; see :mod:`fl_privquant.design.spread`.
+
+    >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
+    >>> round(math.sqrt(7850) / planned_norm_ratio(spec), 1)
+    2.6
+    """
+    if spec.run_epsilon is None:
+        raise InvalidSpecError("run_epsilon: give a target, by which the clip is chosen")
+    separation = gaussian_separation(spec.run_epsilon, spec.run_delta) / math.sqrt(spec.rounds)
+    spread = best_spread(spec.levels - 1, separation, spec.dimension, spec.num_clients, spec.num_honest)
+    return math.sqrt(spec.dimension) / spread
 
 
 @dataclass(frozen=True)
@@ -81,7 +120,7 @@ class AggregateSpec(Spec):
     norm_ratio
         L2 clip over coordinate clip; see :func:`usual_norm_ratio` if not given.
     levels
-        Most output values; fewer are used where they serve as well.
+        Most output values, 2 to 256; fewer are used where they serve as well.
     corrupt_fraction, dropout_fraction
         Clients of a round that may collude with the server, and that may be lost.
     density
@@ -107,7 +146,7 @@ class AggregateSpec(Spec):
         checked_levels(self.levels)
         if self.levels > _MOST_LEVELS:
             raise InvalidSpecError(
-                f"levels: {self.levels} is above {_MOST_LEVELS}; for the sum of many clients 4 are enough"
+                f"levels: {self.levels} is above {_MOST_LEVELS}; for the sum of many clients 8 are enough"
             )
         if (self.run_epsilon is None) == (self.mse is None):
             raise InvalidSpecError(
@@ -145,22 +184,69 @@ class AggregateSpec(Spec):
 
 
 @register("optm_aggregate", AggregateSpec, variant_of=("optm", "objective", "aggregate"))
-def design_aggregate(spec: AggregateSpec) -> TableMechanism:
+def design_aggregate(spec: AggregateSpec) -> LatticeMechanism:
     """The certified mechanism with the least error that meets the target, or the safest with that error."""
     nodes, weights = spec.density.quadrature(np.array([-1.0, 1.0]))
     input_variance = float(weights @ nodes**2)
-    update = spec.update
     if spec.mse is not None:
-        shape, _ = best_shape(spec.levels, spec.mse, input_variance, spec.num_honest, update.rate)
-        table = aggregate_table(shape, spec.mse, input_variance)
-    else:
-        left = spec.run_delta - spec.rounds * update.charge
-        if left <= 0.0:
-            raise InfeasibleDesignError(
-                f"run_delta: {spec.run_delta:g} is not above the {spec.rounds * update.charge:.2g} that the "
-                f"certificate of {spec.dimension} coordinates and {spec.rounds} rounds takes; raise it"
-            )
-        allowed = gaussian_separation((spec.run_epsilon or 0.0) * (1.0 - _GRID_ROOM), left)
-        separation = allowed / math.sqrt(spec.rounds) / update.widened
-        table = least_error_table(spec.levels, separation, input_variance, spec.num_honest, update.rate)
+        return _safest(spec, spec.mse, input_variance)
+    update = spec.update
+    left = spec.run_delta - spec.rounds * update.charge
+    if left <= 0.0:
+        raise InfeasibleDesignError(
+            f"run_delta: {spec.run_delta:g} is not above the {spec.rounds * update.charge:.2g} that the "
+            f"certificate of {spec.dimension} coordinates and {spec.rounds} rounds takes; raise it"
+        )
+    allowed = gaussian_separation((spec.run_epsilon or 0.0) * (1.0 - _GRID_ROOM), left)
+    return _least_error(spec, allowed / math.sqrt(spec.rounds) / update.widened, input_variance)
+
+
+def _least_error(spec: AggregateSpec, separation: float, input_variance: float) -> LatticeMechanism:
+    """The sum of bits with the least error at that separation, or a table if one has less."""
+    honest, rate = spec.num_honest, spec.update.rate
+    best: tuple[float, int, int] | None = None
+    trials = spec.levels - 1
+    while trials >= 1:
+        try:
+            rare = bits_for_separation(trials, separation, honest, rate)
+        except InfeasibleDesignError:
+            break
+        error = error_of_bits(trials, rare, input_variance)
+        if best is not None and error >= best[0]:
+            break
+        best = error, trials, rare
+        # Fewer bits are better only where one coordinate by itself reveals much.
+        trials = trials // 2 if error > _LAX / (honest * separation**2) else 0
+    if best is None:
+        return _of_table(spec, least_error_table(spec.levels, separation, input_variance, honest, rate))
+    error, trials, rare = best
+    if trials > 1 and error > _WORTH * least_error_of_tables(separation, input_variance, honest):
+        try:
+            _, found = best_shape(spec.levels, error, input_variance, honest, rate)
+        except InfeasibleDesignError:
+            found = math.inf
+        if found < separation:
+            table = least_error_table(spec.levels, separation, input_variance, honest, rate)
+            if table.law.mse(spec.density) < error:
+                return _of_table(spec, table)
+    return _of_bits(spec, trials, rare)
+
+
+def _safest(spec: AggregateSpec, error: float, input_variance: float) -> LatticeMechanism:
+    """Of the sum of bits and the tables with that error, what hides a client best."""
+    trials, honest, rate = spec.levels - 1, spec.num_honest, spec.update.rate
+    shape, of_tables = best_shape(spec.levels, error, input_variance, honest, rate)
+    rare = bits_for_error(trials, error, input_variance)
+    if probed_separation(TwoRows.bit(rare), honest, rate, trials) <= of_tables:
+        return _of_bits(spec, trials, rare)
+    return _of_table(spec, aggregate_table(shape, error, input_variance))
+
+
+def _of_table(spec: AggregateSpec, table: CertifiedTable) -> TableMechanism:
     return TableMechanism("optm_aggregate", table, table.epsilon, spec.parameters())
+
+
+def _of_bits(spec: AggregateSpec, trials: int, rare: int) -> LatticeMechanism:
+    bits = PbmMechanism.of_bits("optm_aggregate", trials, rare, spec.parameters())
+    # One bit is a table, which is encoded faster.
+    return bits if trials > 1 else _of_table(spec, bits.bit)

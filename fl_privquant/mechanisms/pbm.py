@@ -115,7 +115,7 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
         rare = max(round(TOTAL_WEIGHT * (0.5 - spec.theta)), 1)
     else:
         rare = _rare_for_renyi(trials, float(spec.renyi or 0.0), int(spec.num_clients or 0), spec.order)
-    return PbmMechanism("pbm", trials, rare, _loss(trials, rare), spec.parameters())
+    return PbmMechanism.of_bits("pbm", trials, rare, spec.parameters())
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +151,11 @@ class PbmMechanism(LatticeMechanism, kind="pbm"):
                 f"{self.statement.above(self.claimed_epsilon)}; it is {self.trials} times "
                 f"log({TOTAL_WEIGHT - self.rare}/{self.rare})"
             )
+
+    @classmethod
+    def of_bits(cls, name: str, trials: int, rare: int, parameters: Mapping[str, Any]) -> PbmMechanism:
+        """The mechanism with these bits, which claims the loss that is certified."""
+        return cls(name, trials, rare, _loss(trials, rare), parameters)
 
     def __repr__(self) -> str:
         return (

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 # Part of every cache key: a change of the programs' results must not meet designs of before.
-_DESIGN_VERSION = 2
+_DESIGN_VERSION = 3
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@
 ε = 715.3, δ = 1e-05
 """
 
+from fl_privquant.privacy import noise_norm
 from fl_privquant.privacy.accountant import (
     Accountant,
     coordinate_statement,
@@ -48,6 +49,7 @@ __all__ = [
     "Wish",
     "coordinate_statement",
     "empirical_bound",
+    "noise_norm",
     "plan",
     "releases_of",
     "round_statement",

@@ -210,7 +210,7 @@ def _smallest(
         if by is _By.THEOREM and not (refine and in_sum):
             continue
         way = _Way(in_sum, by)
-        counted = [_parts(release, count, way, delta) for release, count in releases]
+        counted = [_parts(release, count, way, delta, refine) for release, count in releases]
         if by is not _By.COORDINATES and not any(applies for _, _, applies in counted):
             continue
         parts = _merged(part for each, _, _ in counted for part in each)
@@ -245,7 +245,9 @@ def _method(bound: Bound, names: list[str]) -> str:
     return "".join(names) + ("pld" if sampled and bound.method == "exact" else bound.method)
 
 
-def _parts(release: UpdateRelease, count: int, way: _Way, delta: float) -> tuple[list[Part], str, bool]:
+def _parts(
+    release: UpdateRelease, count: int, way: _Way, delta: float, refine: bool
+) -> tuple[list[Part], str, bool]:
     """What is composed for a release, what its bound is called, and whether the way applies to it."""
     in_sum = way.in_sum and not release.view.is_local
     honest = coarse_count(release.view.num_honest or 1) if in_sum else 1
@@ -257,7 +259,7 @@ def _parts(release: UpdateRelease, count: int, way: _Way, delta: float) -> tuple
         found = [(Part(loss, units), name) for loss, name in _cached_theorem_losses(release, honest)]
     applies = bool(found)
     if applies:
-        part, name = min(found, key=lambda each: _rough(each[0], count, delta))
+        part, name = _least(found, count, delta, refine)
         name = f"{name}+"
     else:
         unit, name = _cached_loss(release, honest)
@@ -269,8 +271,17 @@ def _parts(release: UpdateRelease, count: int, way: _Way, delta: float) -> tuple
     return [Part(part.loss, part.count * count)], name, applies
 
 
-def _rough(part: Part, count: int, delta: float) -> float:
-    return composed_epsilon([Part(part.loss, part.count * count)], delta, refine=False).epsilon
+def _least(found: list[tuple[Part, str]], count: int, delta: float, refine: bool) -> tuple[Part, str]:
+    """The bound whose total is the least; those whose quick totals are close are composed in full."""
+
+    def total(part: Part, refine: bool) -> float:
+        return composed_epsilon([Part(part.loss, part.count * count)], delta, refine).epsilon
+
+    quick = [total(part, False) for part, _ in found]
+    near = [each for each, epsilon in zip(found, quick, strict=True) if epsilon <= _FAR * min(quick)]
+    if refine and len(near) > 1:
+        return min(near, key=lambda each: total(each[0], True))
+    return found[quick.index(min(quick))]
 
 
 _Losses = list[tuple[Moments, str]]

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -35,18 +36,20 @@ from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.privacy.loss import ROUNDING, PrivacyLoss
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 
-__all__ = ["noise_loss", "noise_sum", "sum_gap"]
+__all__ = ["ideal_sum", "noise_loss", "noise_sum", "sum_gap"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Probabilities below this, 2^-70, are not relied on.
 _LEAST = 8e-22
-_TABLE = 2.0**-50
+# Of a probability that is the exponential of a number up to a hundred, with what tables round.
+_EXPONENTIAL = 1e-13
 # Accuracy of scipy's scaled Bessel function, checked against exact tables to 3e-12.
 _BESSEL = 1e-10
 _NEGLIGIBLE_GAP = 1e-12
 _WIDEST = 1 << 22
+_DIRECT = 1 << 29
 
 
 def noise_loss(mechanism: AdditiveMechanism, num_honest: int = 1) -> PrivacyLoss:
@@ -71,19 +74,24 @@ def noise_loss(mechanism: AdditiveMechanism, num_honest: int = 1) -> PrivacyLoss
 
 def noise_sum(noise: IntegerNoise, count: int) -> LatticeLaw:
     """The law of the sum of ``count`` independent noises, cut where its probabilities are next to nothing."""
-    distance = count * noise.total_variation
-    if count > 1 and isinstance(noise, Skellam):
+    ideal = ideal_sum(noise, count)
+    return replace(ideal, lost=ideal.lost + count * noise.total_variation)
+
+
+def ideal_sum(noise: IntegerNoise, count: int, least: float = _LEAST) -> LatticeLaw:
+    """The same of the laws that tables are made for, with probabilities down to ``least``."""
+    if isinstance(noise, Skellam) and (count > 1 or least < _LEAST):
         variance = count * float(noise.variance)
-        return _two_sided(
-            lambda k: np.asarray(ive(k, variance), dtype=np.float64), variance, _BESSEL, distance
-        )
+        return _two_sided(lambda k: np.asarray(ive(k, variance), dtype=np.float64), variance, _BESSEL, least)
     if count > 1 and isinstance(noise, DiscreteGaussian) and sum_gap(noise, count) <= _NEGLIGIBLE_GAP:
         total = DiscreteGaussian(Fraction(noise.sigma_squared) * count)
-        return _two_sided(
-            total.pmf, float(total.sigma_squared), _TABLE + 2.0 * sum_gap(noise, count), distance
-        )
-    single = _two_sided(noise.pmf, float(noise.variance), _TABLE, noise.total_variation)
-    return single if count == 1 else power(single, count)
+        relative = _EXPONENTIAL + 2.0 * sum_gap(noise, count)
+        return _two_sided(total.pmf, float(total.sigma_squared), relative, least)
+    single = _two_sided(noise.pmf, float(noise.variance), _EXPONENTIAL, least)
+    if count == 1:
+        return single
+    # An FFT loses more than the least probabilities that are listed when they are to be relied on.
+    return power(single, count) if least >= _LEAST else power(single, count, _DIRECT, 1e-3 * least)
 
 
 def sum_gap(noise: DiscreteGaussian, count: int) -> float:
@@ -100,10 +108,8 @@ def sum_gap(noise: DiscreteGaussian, count: int) -> float:
     return 10.0 * (total + rest)
 
 
-def _two_sided(
-    pmf: Callable[[Ints], Floats], variance: float, relative: float, distance: float
-) -> LatticeLaw:
-    """A symmetric log-concave law from its probabilities, as far as they can be relied on."""
+def _two_sided(pmf: Callable[[Ints], Floats], variance: float, relative: float, least: float) -> LatticeLaw:
+    """A symmetric log-concave law from its probabilities, down to ``least``."""
     # Enough for Gaussian tails; those of Laplace noise are fatter, and are doubled until they fit.
     reach = int(math.sqrt(100.0 * variance)) + 64
     while True:
@@ -112,15 +118,15 @@ def _two_sided(
                 f"noise of variance {variance:.4g} is too wide to be listed; use fewer levels"
             )
         half = np.asarray(pmf(np.arange(reach + 2)), dtype=np.float64)
-        if half[-1] < _LEAST:
+        if half[-1] < least:
             break
         reach *= 2
-    end = int(np.argmax(half < _LEAST))
+    end = int(np.argmax(half < least))
     # Log-concave: neighbouring ratios fall, so the tail is below a geometric series.
     ratio = half[end] / half[end - 1]
     tail = half[end] / (1.0 - ratio)
     values = np.concatenate([half[end - 1 : 0 : -1], half[:end]])
-    return LatticeLaw(1 - end, values, relative, 2.0 * tail * (1.0 + relative) + distance)
+    return LatticeLaw(1 - end, values, relative, 2.0 * tail * (1.0 + relative))
 
 
 def _pure(

@@ -3,27 +3,14 @@
 Norms are in units of the clip: an update of L2 norm R, coordinates clipped to [-clip, clip], has norm
 R / clip, and two such updates are at most 2 R / clip apart.
 
-**Integer noise.** Inputs are rounded at random to integers. Let the two inputs use the same random numbers
-for it: a coordinate of difference D, in lattice steps, then gives integers whose difference k is one of the
-two whole numbers next to D, with mean D. Given k the noise has divergence at most A k^2 + B |k| of order a,
-so by joint convexity of exp((a - 1) D_a) and independence of coordinates
-
-    (a - 1) D_a <= sum over coordinates of g(D_i),     g(D) = log E exp((a - 1) (A k^2 + B |k|)).
-
-The largest value of this sum under sum of D_i^2 <= S is d times the concave hull of g, as a function of
-D^2, at S / d. It is bounded on a fine grid, with g at the far end of each cell.
-
-* discrete Gaussian, n clients: A = 1 / (2 n s^2) times a, and d tau beside it (Kairouz, Liu, Steinke 2021,
-  Proposition 14, first bound; tau = 0 for one client: Canonne, Kamath, Steinke 2020, Theorem 4);
-* Skellam of variance v = n times that of one client, whole orders: A = a / (2 v) + (2 a - 1) / (4 v^2) and
-  B = 6 / (4 v^2), or A = a / (2 v) and B = 3 / (2 v) (Agarwal, Kairouz, Liu 2021, the bound
-  for vectors).
+**Integer noise**: :mod:`fl_privquant.privacy.noise_norm`.
 
 **Tables.** Continuous laws: in the secure sum of several clients, the Gaussian guarantee of
-:mod:`fl_privquant.secure_sum`; local view, :func:`fl_privquant.renyi.renyi_of_update`. With metric "l1":
-two updates of L1 norm R cost at most 2 R times the loss per distance, in all coordinates together (see
-:mod:`fl_privquant.mechanisms.metric`). Metric "l2-grid" holds between knots only, and is not counted by;
-as a continuous law it has the bound above.
+:mod:`fl_privquant.secure_sum`, by a blanket, and for laws of two rows and sums of bits that of
+:mod:`fl_privquant.two_row_sums`, by the worst case of the other clients; local view,
+:func:`fl_privquant.renyi.renyi_of_update`. With metric "l1": two updates of L1 norm R cost at most 2 R times
+the loss per distance, in all coordinates together (see :mod:`fl_privquant.mechanisms.metric`). Metric
+"l2-grid" holds between knots only, and is not counted by; as a continuous law it has the bound above.
 
 A bound for another mechanism is added by :func:`register_norm_bound`.
 """
@@ -35,29 +22,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.gaussian import GaussianMechanism
 from fl_privquant.mechanisms.metric import MetricTableMechanism
 from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.privacy.compose import Moments
-from fl_privquant.privacy.noise import noise_loss, sum_gap
 from fl_privquant.privacy.response import gaussian_loss, response_loss
 from fl_privquant.renyi import INPUT_ROUNDING, renyi_of_update
-from fl_privquant.sampling.discrete import DiscreteGaussian, Skellam
 from fl_privquant.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
 from fl_privquant.table import CertifiedTable
+from fl_privquant.two_row_sums import TwoRows, sum_separation
 
 __all__ = ["NO_NORMS", "NormBound", "Norms", "norm_losses", "register_norm_bound"]
 
-Floats = NDArray[np.float64]
-
-# Beyond this an exponential overflows.
-_FAR = 700.0
 _FLOAT_ROOM = 1.0 + 1e-9
 
 
@@ -135,41 +113,6 @@ def _gaussian(
 
 
 @register_norm_bound
-def _integer_noise(
-    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
-) -> tuple[Moments, str] | None:
-    if norms.l2 is None or not isinstance(mechanism, AdditiveMechanism):
-        return None
-    noise = mechanism.noise
-    # In lattice steps. No coordinate can differ by more than the lattice is wide.
-    squared = (2.0 * norms.l2 * NORM_ROUNDING / mechanism.step) ** 2
-    grid = _Grid.of(mechanism.max_shift)
-    drawn = _drawn(mechanism, dimension, num_honest)
-    if isinstance(noise, DiscreteGaussian):
-        variance = num_honest * float(noise.sigma_squared)
-        gap = sum_gap(noise, num_honest) if num_honest > 1 else 0.0
-
-        def renyi(order: float) -> float:
-            return grid.worst(order, order / (2.0 * variance), 0.0, squared, dimension) + gap * dimension
-
-        return NormBound(renyi, *drawn), "l2 discrete gaussian (Kairouz-Liu-Steinke)"
-    if isinstance(noise, Skellam):
-        variance = num_honest * float(noise.variance)
-
-        def skellam_renyi(order: float) -> float:
-            whole = float(math.ceil(order))
-            base = whole / (2.0 * variance)
-            near = (base + (2.0 * whole - 1.0) / (4.0 * variance**2), 1.5 / variance**2)
-            return min(
-                grid.worst(whole, *near, squared, dimension),
-                grid.worst(whole, base, 1.5 / variance, squared, dimension),
-            )
-
-        return NormBound(skellam_renyi, *drawn), "l2 skellam (Agarwal-Kairouz-Liu)"
-    return None
-
-
-@register_norm_bound
 def _metric(
     mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
 ) -> tuple[Moments, str] | None:
@@ -215,6 +158,32 @@ def _secure_sum(
     return NormBound(renyi, update.charge), "l2 renyi of the sum"
 
 
+@register_norm_bound
+def _two_rows(
+    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
+) -> tuple[Moments, str] | None:
+    if norms.l2 is None or num_honest < 2:
+        return None
+    if isinstance(mechanism, TableMechanism):
+        table, bits, name = mechanism.table, 1, "l2 gaussian of two rows"
+    elif isinstance(mechanism, PbmMechanism):
+        table, bits, name = mechanism.bit, mechanism.trials, "l2 gaussian of bits"
+    else:
+        return None
+    update = UpdateBound(2.0 * norms.l2 * NORM_ROUNDING, dimension)
+    separation = _two_row_separation(table, num_honest, update.rate, bits)
+    if math.isinf(separation):
+        return None
+    loss = gaussian_loss(separation * update.widened)
+    return replace(loss, infinity=loss.infinity + update.charge), name
+
+
+@lru_cache(maxsize=64)
+def _two_row_separation(table: CertifiedTable, num_honest: int, rate: float, bits: int) -> float:
+    law = TwoRows.of(table)
+    return math.inf if law is None else sum_separation(law, num_honest, rate, bits)
+
+
 @lru_cache(maxsize=64)
 def _certificate(table: CertifiedTable, num_honest: int) -> SumCertificate | None:
     return certify_sum(table, num_honest)
@@ -245,65 +214,3 @@ def _continuous_law(
     if math.isinf(renyi(2.0)):
         return None
     return NormBound(rounded_up), "l2 renyi"
-
-
-def _drawn(mechanism: AdditiveMechanism, dimension: int, num_honest: int) -> tuple[float, float]:
-    """What it costs that noise is drawn from tables: a chance of an infinite loss, and a relative error.
-
-    Where the ideal probabilities can be relied on, those of a table agree with them to 2^-50; the outputs
-    where they cannot are those that :func:`fl_privquant.privacy.noise.noise_loss` charges as infinite.
-    """
-    unknown = noise_loss(mechanism, num_honest)
-    outside = unknown.infinity if unknown.infinity > 0.0 else float(unknown.masses[-1])
-    return min(dimension * outside, 1.0), dimension * num_honest * 2.0**-49
-
-
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    """Differences of inputs, in lattice steps: g is bounded in each cell by its value at the far end."""
-
-    near: Floats
-    far: Floats
-
-    @classmethod
-    @lru_cache(maxsize=64)
-    def of(cls, max_shift: int) -> _Grid:
-        wide = np.geomspace(1e-9, 1.0, 400)
-        rest = np.linspace(1.0, max_shift, 64 * min(max_shift, 64))
-        points = np.unique(np.concatenate([[0.0], wide, rest, np.arange(1, min(max_shift, 4096) + 1)]))
-        return cls(points[:-1], points[1:])
-
-    def worst(self, order: float, square: float, linear: float, squared: float, dimension: int) -> float:
-        """Bound of the divergence of order a: the concave hull of g, in D^2, times d and over a - 1."""
-        below = np.floor(self.far)
-        share = self.far - below
-
-        def exponent(k: Floats) -> Floats:
-            return np.asarray((order - 1.0) * (square * k**2 + linear * k))
-
-        low, high = exponent(below), exponent(below + 1.0)
-        # Far apart, the larger one rules, and would overflow; near each other their logarithms cancel.
-        with np.errstate(divide="ignore"):
-            apart = np.logaddexp(low + np.log1p(-share), high + np.log(share))
-        together = low + np.log1p(share * np.expm1(np.minimum(high - low, _FAR)))
-        gained = np.where(high - low < _FAR, together, apart)
-        at = min(squared / dimension, float(self.far[-1]) ** 2)
-        return dimension * _hull_at(self.near**2, gained, at) / (order - 1.0)
-
-
-def _hull_at(x: Floats, y: Floats, at: float) -> float:
-    """The upper concave hull of points with increasing x >= 0 and y, at ``at``; flat beyond the last.
-
-    It is the least of slope * at + max(y - slope * x) over slopes >= 0: each slope gives a bound, and the
-    search for the best one, of a convex function, needs no care.
-    """
-
-    def bound(log_slope: float) -> float:
-        slope = math.exp(log_slope)
-        return slope * at + float((y - slope * x).max())
-
-    low, high = -40.0, 40.0
-    for _ in range(64):
-        third = (high - low) / 3.0
-        low, high = (low, high - third) if bound(low + third) <= bound(high - third) else (low + third, high)
-    return min(bound(0.5 * (low + high)), float(y[-1])) * _FLOAT_ROOM

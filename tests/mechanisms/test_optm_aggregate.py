@@ -10,14 +10,15 @@ import pytest
 from scipy.stats import beta
 
 import fl_privquant as pq
-from fl_privquant.design.aggregate import aggregate_law, aggregate_table, best_shape
+from fl_privquant.design.aggregate import AggregateShape, aggregate_law, aggregate_table, best_shape
+from fl_privquant.design.bits import least_error_of_tables
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
-from fl_privquant.normal import gaussian_separation
+from fl_privquant.normal import gaussian_delta, gaussian_separation
 from fl_privquant.privacy.accountant import Accountant
 from fl_privquant.privacy.events import UpdateRelease
 from fl_privquant.privacy.norm import Norms
 from fl_privquant.privacy.statement import PrivacyStatement, View
-from fl_privquant.secure_sum import certify_sum
+from fl_privquant.two_row_sums import TwoRows, sum_separation
 
 
 def spent(mechanism: Any, clients: int, dimension: int, rounds: int) -> PrivacyStatement:
@@ -28,15 +29,28 @@ def spent(mechanism: Any, clients: int, dimension: int, rounds: int) -> PrivacyS
     return accountant.statement(1e-5)
 
 
-# Not more than the error of a central Gaussian times this, at equal (epsilon, 1e-5), T = 50, d = 7850.
-LARGEST_RATIO = {100: 1.35, 1000: 1.15}
+# Bits, clients, and the largest errors over that of a central Gaussian at epsilon 1, 4 and 10, delta 1e-5,
+# with T = 50, d = 7850 and uniform inputs. By the blanket alone the figures were 1.027 to 1.22.
+LARGEST_RATIOS = [
+    (1, 100, (1.01, 1.02, 1.05)),
+    (1, 1000, (1.01, 1.05, 1.12)),
+    (2, 100, (1.005, 1.01, 1.02)),
+    (2, 1000, (1.005, 1.02, 1.04)),
+    (3, 100, (1.005, 1.005, 1.01)),
+    (3, 1000, (1.005, 1.01, 1.02)),
+]
 
 
 @pytest.mark.parametrize(
-    ("clients", "epsilon"), [(100, 1.0), (100, 4.0), (100, 10.0), (1000, 1.0), (1000, 4.0), (1000, 10.0)]
+    ("bits", "clients", "epsilon", "largest"),
+    [
+        (bits, clients, epsilon, largest)
+        for bits, clients, ratios in LARGEST_RATIOS
+        for epsilon, largest in zip((1.0, 4.0, 10.0), ratios, strict=True)
+    ],
 )
 def test_a_whole_run_meets_its_target_at_nearly_the_error_of_a_central_gaussian(
-    clients: int, epsilon: float
+    bits: int, clients: int, epsilon: float, largest: float
 ) -> None:
     dimension, rounds = 7850, 50
     mechanism = pq.design(
@@ -46,16 +60,49 @@ def test_a_whole_run_meets_its_target_at_nearly_the_error_of_a_central_gaussian(
         rounds=rounds,
         num_clients=clients,
         dimension=dimension,
-        bits=2,
+        bits=bits,
     )
     assert mechanism.name == "optm_aggregate"
-    assert mechanism.bits_per_coordinate <= 3.0
+    assert mechanism.bits_per_coordinate <= bits
     statement = spent(mechanism, clients, dimension, rounds)
     assert 0.99 * epsilon < statement.epsilon <= epsilon
     # The sum of updates of norm R, at most 2 R apart, with normal noise; per client, in units of clip^2.
     distance = 2.0 * usual_norm_ratio(dimension)
     deviation = distance * math.sqrt(rounds) / gaussian_separation(epsilon, 1e-5)
-    assert 1.0 < mechanism.mse() / (deviation**2 / clients) <= LARGEST_RATIO[clients]
+    assert 1.0 < mechanism.mse() / (deviation**2 / clients) <= largest
+
+
+@pytest.mark.parametrize(
+    ("clients", "dimension", "rounds", "epsilon", "levels"),
+    [(25, 301, 7, 6.0, 3), (100, 650, 50, 10.0, 4), (333, 1001, 20, 2.5, 6), (40, 90, 3, 8.0, 16)],
+)
+def test_it_is_never_worse_than_the_poisson_binomial_mechanism(
+    clients: int, dimension: int, rounds: int, epsilon: float, levels: int
+) -> None:
+    """A Poisson binomial mechanism with 0.3 % less error than ours misses the target."""
+    ours = pq.design(
+        "optm_aggregate",
+        run_epsilon=epsilon,
+        rounds=rounds,
+        num_clients=clients,
+        dimension=dimension,
+        levels=levels,
+    )
+    assert spent(ours, clients, dimension, rounds).epsilon <= epsilon
+    theta = 0.5 / math.sqrt(0.997 * ours.mse() * (levels - 1) + 1.0 / 3.0)
+    pbm = pq.design("pbm", theta=theta, levels=levels)
+    assert pbm.mse() < ours.mse()
+    assert spent(pbm, clients, dimension, rounds).epsilon > epsilon
+
+
+def test_no_table_of_two_rows_is_better_than_its_bound() -> None:
+    """What excuses the design from looking at tables: Cramér and Rao, against tables that were made."""
+    for levels, spread, floor in ((2, 1.0, 0.0), (4, 1.4, 0.01), (5, 2.0, 0.03)):
+        table = aggregate_table(AggregateShape(levels, spread, floor), 40.0, 1.0 / 3.0)
+        law = TwoRows.of(table)
+        assert law is not None
+        separation = sum_separation(law, 300, 1e-15)
+        assert least_error_of_tables(separation, 1.0 / 3.0, 300) <= table.law.mse()
 
 
 def test_honest_survivors_are_what_counts() -> None:
@@ -70,10 +117,9 @@ def test_honest_survivors_are_what_counts() -> None:
 def test_an_error_can_be_given_instead_of_a_target() -> None:
     mechanism = pq.design("optm", objective="aggregate", mse=50.0, num_clients=200, dimension=1000)
     assert mechanism.mse() == pytest.approx(50.0, rel=1e-4)
-    certificate = certify_sum(mechanism.table, 200)
-    assert certificate is not None
+    separation = sum_separation(TwoRows.bit(mechanism.rare), 200, 1e-15, mechanism.trials)
     # No mechanism with that error hides a client better than normal noise would.
-    assert 0.9 < 1.0 / (200 * 50.0 * certificate.information) < 1.0
+    assert 0.92 < 1.0 / (200 * 50.0 * separation**2) < 1.0
 
 
 def test_the_program_maximises_the_blanket() -> None:
@@ -108,7 +154,7 @@ def test_values_are_on_a_lattice_and_unbiased() -> None:
         ({"run_epsilon": None}, "give one of the two"),
         ({"mse": 3.0}, "give one of the two"),
         ({"run_epsilon": -1.0}, "epsilon"),
-        ({"levels": 64}, "levels: 64 is above 16"),
+        ({"levels": 512}, "levels: 512 is above 256"),
         ({"num_clients": 1}, "a sum needs 2 or more"),
         ({"dropout_fraction": 1.0}, "dropout_fraction: 1.0 is outside"),
         ({"norm_ratio": 0.0}, "norm_ratio"),
@@ -161,3 +207,31 @@ def test_an_attack_on_the_real_encoder_never_beats_the_certificate() -> None:
     reached = attack(mechanism, clients, dimension, 8000)
     assert 1.0 < reached <= 3.0
     assert attack(mechanism, 1, dimension, 8000) > 3.0
+
+
+def test_an_attack_on_twenty_clients_comes_close_to_the_certificate() -> None:
+    """The sum over coordinates, with all others at one end, shows 85 % of what is certified, and not more.
+
+    That sum is nearly normal, so its separation is the difference of its means over its deviation: both are
+    estimated from what the encoder sends, to 1 % or better.
+    """
+    dimension, clients, delta, epsilon = 400, 20, 1e-3, 3.0
+    mechanism = pq.design(
+        "optm_aggregate",
+        run_epsilon=epsilon,
+        run_delta=delta,
+        num_clients=clients,
+        dimension=dimension,
+        levels=8,
+    )
+    stream = pq.RandomStream.seeded(12)
+    value = usual_norm_ratio(dimension) / math.sqrt(dimension)
+
+    def encoded(count: int, value: float) -> np.ndarray:
+        return mechanism.encode(np.full(count, value, dtype=np.float32), rng=stream).astype(np.float64)
+
+    means = [encoded(6_000_000, each).mean() for each in (-value, value)]
+    sums = sum(encoded(400_000, 1.0) for _ in range(clients - 1)) + encoded(400_000, value)
+    reached = math.sqrt(dimension) * (means[1] - means[0]) / sums.std()
+    shown = next(each for each in np.arange(0.0, 4.0, 0.01) if gaussian_delta(reached, each) <= delta)
+    assert 0.85 * epsilon < shown <= epsilon

@@ -27,7 +27,8 @@ from fl_privquant.privacy import (
 )
 from fl_privquant.privacy.ledger import Ledger, Release, fingerprint
 from fl_privquant.privacy.noise import noise_sum
-from fl_privquant.privacy.norm import NormBound, _hull_at, norm_losses, register_norm_bound
+from fl_privquant.privacy.noise_norm import _hull_at
+from fl_privquant.privacy.norm import NormBound, norm_losses, register_norm_bound
 
 DELTA = 1e-5
 

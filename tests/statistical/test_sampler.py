@@ -106,7 +106,6 @@ REGISTERED = {
     "imvu": {},
     "grr": {"levels": 5},
     "biased": {},
-    "optm_aggregate": {},
 }
 
 

@@ -1,0 +1,107 @@
+"""Sums of bits for the secure sum: the Poisson binomial mechanism that leans as far as a target allows.
+
+A code is the sum of ``trials`` bits, each 1 with probability 1/2 + theta x. Its squared error is
+(1 / (4 theta^2) - x^2) / trials: the more trials, the less depends on the input, and the closer is the sum of
+all clients to normal noise of one size. So sums of bits come close to a central Gaussian where tables with as
+many levels do not (:mod:`fl_privquant.two_row_sums` has the certificate).
+
+No table of two rows with certified separation a for n clients is better than 1 / (n a^2) + 1 - E x^2: with
+all others at one end the Fisher information of the sum about an input is at most a^2, so that by Cramér and
+Rao a code's variance there is at least 1 / (n a^2), and its second moment is the same at both ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.table import TOTAL_WEIGHT
+from fl_privquant.two_row_sums import TwoRows, probed_separation, sum_separation
+
+__all__ = ["bits_for_error", "bits_for_separation", "error_of_bits", "least_error_of_tables"]
+
+Certified: TypeAlias = Callable[[TwoRows, int, float, int], float]
+
+_HALF = TOTAL_WEIGHT // 2
+# The separation that is reached is this close to the one that is asked for, as a share.
+_CLOSE = 5e-5
+_MOST_STEPS = 60
+_SHRINK = 0.8
+# Below this, rows of 32-bit weights hardly differ.
+_LEAST_THETA = 1e-8
+
+
+def error_of_bits(trials: int, rare: int, input_variance: float) -> float:
+    """Mean squared error of a code, in units of clip^2, for inputs of mean square ``input_variance``."""
+    theta = (_HALF - rare) / TOTAL_WEIGHT
+    return (0.25 / theta**2 - input_variance) / trials
+
+
+def least_error_of_tables(separation: float, input_variance: float, num_honest: int) -> float:
+    """What no table of two rows is better than at that separation; see the module."""
+    return 1.0 / (num_honest * separation**2) + 1.0 - input_variance
+
+
+def bits_for_error(trials: int, mean_squared_error: float, input_variance: float) -> int:
+    """The weight of the rare bit, of 2^32, with which a code has that error, or a little more."""
+    theta = 0.5 / math.sqrt(trials * mean_squared_error + input_variance)
+    rare = math.ceil((0.5 - theta) * TOTAL_WEIGHT)
+    if not 1 <= rare < _HALF:
+        raise InfeasibleDesignError(
+            f"mse {mean_squared_error:g}: no sum of {trials} bits has that error; use 1 or more, up to 1e18"
+        )
+    return rare
+
+
+def bits_for_separation(
+    trials: int, separation: float, num_honest: int, rate: float, rough: bool = False
+) -> int:
+    """The least weight of the rare bit, of 2^32, whose certified separation is at most ``separation``.
+
+    Raises InfeasibleDesignError where there is none. With ``rough`` it is only probed, not certified: for
+    comparing designs.
+    """
+    # What normal noise of the same variance would need.
+    theta = 0.5 / math.sqrt(1.0 + trials / (num_honest * separation**2))
+    steps: tuple[Certified, ...] = (probed_separation,) if rough else (probed_separation, sum_separation)
+    for certified in steps:
+
+        def excess(theta: float, certified: Certified = certified) -> float:
+            found = certified(TwoRows.bit(_rare(theta)), num_honest, rate, trials)
+            return math.log(found / separation)
+
+        theta = _largest(excess, theta)
+        if theta == 0.0:
+            raise InfeasibleDesignError(
+                f"separation {separation:.3g}: no sum of {trials} bits hides one of {num_honest} clients so "
+                "well; raise the target's epsilon or delta, or the number of clients, or lower the number of "
+                "rounds"
+            )
+    return _rare(theta)
+
+
+def _rare(theta: float) -> int:
+    """The weight of the rare bit, of 2^32, of a bit that leans by theta or a little less."""
+    return min(max(math.ceil((0.5 - theta) * TOTAL_WEIGHT), 1), _HALF - 1)
+
+
+def _largest(excess: Callable[[float], float], theta: float) -> float:
+    """The largest theta, about, with an excess of 0 or less, from a guess; 0 if there is none.
+
+    The excess grows with the logarithm of theta, once to some times as fast, and may jump.
+    """
+    low, high, power = 0.0, 0.5, 1.0
+    last: tuple[float, float] | None = None
+    for _ in range(_MOST_STEPS):
+        found = excess(theta)
+        low, high = (theta, high) if found <= 0.0 else (low, theta)
+        if -_CLOSE <= found <= 0.0 or high - low <= 0.2 * _CLOSE * high or high < _LEAST_THETA:
+            break
+        if last is not None and math.isfinite(found) and theta != last[0]:
+            power = min(max((found - last[1]) / math.log(theta / last[0]), 0.7), 6.0)
+        last = (theta, found) if math.isfinite(found) else last
+        guess = theta * math.exp(-(found + 0.5 * _CLOSE) / power) if math.isfinite(found) else 0.0
+        theta = guess if low < guess < high else math.sqrt(max(low, _SHRINK**2 * high) * high)
+    return low
