@@ -199,14 +199,18 @@ def plan(
         Called with the name of each mechanism before it is looked at.
     """
     scout = _Search(dataclasses.replace(wish, parameters=()), _SCOUT)
-    start = scout.largest(round(math.log(1.0, _RATIO)))
     names = names or default_mechanisms(wish.in_sum)
+    searches = {
+        name: scout if name == _SCOUT and not wish.parameters else _search(wish, name) for name in names
+    }
+    # What is designed for a target as it is needs nobody to look where the others might be.
+    scouted = any(not isinstance(search, _TargetSearch) for search in searches.values())
+    start = scout.largest(round(math.log(1.0, _RATIO))) if scouted else None
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
     curves: dict[str, tuple[PlannedDesign, ...]] = {}
-    for name in names:
+    for name, search in searches.items():
         progress(name)
-        search = scout if name == _SCOUT and not wish.parameters else _search(wish, name)
         if start is None and not (search.of_vectors or isinstance(search, _TargetSearch)):
             # What the scout cannot do no other one can that spends on each coordinate.
             missing[name] = scout.reason
