@@ -111,8 +111,8 @@ WRONG_CERTIFICATES = {
     ),
     "scores too small": ("np.maximum(gained - paid, 0.0)", "0.7 * np.maximum(gained - paid, 0.0)"),
     "slopes too flat": (
-        "_Pair(sign * slope,",
-        "_Pair(0.8 * sign * slope,",
+        "sign * np.asarray(slopes_of(law))",
+        "0.8 * sign * np.asarray(slopes_of(law))",
     ),
 }
 
