@@ -309,7 +309,7 @@ class RunConfig:
         if self.privacy.epsilon is None:
             self._check_without_target()
         else:
-            self._check_target(self.privacy.epsilon)
+            self._check_target()
         if self.bits_policy.name != "constant" and not _has_levels(str(self.mechanism["name"])):
             raise InvalidSpecError(
                 f"bits_policy: {self.mechanism['name']!r} has a fixed number of levels; choose another "
@@ -326,10 +326,10 @@ class RunConfig:
         if self.codec.clip is None:
             object.__setattr__(self, "codec", dataclasses.replace(self.codec, clip=_USUAL_CLIP))
 
-    def _check_target(self, epsilon: float) -> None:
+    def _check_target(self) -> None:
         """Refuse what contradicts a target, from which everything else follows."""
         name = str(self.mechanism["name"])
-        target = f"privacy.epsilon={epsilon:g} is a target for the whole run"
+        target = "privacy.epsilon is a target for the whole run"
         if "epsilon" in self.mechanism:
             raise InvalidSpecError(
                 f"mechanism.epsilon: {self.mechanism['epsilon']}, but {target}, from which it follows; set "

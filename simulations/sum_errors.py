@@ -58,6 +58,7 @@ def measure(
         "bits": bits,
         "spread": round(spread, 2),
         "epsilon_reached": statement.epsilon,
+        "spends": statement.brief,
         "counted_by": statement.method,
         "ratio_to_central": error / central,
         "seconds": time.perf_counter() - start,
@@ -71,7 +72,7 @@ def main(
     bits: Annotated[list[int] | None, typer.Option(help="Bits of a code before masking.")] = None,
 ) -> None:
     """Print one row of a Markdown table for each cell."""
-    typer.echo("| d | n | ε | bits | spread | ε reached | error / central | counted by | seconds |")
+    typer.echo("| d | n | target | spends | bits | spread | error / central | counted by | seconds |")
     typer.echo("|---|---|---|---|---|---|---|---|---|")
     for size in dimension or [7850]:
         for number in clients or [100, 1000]:
@@ -79,8 +80,8 @@ def main(
                 for width in bits or [1, 2, 3]:
                     cell = measure(size, number, target, width)
                     typer.echo(
-                        f"| {size} | {number} | {target:g} | {width} | {cell['spread']} "
-                        f"| {cell['epsilon_reached']:.5g} | {cell['ratio_to_central']:.4f} "
+                        f"| {size} | {number} | {target:g} | {cell['spends']} | {width} | {cell['spread']} "
+                        f"| {cell['ratio_to_central']:.4f} "
                         f"| {cell['counted_by']} | {cell['seconds']:.1f} |"
                     )
 

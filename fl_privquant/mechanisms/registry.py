@@ -193,7 +193,7 @@ def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
             raise CertificationError(f"its {key} is {stored!r}, not {asked!r}")
     epsilon = getattr(spec, "epsilon", None)
     if epsilon is not None and mechanism.epsilon > epsilon:
-        raise CertificationError(f"its certified epsilon is {mechanism.epsilon}, above {epsilon}")
+        raise CertificationError(mechanism.statement.above(epsilon))
     return mechanism
 
 

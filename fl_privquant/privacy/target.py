@@ -19,7 +19,7 @@ from fl_privquant.privacy.aggregation import Aggregation, SecureSum
 from fl_privquant.privacy.ledger import Budget
 from fl_privquant.privacy.norm import Norms
 from fl_privquant.privacy.planner import Wish, default_mechanisms, plan
-from fl_privquant.privacy.statement import PrivacyStatement
+from fl_privquant.privacy.statement import PrivacyStatement, Unit
 
 __all__ = ["Plan", "Target"]
 
@@ -62,6 +62,10 @@ class Target:
     def budget(self) -> Budget:
         """What stops a run before it exceeds the target."""
         return Budget(self.epsilon, self.delta)
+
+    def statement(self, view: str) -> PrivacyStatement:
+        """The target in words, for whoever has that view."""
+        return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=f"{self.rounds} rounds")
 
     def plan(
         self,
@@ -124,8 +128,8 @@ class Target:
         planned = plan(wish, [name])
         if not planned.designs:
             raise InfeasibleDesignError(
-                f"{name}: no design meets ε = {self.epsilon:g}, δ = {self.delta:g} for a client's "
-                f"{self.rounds} rounds, {view} view: {planned.missing.get(name, planned.advice)}"
+                f"{name}: no design meets {self.statement(str(view)).brief} in {self.rounds} rounds: "
+                f"{planned.missing.get(name, planned.advice)}"
             )
         best = planned.designs[0]
         return Plan(
@@ -178,20 +182,19 @@ class Plan:
         """The plan in words: what is encoded how, what it costs, what it sends.
 
         >>> print(Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900))  # doctest: +ELLIPSIS
-        Target: ε = 8, δ = 1e-05 for a client's 10 rounds with 100 clients each.
+        Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
         Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.1.
-        A client spends ε = 7.9..., δ = 1e-05 (client total, aggregate of 80).
+        A client spends ε = 7.99..., δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
         It sends ... bytes a round; the mean update's coordinates have a standard error of 0.0...
         """
         target, encoding = self.target, self.encoding
         return "\n".join(
             [
-                f"Target: ε = {target.epsilon:g}, δ = {target.delta:g} for a client's {target.rounds} rounds "
-                f"with {target.num_clients} clients each.",
+                f"Target: {target.statement(self.statement.view).brief}, {target.rounds} rounds of "
+                f"{target.num_clients} clients.",
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
                 f"rotating, and clipping coordinates to {encoding.clip:.3g}.",
-                f"A client spends {self.statement.figures} ({self.statement.unit.value}, "
-                f"{self.statement.view}).",
+                f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
                 f"It sends {self.bytes_per_round} bytes a round; the mean update's coordinates have a "
                 f"standard error of {math.sqrt(self.mean_squared_error):.3g}.",
             ]
