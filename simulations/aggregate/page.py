@@ -141,8 +141,10 @@ aggregation.
 _COUNTED = """
 The tables of this page were made with a certificate that lets the adversary know which clients drew from the
 blanket, the part that all laws share. Since then sums of bits are counted by the exact worst case of the
-other clients ([two_row_sums.py](../../fl_privquant/two_row_sums.py)) and integer noise by normal pairs: `python -m
-simulations.sum_errors` prints the errors of today's designs, which are smaller; the runs were not repeated yet.
+other clients ([two_row_sums.py](../../fl_privquant/two_row_sums.py)), and integer noise by normal pairs.
+`python -m simulations.sum_errors` prints the errors of the designs that are made now, which are smaller; the
+runs were not repeated yet.
+
 In these tables ours is counted by a normal pair that dominates the sum (the proof is in
 [secure_sum.py](../../fl_privquant/secure_sum.py)), and so is the Poisson binomial mechanism, bit by bit:
 its own theorem is for coordinates. Skellam and the discrete Gaussian are counted by their authors' Rényi
