@@ -96,12 +96,12 @@ def test_clients_that_fail_to_train_are_in_the_secure_sum(fails: str) -> None:
             raise RuntimeError("x[3] = 0.7")
         return {name: each + each.dtype.type(0.1) for name, each in arrays.items()}
 
-    inner = PrivQuantStrategy(fedavg(), mechanism, 0.2)
+    strategy = SecureAggregationStrategy(PrivQuantStrategy(fedavg(), mechanism, 0.2))
     mods = [SecureAggregationMod(), PrivQuantMod(np.inf)]
     initial = {"x": np.zeros(7, np.float32)}
-    server = server_app(lambda: SecureAggregationStrategy(inner), initial=initial)
+    server = server_app(lambda: strategy, initial=initial)
     result = InlineEngine().run(server, client_app(mods, train), Federation(CLIENTS))
-    assert inner.survivors == {1: CLIENTS}
+    assert strategy.survivors == {1: CLIENTS}
     share = 0.0 if fails == "all" else 13 / 25
     np.testing.assert_allclose(result.arrays["x"].numpy(), 0.1 * share, atol=1e-5)
 
