@@ -341,7 +341,12 @@ class _TargetSearch(_Search):
 
     def _parameters(self, epsilon: float) -> dict[str, Any]:
         wish = self.wish
-        if wish.norms.l2 is None or not wish.in_sum or wish.unit is Unit.COORDINATE:
+        if not wish.in_sum:
+            raise InvalidSpecError(
+                "is made for secure sums with two or more honest clients; use secure aggregation, with more "
+                "clients or with lower fractions of them that may be corrupt or lost"
+            )
+        if wish.norms.l2 is None or wish.unit is Unit.COORDINATE:
             raise InvalidSpecError(
                 "counts whole updates in the secure sum, by their L2 norm; give that, in units of the "
                 f"coordinate clip: {usual_norm_ratio(wish.dimension):.3g} suits rotated updates"

@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from simulations.config import RunConfig
 from simulations.overrides import CONF
 from simulations.results import RunDirectory
@@ -79,6 +79,12 @@ def test_no_run_ends_above_its_target(overrides: tuple[str, ...], tmp_path: Path
 def test_what_contradicts_a_target_is_refused(overrides: list[str], words: str) -> None:
     with pytest.raises(InvalidSpecError, match=words):
         config_of(*overrides)
+
+
+def test_too_few_clients_for_a_sum_are_named(tmp_path: Path) -> None:
+    config = config_of(*FOR_SUMS, "federation.num_clients=3", f"output={tmp_path}")
+    with pytest.raises(InfeasibleDesignError, match=r"aggregate view of 1.*with more clients or with lower"):
+        execute(config)
 
 
 def test_one_key_is_a_target_for_every_private_mechanism() -> None:
