@@ -19,19 +19,20 @@ from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.pack import pack_codes, pack_indices, unpack_codes, unpack_indices
 from fl_privquant.design.cache import DesignCache
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower.arrays import read_array
-from fl_privquant.flower.client_ledger import open_spending
 from fl_privquant.flower.protocol import Reply, Request
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy.events import UpdateRelease
 from fl_privquant.privacy.spending import SpendingLedger
-from fl_privquant.secagg import messages
+from fl_privquant.secagg import RoundConfig, ServerRound, messages, new_session
+from fl_privquant.secagg import client as client_module
+from fl_privquant.secagg.answered import AnsweredStages
 from fl_privquant.secagg.client import ClientPolicy, ClientRound
-from fl_privquant.secagg.server import RoundConfig, ServerRound
 from simulations.report.load import load_runs
 from simulations.results import RunDirectory
 from tests.adversary.mutation import EXTREMES, any_value, forged_mechanism, mutated, mutated_json, watched
@@ -109,7 +110,9 @@ def any_record(rng: random.Random) -> Any:
 def test_requests(blobs):
     layout = Layout.of({"weights": np.zeros((3, 7), np.float32)})
     good = ConfigRecord()
-    Request(1, blobs["optm"], 0.1, 0.5, 3, True, 0.5, 0).write(good)
+    metrics = (MetricRange("loss", 0.0, 4.0),)
+    request = Request(1, blobs["optm"], 0.1, 0.5, 3, True, 0.5, metrics, counted_releases=0)
+    request.write(good)
 
     def make(rng: random.Random) -> ConfigRecord:
         config = ConfigRecord(dict(good))
@@ -217,7 +220,8 @@ def test_payloads(blobs):
 def _round(count: int = 5) -> tuple[dict[str, bytes], list[bytes]]:
     """One message of every kind, and a client's state at every stage."""
     server = ServerRound(
-        RoundConfig(session=bytes(16), number=1, dimension=9, width=8, max_code=3), list(range(1, count + 1))
+        RoundConfig(session=new_session(), number=1, dimension=9, width=8, max_code=3),
+        list(range(1, count + 1)),
     )
     policy = ClientPolicy()
     found: dict[str, bytes] = {"Invitation": server.invitation()}
@@ -234,11 +238,17 @@ def _round(count: int = 5) -> tuple[dict[str, bytes], list[bytes]]:
     states.append(clients[1].to_bytes())
     for i, delivery in server.deliveries().items():
         found["ShareDelivery"] = delivery
-        clients[i].accept_shares(delivery)
+        found["ShareReceipt"] = clients[i].accept_shares(delivery)
+        server.receive_receipt(i, found["ShareReceipt"])
+        states.append(clients[i].to_bytes())
+    for i, request in server.mask_requests(bytes(32)).items():
+        found["MaskRequest"] = request
+        clients[i].settle(request, bytes(32))
         states.append(clients[i].to_bytes())
         found["MaskedInput"] = clients[i].mask(np.full(9, i % 4))
         if i != count:
             server.receive_masked_input(i, found["MaskedInput"])
+    assert server.survivor_lists() == {}  # of signed rounds only
     for i, request in server.unmask_requests().items():
         found["UnmaskRequest"] = request
         found["UnmaskReply"] = clients[i].unmask(request)
@@ -260,7 +270,7 @@ def test_messages_of_secure_aggregation():
     )
 
 
-def test_invitations_and_rosters_that_are_answered():
+def test_invitations_and_rosters_that_are_answered(monkeypatch):
     """A client that joins by a forged invitation, or answers a forged roster, allocates nothing for it."""
     found, _ = _round()
     policy = ClientPolicy()
@@ -272,6 +282,8 @@ def test_invitations_and_rosters_that_are_answered():
     )
 
     def answer(roster: bytes) -> None:
+        # As in a process of its own: in one process a round is joined once.
+        monkeypatch.setattr(client_module, "answered", AnsweredStages())
         client = ClientRound.join(found["Invitation"], 3, policy)
         client.advertise_keys()
         client.share_keys(roster)
@@ -341,7 +353,7 @@ def test_spending_ledgers(tmp_path):
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        assert len(open_spending(path).rounds) <= 3
+        assert len(SpendingLedger(path).rounds) <= 3
 
     check(CASES, "ledger bytes", lambda rng: mutated(good, rng), read)
     check(2 * CASES, "ledger lines", rechained, read)
