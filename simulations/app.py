@@ -6,6 +6,7 @@ Ray and deployed.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from functools import lru_cache
@@ -119,7 +120,11 @@ def main(grid: Grid, context: Context) -> None:
         if isinstance(encoder, DoublingMechanism):
             encoder.observe(rows[-1]["round"], rows[-1]["loss"])
         directory.write_rows(rows)
-        shown.update(rows[-1], private.ledger.statement(private.delta, config.secagg.enabled, refine=False))
+        spent = private.ledger.statement(private.delta, config.secagg.enabled, refine=False)
+        if private.budget is not None:
+            # The ledger has counted in full where a quick bound exceeds the budget, and let the round begin.
+            spent = dataclasses.replace(spent, epsilon=min(spent.epsilon, private.budget.epsilon))
+        shown.update(rows[-1], spent)
         tracker.log(rows[-1])
 
     constants = {
