@@ -29,11 +29,29 @@ def designed(name: str) -> Any:
     return typical(name, num_clients=CLIENTS) if name in rings else typical(name)
 
 
-@pytest.fixture(params=pq.mechanisms())
+SUMMABLE = [name for name in pq.mechanisms() if designed(name).summable]
+# Of the others coordinates are not independent: they are bounded without odds, and not by moments.
+BY_COORDINATES = [name for name in SUMMABLE if not isinstance(designed(name), VectorMechanism)]
+WITH_LISTED_LAWS = [name for name in BY_COORDINATES if hasattr(designed(name), "pmf")]
+
+
+@pytest.fixture(params=SUMMABLE)
 def mechanism(request: pytest.FixtureRequest) -> Any:
-    if not designed(request.param).summable:
-        pytest.skip("gives no codes that could be summed")
     return designed(request.param)
+
+
+def test_the_lists_hold_what_they_should() -> None:
+    assert {"optm", "one_bit", "pbm", "skellam", "none"} <= set(SUMMABLE)
+    assert set(pq.mechanisms()) - set(SUMMABLE) <= {
+        "gaussian",
+        "laplace",
+        "cldp_l2",
+        "cldp_linf",
+        "vqsgd",
+        "vqsgd_private",
+    }
+    assert {"optm", "pbm", "skellam"} <= set(BY_COORDINATES)
+    assert {"optm", "one_bit", "rqm"} <= set(WITH_LISTED_LAWS)
 
 
 def codec_of(mechanism: Any, dimension: int = DIMENSION, l2_clip: float | None = None) -> UpdateCodec:
@@ -96,18 +114,16 @@ def test_a_sum_shifted_beyond_what_honest_clients_can_hold_alarms(mechanism: Any
         test.check(np.minimum(honest + shift, largest))
 
 
+@pytest.mark.parametrize("mechanism", BY_COORDINATES, indirect=True)
 def test_what_passes_is_little_more_than_honest_signal_and_noise(mechanism: Any) -> None:
-    if isinstance(mechanism, VectorMechanism):
-        pytest.skip("bounded without odds")
     limits = mechanism.sum_limits(100, 100_000, math.sqrt(100_000) / 3, FALSE_ALARM_ODDS)
     signal, noise = min(1 / 3, mechanism.coordinate_noise.largest_mean), mechanism.coordinate_noise.variance
     assert limits.energy <= 1.25 * 100_000 * (signal**2 + noise / 100)
 
 
+@pytest.mark.parametrize("mechanism", WITH_LISTED_LAWS, indirect=True)
 def test_what_is_known_of_the_noise_holds(mechanism: Any) -> None:
     """Moments of the exact law, at inputs between and at its knots, are inside the stated bounds."""
-    if isinstance(mechanism, VectorMechanism) or not hasattr(mechanism, "pmf"):
-        pytest.skip("no law of single coordinates that could be listed")
     noise = mechanism.coordinate_noise
     inputs = np.linspace(-1.0, 1.0, 333)
     pmf, values = mechanism.pmf(inputs), mechanism.values
@@ -125,10 +141,9 @@ def test_what_is_known_of_the_noise_holds(mechanism: Any) -> None:
                 assert moment <= noise.log_moment(rate / scale) + 1e-12
 
 
+@pytest.mark.parametrize("mechanism", BY_COORDINATES, indirect=True)
 def test_log_moments_grow_at_least_as_squares(mechanism: Any) -> None:
     """What the bound of the cross term rests on: psi(r) / r^2 does not decrease."""
-    if isinstance(mechanism, VectorMechanism):
-        pytest.skip("its coordinates are not independent, and are not tested by moments")
     noise = mechanism.coordinate_noise
     rates = np.geomspace(1e-4, 1e2, 300) / math.sqrt(noise.variance)
     ratio = np.array([noise.log_moment(rate) for rate in rates.tolist()]) / rates**2
