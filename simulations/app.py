@@ -165,7 +165,7 @@ def main(grid: Grid, context: Context) -> None:
             ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()}),
             num_rounds=config.federation.rounds,
         )
-    if len(recording.rows) > 1:
+    if len(private.ledger):
         recording.rows[-1] |= recording.spent(refine=True)
     directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
     statements, lines = private.statements(), private.privacy_statement()

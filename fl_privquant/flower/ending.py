@@ -60,8 +60,10 @@ def start_within_budget(
 ) -> Result:
     """Flower's loop over the rounds of a strategy; its result so far if a budget ends it.
 
-    A budget that does not allow even the first round is a mistake in the settings, not a result: its
-    :class:`~fl_privquant.errors.BudgetExhaustedError` is raised as it is.
+    A budget that does not allow even the first release is a mistake in the settings, not a result: its
+    :class:`~fl_privquant.errors.BudgetExhaustedError` is raised as it is. A run that was killed again and
+    again may have spent its budget before any round was finished: that is a result, with the initial model,
+    because the releases were made and must be stated.
 
     Parameters
     ----------
@@ -79,7 +81,8 @@ def start_within_budget(
         )
     except BudgetExhaustedError as error:
         done = rounds_before + watched.rounds
-        if done == 0:
+        spent_before = error.statement is not None and error.statement.epsilon > 0.0
+        if done == 0 and not spent_before:
             raise
         result: StoppedResult = watched.result
         result.stopped, result.rounds, result.planned_rounds = error, done, rounds_before + num_rounds
