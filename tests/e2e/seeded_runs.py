@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,15 @@ def outcome(run: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Write the table."""
-    table = {run: outcome(run) for run in runs()}
-    TABLE.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+def main(asked: list[str]) -> None:
+    """Write the table, or print the rows of the runs that are asked for."""
+    table = {run: outcome(run) for run in asked or runs()}
+    text = json.dumps(table, indent=1, sort_keys=True) + "\n"
+    if asked:
+        sys.stdout.write(text)
+    else:
+        TABLE.write_text(text)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
