@@ -25,7 +25,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codebook import MAX_LEVELS
 from fl_privquant.codec.pack import (
     KIND_ENTROPY,
     Payload,
@@ -35,6 +34,7 @@ from fl_privquant.codec.pack import (
     write_header,
 )
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.law.codebook import MAX_LEVELS
 
 __all__ = ["WORTHWHILE_SAVING", "expected_saving", "pack_likely_indices", "unpack_likely_indices"]
 

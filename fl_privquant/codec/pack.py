@@ -37,8 +37,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codebook import MAX_LEVELS
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.law.codebook import MAX_LEVELS
 
 __all__ = [
     "HEADER_BYTES",
