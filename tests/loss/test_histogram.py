@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import multinomial
 
 import fl_privquant as pq
-from fl_privquant.loss import blanket
 from fl_privquant.law.lattice import binomial_floors
 from fl_privquant.law.table import CertifiedTable
+from fl_privquant.loss import blanket
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.distribution import PrivacyLoss
 from fl_privquant.loss.dominating import dominating_loss
