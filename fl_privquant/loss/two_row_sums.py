@@ -35,8 +35,8 @@ sum of the others, * the convolution, and H_e the hockey-stick divergence.
    (:mod:`fl_privquant.loss.normal_pairs`).
 5. *Updates.* As in step 5 of :mod:`fl_privquant.loss.secure_sum`, normal pairs add up by squares over
    coordinates and rounds. What is spared is in proportion to v, and so is what it grows to: with
-   z^2 = 2 log(1 / (2 s v)), v z and v sqrt(z^2 + 4) grow with v, so that the factors e^(m L) are largest at v = 1, for which
-   :func:`~fl_privquant.loss.normal_pairs.spare_for` is asked.
+   z^2 = 2 log(1 / (2 s v)), v z and v sqrt(z^2 + 4) grow with v, so that the factors e^(m L) are largest at
+   v = 1, for which :func:`~fl_privquant.loss.normal_pairs.spare_for` is asked.
 
 *Fewer cases.* Leaving out a client reveals no less: the sum with it is the sum without it plus independent
 noise. So cases with first..last clients at the upper row are all covered by the sum of ``first`` upper and
