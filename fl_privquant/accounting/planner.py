@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.norm import Norms
 from fl_privquant.accounting.release import UpdateRelease
 from fl_privquant.errors import (
     CertificationError,
@@ -22,6 +21,7 @@ from fl_privquant.errors import (
     InfeasibleDesignError,
     InvalidSpecError,
 )
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.mechanisms.registry import design, entry, mechanisms

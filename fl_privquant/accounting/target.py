@@ -13,10 +13,10 @@ from typing import Any
 
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.ledger import Budget
-from fl_privquant.accounting.norm import Norms
 from fl_privquant.accounting.planner import Wish, default_mechanisms, plan
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.mechanisms.registry import checked_delta, checked_epsilon, checked_whole
 from fl_privquant.statement import PrivacyStatement, Unit

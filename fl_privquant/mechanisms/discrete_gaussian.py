@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.integer_noise_norm import NoisyUpdate, discrete_gaussian_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
@@ -39,6 +41,10 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
     """Rounding plus discrete Gaussian noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`."""
 
     noise_type = DiscreteGaussian
+    noise: DiscreteGaussian
+
+    def _theorem(self, update: NoisyUpdate) -> NamedLoss:
+        return discrete_gaussian_theorem(update, self.noise)
 
     @classmethod
     def _log_moment(cls, noise: DiscreteGaussian, rate: float) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,6 +42,8 @@ class NoSpec(Spec):
 @dataclass(frozen=True, eq=False)
 class NoMechanism(FloatMechanism, kind="none"):
     """The identity on finite floats; ``clip`` and ``rng`` are taken and not used."""
+
+    lossless: ClassVar[bool] = True
 
     name: str = "none"
     parameters: Mapping[str, Any] = field(default_factory=dict)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
@@ -37,6 +39,10 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
     """Rounding plus Skellam noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`."""
 
     noise_type = Skellam
+    noise: Skellam
+
+    def _theorem(self, update: NoisyUpdate) -> NamedLoss:
+        return skellam_theorem(update, self.noise)
 
     @classmethod
     def _log_moment(cls, noise: Skellam, rate: float) -> float:

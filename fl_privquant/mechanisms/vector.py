@@ -164,9 +164,6 @@ class VectorMechanism(Mechanism):
             self, dimension=dimension, parameters={**self.parameters, "dimension": dimension}
         )
 
-    def releases(self, dimension: int) -> int:
-        return 1
-
     @property
     def epsilon(self) -> float:
         """Certified privacy loss of one client round, local view: that of all draws together."""
