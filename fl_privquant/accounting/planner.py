@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.errors import (
     CertificationError,
     CodeOverflowError,
@@ -118,7 +118,7 @@ class Wish:
         """What the run costs with a mechanism; see :meth:`Accountant.statement`."""
         dimension = 1 if self.unit is Unit.COORDINATE else self.dimension
         accountant = Accountant()
-        release = UpdateRelease(mechanism, dimension, self.view, norms=self.norms)
+        release = Release(mechanism, dimension, self.view, norms=self.norms)
         accountant.add(release, self.rounds if self.unit is Unit.TOTAL else 1)
         return accountant.statement(self.delta, self.unit, refine)
 

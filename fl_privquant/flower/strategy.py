@@ -14,10 +14,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from fl_privquant.accounting.accountant import coordinate_statement
+from fl_privquant.accounting.accountant import Budget, coordinate_statement
 from fl_privquant.accounting.aggregation import Aggregation, PerClient
 from fl_privquant.accounting.federation import FederationLedger
-from fl_privquant.accounting.ledger import Budget
 from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
@@ -306,10 +305,10 @@ class PrivQuantStrategy(Requests, Strategy):
         release = request.release(codec.layout)
         view = self.aggregation.view(len(asked))
         if self.budget is not None:
-            self.ledger.check(release, request.mechanism, asked, self.budget, view)
+            self.ledger.check(server_round, release.seen(view), asked, self.budget)
         messages = with_counts(messages, lambda node: self.ledger.count(node, release))
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
-        self.ledger.ask(release, request.mechanism, asked)
+        self.ledger.ask(server_round, release, asked)
         if not view.is_local:
             self.ledger.summed(view.num_honest or 1)
         try:

@@ -275,7 +275,7 @@ def test_both_policies_with_secure_aggregation_and_without_to_the_last_bit() -> 
 def test_votes_are_counted_by_both_sides_and_stated() -> None:
     server = run(rounds=2)
     # 25 coordinates and the vote, in each of two rounds with their own mechanism.
-    assert [each.dimension for each in server.private.ledger.releases] == [26, 26]
+    assert [release.dimension for _, release in server.private.ledger.releases] == [26, 26]
     assert server.private.ledger.statement(0.0).epsilon == pytest.approx(2 * 26 * 2.0, rel=1e-6)
     assert any("vote on the clip" in line for line in server.private.privacy_statement())
     for context in server.contexts.values():

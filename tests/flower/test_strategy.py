@@ -133,7 +133,7 @@ def test_mechanism_and_clip_can_be_functions_of_the_round(mechanism):
     assert_same_arrays(
         as_arrays(result.arrays), expected_model(other, range(4), server_round=2, arrays=first, clip=CLIP / 2)
     )
-    assert [(each.round, each.mechanism) for each in strategy.ledger.releases] == [
+    assert [(number, release.fingerprint) for number, release in strategy.ledger.releases] == [
         (1, strategy.request(1).fingerprint),
         (2, strategy.request(2).fingerprint),
     ]
