@@ -1,9 +1,10 @@
 """The accountant: what a client has spent, as a statement with its unit, view, method and assumptions.
 
-What a release costs its mechanism answers. There are several ways to count it: by coordinates (the law of the
-loss), by a theorem of its own (a Rényi bound for sums), or by the norm of the whole update; seen locally or in
-the sum. Where a way does not apply to a release, that one is counted by coordinates. Each way gives a valid
-total, and so does the local view for whoever sees less than that; the smallest is stated, with its name.
+The mechanism answers what a release costs. There are several ways to count it: by coordinates (the law of
+the loss), by a theorem of its own (a Rényi bound for sums), or by the norm of the whole update; seen locally
+or in the sum. Where a way does not apply to a release, that one is counted by coordinates. Each way gives a
+valid total, and so does the local view for whoever sees less than that; the smallest is stated, with its
+name.
 
 No amplification by sampling of clients is counted: the server draws the sample, so that against it nothing is
 amplified, and outsiders who see only the models would have to be kept from learning who took part.
