@@ -18,11 +18,12 @@ from fl_privquant.accounting.accountant import (
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
 from fl_privquant.accounting.audit import EmpiricalBound, empirical_bound
 from fl_privquant.accounting.federation import FederationLedger
-from fl_privquant.accounting.planner import PlannedDesigns, Wish, plan
+from fl_privquant.accounting.planner import PlannedDesigns, plan, run_statement
 from fl_privquant.accounting.release import Release
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.accounting.target import Plan, Target
 from fl_privquant.loss.norms import Norms
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 __all__ = [
@@ -49,5 +50,6 @@ __all__ = [
     "empirical_bound",
     "plan",
     "round_statement",
+    "run_statement",
     "statement_levels",
 ]

@@ -1,9 +1,13 @@
 """The accountant: what a client has spent, as a statement with its unit, view, method and assumptions.
 
-For each release there are several ways to count it: by coordinates (the law of the loss), by a theorem of
-its own (a Rényi bound for sums), or by the norm of the whole update; seen locally or in the sum. Where a way
-does not apply to a release, that one is counted by coordinates. Each way gives a valid total, and so does the
-local view for whoever sees less than that; the smallest is stated, with its name.
+The mechanism answers what a release costs. There are several ways to count it: by coordinates (the law of
+the loss), by a theorem of its own (a Rényi bound for sums), or by the norm of the whole update; seen locally
+or in the sum. Where a way does not apply to a release, that one is counted by coordinates. Each way gives a
+valid total, and so does the local view for whoever sees less than that; the smallest is stated, with its
+name.
+
+No amplification by sampling of clients is counted: the server draws the sample, so that against it nothing is
+amplified, and outsiders who see only the models would have to be kept from learning who took part.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import product
@@ -256,29 +260,22 @@ _losses: OrderedDict[tuple[object, ...], list[NamedLoss]] = OrderedDict()
 
 
 def _unit_loss(release: Release, view: View) -> NamedLoss:
-    key = (release.fingerprint, view)
-    return (_kept(key) or _keep(key, [release.mechanism.loss(view)]))[0]
+    return _kept((release.fingerprint, view), lambda: [release.mechanism.loss(view)])[0]
 
 
 def _update_losses(release: Release, norms: Norms, view: View) -> list[NamedLoss]:
     key = (release.fingerprint, view, release.dimension, norms)
-    if (kept := _kept(key)) is not None:
-        return kept
-    return _keep(key, release.mechanism.update_losses(norms, release.dimension, view))
+    return _kept(key, lambda: release.mechanism.update_losses(norms, release.dimension, view))
 
 
-def _kept(key: tuple[object, ...]) -> list[NamedLoss] | None:
-    """What was asked before: losses are kept by mechanism and view, those used last the longest."""
-    if key in _losses:
-        _losses.move_to_end(key)
-    return _losses.get(key)
-
-
-def _keep(key: tuple[object, ...], losses: list[NamedLoss]) -> list[NamedLoss]:
-    _losses[key] = losses
-    if len(_losses) > _CACHED:
-        _losses.popitem(last=False)
-    return losses
+def _kept(key: tuple[object, ...], ask: Callable[[], list[NamedLoss]]) -> list[NamedLoss]:
+    """What the mechanism answers, asked once; answers that were used last are kept the longest."""
+    if key not in _losses:
+        _losses[key] = ask()
+        if len(_losses) > _CACHED:
+            _losses.popitem(last=False)
+    _losses.move_to_end(key)
+    return _losses[key]
 
 
 def _assumptions(releases: list[tuple[Release, int]], way: _Way) -> tuple[str, ...]:

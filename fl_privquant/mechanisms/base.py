@@ -61,8 +61,6 @@ class Mechanism(ABC):
     """Norm of the ball that inputs lie in, of radius clip: "linf" bounds each coordinate, "l2" the update."""
     outputs_floats: ClassVar[bool] = False
     """Whether outputs are floating-point numbers: then the guarantee is for exact real numbers only."""
-    lossless: ClassVar[bool] = False
-    """Whether decoding gives back the very numbers that were encoded."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     name: str
@@ -147,6 +145,20 @@ class Mechanism(ABC):
     def max_code(self) -> int | None:
         """The largest integer to be added up; None where codes are residues and their sum may wrap."""
         return None
+
+    @property
+    def lossless(self) -> bool:
+        """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
+        return False
+
+    @property
+    def law(self) -> Law | None:
+        """The law of a coordinate, where it is listed output by output: what can be drawn."""
+        return None
+
+    def details(self) -> dict[str, str]:
+        """Further lines of a description, each with its heading."""
+        return {}
 
     @abstractmethod
     def encode(
@@ -351,6 +363,9 @@ class TableMechanism(LatticeMechanism, kind="table"):
     def law(self) -> Law:
         """The exact law of what is sampled."""
         return self.table.law
+
+    def details(self) -> dict[str, str]:
+        return self.table.details()
 
     def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
         """(n, m) exact output probabilities for inputs in [-1, 1]."""

@@ -20,7 +20,7 @@ from fl_privquant.loss.integer_noise_norm import NoisyUpdate, discrete_gaussian_
 from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import checked_delta, register
+from fl_privquant.mechanisms.registry import Listing, checked_delta, register
 from fl_privquant.sampling.discrete import DiscreteGaussian
 
 __all__ = ["DiscreteGaussianMechanism", "DiscreteGaussianSpec", "design_discrete_gaussian"]
@@ -56,7 +56,11 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
         return mean / float(noise.sigma_squared)
 
 
-@register("discrete_gaussian", DiscreteGaussianSpec)
+@register(
+    "discrete_gaussian",
+    DiscreteGaussianSpec,
+    listing=Listing(120, "#355070", plans_for_sums=True, plans_for_local=True),
+)
 def design_discrete_gaussian(spec: DiscreteGaussianSpec) -> DiscreteGaussianMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``)."""
 

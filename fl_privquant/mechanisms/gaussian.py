@@ -24,7 +24,7 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
-from fl_privquant.mechanisms.registry import Spec, checked_delta, checked_epsilon, register
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_delta, checked_epsilon, register
 from fl_privquant.statement import LOCAL, View
 
 __all__ = ["GaussianMechanism", "GaussianSpec", "analytic_sigma", "design_gaussian"]
@@ -73,7 +73,7 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
         return self.scale**2
 
 
-@register("gaussian", GaussianSpec, cached=False)
+@register("gaussian", GaussianSpec, cached=False, listing=Listing(150, "#83c5be", plans_for_local=True))
 def design_gaussian(spec: GaussianSpec) -> GaussianMechanism:
     """The baseline with the least noise at (``epsilon``, ``delta``)."""
     sigma = analytic_sigma(2.0, float(spec.epsilon), float(spec.delta))

@@ -47,7 +47,7 @@ from fl_privquant.loss.bit_sums import (
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.norms import NO_NORMS, Norms, secure_sum_loss, two_row_loss
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, register
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
@@ -109,7 +109,9 @@ class PbmSpec(Spec):
             check_sum(self.levels - 1, self.num_clients, self.order)
 
 
-@register("pbm", PbmSpec, cached=False)
+@register(
+    "pbm", PbmSpec, cached=False, listing=Listing(70, "#8d6a9f", plans_for_sums=True, plans_for_local=True)
+)
 def design_pbm(spec: PbmSpec) -> PbmMechanism:
     """The certified mechanism with the largest theta inside the target."""
     trials = spec.levels - 1

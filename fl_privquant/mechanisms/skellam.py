@@ -18,7 +18,7 @@ from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import checked_delta, register
+from fl_privquant.mechanisms.registry import Listing, checked_delta, register
 from fl_privquant.sampling.discrete import Skellam
 
 __all__ = ["SkellamMechanism", "SkellamSpec", "design_skellam"]
@@ -54,7 +54,7 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
         return math.asinh(mean / float(noise.variance))
 
 
-@register("skellam", SkellamSpec)
+@register("skellam", SkellamSpec, listing=Listing(130, "#6d597a", plans_for_sums=True, plans_for_local=True))
 def design_skellam(spec: SkellamSpec) -> SkellamMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``)."""
     guess = analytic_sigma(spec.max_shift, spec.epsilon, spec.delta) ** 2
