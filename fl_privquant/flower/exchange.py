@@ -25,6 +25,7 @@ from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregat
 from fl_privquant.flower.binding import message_digest
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
+from fl_privquant.flower.wrapping import strategy_stack
 
 __all__ = ["Decoded", "Exchange", "Opened", "check_wrapped", "exchange_of"]
 
@@ -202,13 +203,11 @@ def check_wrapped(strategy: Strategy, aggregation: Aggregation) -> None:
     """Refuse a wrapped strategy that compares single updates where only sums are seen."""
     if type(aggregation) is PerClient:
         return
-    wrapped: Any = strategy
-    while isinstance(wrapped, Strategy):
-        for each in type(wrapped).__mro__:
-            if each.__name__ in _NEED_SINGLE_UPDATES:
+    for wrapped in strategy_stack(strategy):
+        for kind in type(wrapped).__mro__:
+            if kind.__name__ in _NEED_SINGLE_UPDATES:
                 raise InvalidSpecError(
-                    f"strategy: {each.__name__} compares single updates, which a sum does not have; use "
+                    f"strategy: {kind.__name__} compares single updates, which a sum does not have; use "
                     f"one that needs the mean only, such as FedAvg, FedAvgM or FedAdam, or "
                     f"aggregation=PerClient()"
                 )
-        wrapped = getattr(wrapped, "strategy", None)

@@ -33,8 +33,6 @@ class RoundState:
         Of their updates.
     asked
         The nodes that were asked.
-    template
-        One of the messages that were sent; None if there was none.
     heard
         The nodes that have replied.
     exhausted
@@ -46,7 +44,6 @@ class RoundState:
     model: dict[str, NDArray[Any]]
     codec: UpdateCodec
     asked: set[int]
-    template: Message | None
     heard: set[int] = field(default_factory=set)
     exhausted: int = 0
 

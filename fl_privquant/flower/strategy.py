@@ -9,9 +9,9 @@ from logging import ERROR, INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from fl_privquant.accounting.accountant import coordinate_statement
@@ -31,20 +31,18 @@ from fl_privquant.errors import (
 )
 from fl_privquant.flower.arguments import Arguments
 from fl_privquant.flower.arrays import read_arrays, records_of
-from fl_privquant.flower.ending import start_within_budget
 from fl_privquant.flower.exchange import Decoded, Opened, check_wrapped, exchange_of
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip
 from fl_privquant.flower.protocol import Reply, certified, is_request, with_counts
 from fl_privquant.flower.remarks import metric_lines, randomness_lines
 from fl_privquant.flower.requests import Requests
 from fl_privquant.flower.round_state import RoundState, mean_metrics, shared_metrics
+from fl_privquant.flower.wrapping import StrategyWrapper, mean_reply
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement
 
 __all__ = ["NoUsableReplyError", "PrivQuantStrategy"]
 
-_DEFAULT_WEIGHT_KEY = "num-examples"
-_DEFAULT_ARRAYS_KEY = "arrays"
 _MOST_NAMES = 100
 _NAME_LENGTH = 64
 
@@ -53,7 +51,7 @@ class NoUsableReplyError(PrivQuantError):
     """Rounds ended without a single reply that could be aggregated."""
 
 
-class PrivQuantStrategy(Requests, Strategy):
+class PrivQuantStrategy(Requests, StrategyWrapper):
     """Wraps any Flower strategy: clients send encoded updates, the wrapped strategy sees arrays.
 
     Every reply is checked (node, round, version, mechanism, length, range of codes); a bad one is
@@ -103,7 +101,7 @@ class PrivQuantStrategy(Requests, Strategy):
         not for strategies that compare single updates (FedMedian, Krum): these are refused.
     budget
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
-        would exceed it is not begun, and :meth:`start` returns the model so far as a
+        would exceed it is not begun, and ``start`` returns the model so far as a
         :class:`~fl_privquant.flower.StoppedResult`; before the first round it is an error
         (:class:`~fl_privquant.errors.BudgetExhaustedError`).
     delta
@@ -139,8 +137,7 @@ class PrivQuantStrategy(Requests, Strategy):
         delta: float | None = None,
         simulated: bool = False,
     ) -> None:
-        if not isinstance(strategy, Strategy):
-            raise InvalidSpecError(f"strategy: {type(strategy).__name__}, expected a flwr.serverapp Strategy")
+        super().__init__(strategy)
         if max_failed_rounds < 0:
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:
@@ -150,7 +147,6 @@ class PrivQuantStrategy(Requests, Strategy):
         self.plan = encoding if isinstance(encoding, Plan) else None
         if self.plan is not None and private_metrics:
             raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
-        self.strategy = strategy
         self.mechanism = resolved.mechanism  # type: ignore[assignment]
         self.clip = resolved.clip  # type: ignore[assignment]
         self.l2_clip = resolved.l2_clip
@@ -160,10 +156,10 @@ class PrivQuantStrategy(Requests, Strategy):
         self.private_metrics = tuple(
             MetricRange(name, *map(float, ends)) for name, ends in (private_metrics or {}).items()
         )
-        if any(each.name == self.weight_key for each in self.private_metrics):
+        if any(each.name == self.weighted_by_key for each in self.private_metrics):
             raise InvalidSpecError(
-                f"private_metrics: {self.weight_key!r} is what the wrapped strategy weighs by, and always 1; "
-                f"give the metric another name in the client's app"
+                f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
+                f"always 1; give the metric another name in the client's app"
             )
         # Names of what clients send beside their updates, outside of all accounting.
         self.uncounted_metrics: set[str] = set()
@@ -206,11 +202,6 @@ class PrivQuantStrategy(Requests, Strategy):
         """How many clients are in the last round's aggregate; 0 if it failed, or before the first."""
         return next(reversed(self.survivors.values()), 0)
 
-    @property
-    def weight_key(self) -> str:
-        """The metric that the wrapped strategy weighs clients by."""
-        return str(getattr(self.strategy, "weighted_by_key", _DEFAULT_WEIGHT_KEY))
-
     def summary(self) -> None:
         """Log the settings, the privacy statement, and the settings of the wrapped strategy."""
         request = self.request(1)
@@ -224,7 +215,7 @@ class PrivQuantStrategy(Requests, Strategy):
             f"Clip: coordinates {request.clip:g}, L2 norm {request.l2_clip or 'any'}",
             f"Rotation: {'randomized Hadamard, a new one each round' if self.rotate else 'none'}",
             f"Aggregation: {self.aggregation!r}",
-            f"Client weights: uniform ('{self.weight_key}' is replaced by 1)",
+            f"Client weights: uniform ('{self.weighted_by_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
             *(f"Privacy: {line}" for line in self.privacy_statement()),
         ]
@@ -264,15 +255,6 @@ class PrivQuantStrategy(Requests, Strategy):
         lines += metric_lines(self.private_metrics, self.uncounted_metrics)
         return lines + randomness_lines(self.simulated, self.simulated_nodes)
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
-        """Run the rounds, and say what they have cost; a budget that runs out ends them.
-
-        The result is then a :class:`~fl_privquant.flower.StoppedResult` with the model so far and the reason.
-        """
-        result = start_within_budget(self, grid, initial_arrays, *args, **keywords)
-        self.log_spent()
-        return result
-
     def log_spent(self) -> None:
         """Log what the run has cost its clients so far."""
         for line in self.privacy_statement():
@@ -300,7 +282,7 @@ class PrivQuantStrategy(Requests, Strategy):
                     f"so that they cannot be told the mechanism"
                 )
         asked = {message.metadata.dst_node_id for message in messages}
-        self._round = RoundState(request, arrays, model, codec, asked, messages[0] if messages else None)
+        self._round = RoundState(request, arrays, model, codec, asked)
         if not messages:
             return messages
         release = request.release(codec.layout)
@@ -402,25 +384,16 @@ class PrivQuantStrategy(Requests, Strategy):
         if current.codec.votes:
             self._move_clip(current.codec.clip_vote_share(total, num_clients))
         arrays: Decoded = {name: partial(np.array, each) for name, each in mean.items()}
-        if current.template is None:
-            raise InvalidSpecError(f"round {server_round} has a sum, but nobody was asked")
-        # The wrapped strategy needs one message: it is made as a reply to the first that was sent.
-        reply = Message(RecordDict(), reply_to=current.template)
         measured = {**metrics, **current.codec.metric_means(total, num_clients)}
-        return self._aggregate(server_round, current, [self._plain(reply, current, arrays, measured)])
+        reply = self._plain(mean_reply(server_round), current, arrays, measured)
+        return self._aggregate(server_round, current, [reply])
 
     def _log_failure(self, server_round: int, node: int, reason: str) -> None:
         log(WARNING, "PrivQuant: round %d, node %d: %s", server_round, node, reason)
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Delegate to the wrapped strategy."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a mechanism that depends on the loss is told."""
-        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        metrics = super().aggregate_evaluate(server_round, replies)
         if isinstance(self.mechanism, DoublingMechanism):
             self.mechanism.observe_metrics(server_round, metrics)
         return metrics
@@ -463,8 +436,8 @@ class PrivQuantStrategy(Requests, Strategy):
         self, message: Message, current: RoundState, decoded: Decoded, metrics: Mapping[str, Any]
     ) -> Message:
         """The reply as the wrapped strategy expects it, with the weight that all clients have."""
-        key = str(getattr(self.strategy, "arrayrecord_key", _DEFAULT_ARRAYS_KEY))
-        return current.as_plain_reply(message, decoded, {**metrics, self.weight_key: 1}, key)
+        weighted = {**metrics, self.weighted_by_key: 1}
+        return current.as_plain_reply(message, decoded, weighted, self.arrayrecord_key)
 
     def _fail(self, server_round: int, failures: int, silent: int) -> tuple[None, None]:
         self.failed_rounds += 1
