@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
+from fl_privquant.codec.pack import packed_size
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
@@ -92,6 +93,10 @@ class Exchange:
     def check(self, opened: Opened, codec: UpdateCodec) -> None:
         """Raise SecureAggregationError for an outcome that must not be applied."""
 
+    def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
+        """Bytes of one client's update, in a round that asks so many."""
+        return codec.num_bytes
+
 
 class SummingExchange(Exchange):
     """Codes are added up as they come, in the memory of one update; those that cannot be are decoded."""
@@ -164,6 +169,10 @@ class SecureExchange(Exchange):
         """Refuse a sum that honest clients cannot have sent; it is open, so it is counted all the same."""
         if opened.total is not None:
             honest_sum_test(codec, len(opened.nodes)).check(opened.total)
+
+    def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
+        """As wide as the sum, as masked codes are."""
+        return packed_size(codec.dimension, width=codec.mechanism.sum_bits(num_clients))
 
     def _check_honest(self, survivors: int) -> None:
         """Refuse to open a sum with fewer honest clients than the view of the round promises."""
