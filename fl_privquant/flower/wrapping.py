@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from logging import WARNING
-from typing import Any
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -26,6 +26,9 @@ __all__ = [
     "mean_reply",
     "strategy_stack",
 ]
+
+# No node of Flower's has this id.
+_NOBODY: Final = 0
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -101,11 +104,11 @@ def strategy_stack(strategy: Any) -> Iterator[Strategy]:
 def mean_reply(server_round: int, content: RecordDict | None = None) -> Message:
     """The one reply that stands for all of a round, for strategies that aggregate messages.
 
-    It has the mean of what clients sent. It comes from the server's own node and not from any client, as no
-    client has sent it, and it is never sent.
+    It has the mean of what clients sent. It names node 0 as its sender, which no client has, because no
+    client has sent it.
     """
-    nobody = 0
-    return Message(content or RecordDict(), nobody, MessageType.TRAIN, group_id=str(server_round))
+    asked = Message(RecordDict(), _NOBODY, MessageType.TRAIN, group_id=str(server_round))
+    return Message(content or RecordDict(), reply_to=asked)
 
 
 @dataclass
