@@ -156,9 +156,8 @@ def main(grid: Grid, context: Context) -> None:
         statements.append(run_statement(config, mechanism, dimension))
         lines.append(str(statements[-1]))
     model = {name: each.numpy() for name, each in result.arrays.items()}
-    directory.write_json(
-        "provenance.json", provenance(config, mechanism, dimension, statements, lines, model)
-    )
+    origin = provenance(config, mechanism, dimension, statements, lines, model)
+    directory.write_json("provenance.json", origin)
     task.plot_partition(directory.path / "partition.png")
     context.state["arrays"] = result.arrays
     stopped = result.reason if isinstance(result, StoppedResult) else ""
