@@ -12,6 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -174,16 +175,6 @@ class RecordingStrategy(StrategyWrapper):
         """Put what was counted in full, when the run is over, in place of the last row's quick bounds."""
         self.rows[-1] |= _spent_columns(statements, view, self._secure)
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Nobody is asked: the server evaluates."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing to aggregate."""
-        return None
-
     def checkpoint_state(self) -> dict[str, Any]:
         """The rows so far."""
         return {"rows": [dict(row) for row in self.rows]}
@@ -229,26 +220,22 @@ def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: b
     secure
         Whether the server sees sums only.
     """
-    nothing = {"epsilon": 0.0, "delta": 0.0, "method": "exact"}
-    found = dict.fromkeys(("client_round", "client_total"), nothing)
-    found |= dict.fromkeys(("client_round_sum", "client_total_sum"), nothing if secure else {})
+    nothing = PrivacyStatement(0.0, 0.0, Unit.TOTAL, method="exact")
+    cells: dict[str, PrivacyStatement | None] = dict.fromkeys(("client_round", "client_total"), nothing)
+    cells |= dict.fromkeys(("client_round_sum", "client_total_sum"), nothing if secure else None)
     for each in statements:
-        name = "client_round" if each.unit == Unit.ROUND else "client_total"
         if each.unit != Unit.COORDINATE:
-            found[name if each.view == "local" else f"{name}_sum"] = {
-                "epsilon": each.epsilon,
-                "delta": each.delta,
-                "method": each.method,
-            }
+            name = "client_round" if each.unit == Unit.ROUND else "client_total"
+            cells[name if each.view == "local" else f"{name}_sum"] = each
         elif math.isinf(each.epsilon):
-            endless = {"epsilon": math.inf, "delta": 0.0, "method": "not private"}
-            found = dict.fromkeys(found, endless)
-    totals = {f"epsilon_{name}": values.get("epsilon", math.nan) for name, values in found.items()}
+            cells = dict.fromkeys(cells, replace(each, delta=0.0, method="not private"))
+    epsilons = {f"epsilon_{name}": cell.epsilon if cell else math.nan for name, cell in cells.items()}
+    local, in_sum = cells["client_total"] or nothing, cells["client_total_sum"]
     return {
-        **totals,
-        "delta_client_total": found["client_total"]["delta"],
-        "composition_method": found["client_total"]["method"],
-        "composition_method_sum": found["client_total_sum"].get("method", "no sums"),
+        **epsilons,
+        "delta_client_total": local.delta,
+        "composition_method": local.method,
+        "composition_method_sum": in_sum.method if in_sum else "no sums",
         "num_honest": view.num_honest or math.nan,
     }
 

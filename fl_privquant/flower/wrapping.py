@@ -60,27 +60,22 @@ class StrategyWrapper(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of a round of training, by the wrapped strategy."""
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The new model and the metrics of training, by the wrapped strategy."""
         return self.strategy.aggregate_train(server_round, replies)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of a round of evaluation, by the wrapped strategy."""
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The metrics of evaluation, by the wrapped strategy."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
-        """Log the settings of the wrapped strategy."""
         self.strategy.summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
