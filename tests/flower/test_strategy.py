@@ -186,7 +186,6 @@ def test_the_number_of_clients_in_each_aggregate_is_kept(mechanism):
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=1)
     run(strategy, client_app(lost_when=sometimes), 5, num_rounds=3)
     assert strategy.survivors == {1: 5, 2: 0, 3: 3}
-    assert strategy.num_updates == 3
     again = PrivQuantStrategy(fedavg(), mechanism, CLIP)
     again.restore_state(strategy.checkpoint_state())
     assert again.survivors == strategy.survivors
