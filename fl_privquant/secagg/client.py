@@ -258,26 +258,18 @@ class ClientRound(ClientState):
                         f"clients {sorted({*message.active} ^ {*self._active})}: the survivors changed since "
                         f"this client confirmed them"
                     )
-                if strangers := set(message.signers).difference(self._members):
-                    raise SecureAggregationError(
-                        f"clients {sorted(strangers)} confirm the survivors but are no members"
-                    )
-                self._policy.check_quorum(
-                    self._known_roster().num_clients,
+                self._check_confirmations(message)
+            reply = self._signed(
+                UnmaskReply(
                     self.round_id,
-                    self._digest,
-                    self._agreement,
-                    zip(message.signers, message.signatures, strict=True),
+                    self._client_id,
+                    b"",
+                    tuple(bytes(self._held[client][:_SHARE]) for client in message.active),
+                    tuple(bytes(self._held[client][_SHARE:]) for client in message.dead),
                 )
-            reply = UnmaskReply(
-                self.round_id,
-                self._client_id,
-                b"",
-                tuple(bytes(self._held[client][:_SHARE]) for client in message.active),
-                tuple(bytes(self._held[client][_SHARE:]) for client in message.dead),
             )
             self.abandon()
-            return self._signed(reply)
+            return reply
 
     @contextmanager
     def _step(self, before: Stage, after: Stage) -> Iterator[None]:
@@ -317,7 +309,8 @@ class ClientRound(ClientState):
     def _signed(self, message: ClientMessage) -> bytes:
         identity = self._policy.identity
         if self._invitation.signed and identity is not None:
-            message = message.with_signature(keys.sign(identity, self._digest, message.body()))
+            told = self._graph_digest or self._digest
+            message = message.with_signature(keys.sign(identity, told, message.body()))
         return message.to_bytes()
 
     def _check_roster(self, roster: Roster) -> None:
@@ -365,17 +358,32 @@ class ClientRound(ClientState):
         return proven
 
     def _vouched(self, message: _Passed) -> _Passed:
-        """A neighbour's message that the server passes on, if it is the neighbour's own."""
+        """A neighbour's message that the server passes on, if it is the neighbour's own, of the same graph.
+
+        Of another graph it proves nothing: a server that shows two lists of clients, with two pairs of keys
+        that a corrupt client signed, could set honest clients apart by shares that were right elsewhere.
+        """
         if (
             message.round_id != self.round_id
             or message.client_id not in self._entries
             or message.client_id == self._client_id
-            or not self._policy.vouches(message, self._digest)
+            or not self._policy.vouches(message, self._graph_digest)
         ):
             raise SecureAggregationError(
                 f"a {type(message).__name__} that is not the word of a neighbour in this round"
             )
         return message
+
+    def _check_confirmations(self, message: UnmaskRequest) -> None:
+        roster = self._known_roster()
+        witnesses = ring_order(self._graph_digest, self._everyone)[: roster.num_witnesses]
+        signed = zip(message.signers, message.signatures, strict=True)
+        self._policy.check_quorum(
+            roster.num_clients,
+            witnesses,
+            self._graph_digest,
+            [Confirmation(self.round_id, client, mark, self._agreement) for client, mark in signed],
+        )
 
     def _check_unmask_lists(self, message: UnmaskRequest) -> None:
         active, dead, roster = set(message.active), set(message.dead), self._known_roster()

@@ -15,7 +15,7 @@ __all__ = ["ClientState", "Stage"]
 
 _Bytes = bytes | bytearray | memoryview
 
-_STATE_MAGIC: Final = b"SC\x02"
+_STATE_MAGIC: Final = b"SC\x03"
 _SHARE: Final = shamir.SHARE_BYTES
 
 

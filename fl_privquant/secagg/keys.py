@@ -134,14 +134,14 @@ def digest(*parts: bytes) -> bytes:
     return hashlib.sha256(b"\0".join([_DOMAIN, b"".join(parts)])).digest()
 
 
-def sign(identity: Ed25519PrivateKey, round_digest: bytes, body: bytes) -> bytes:
-    """The signature of a message of the round with this digest."""
-    return identity.sign(hashlib.sha512(_signed(round_digest, body)).digest())
+def sign(identity: Ed25519PrivateKey, told: bytes, body: bytes) -> bytes:
+    """The signature of a message by one who was told what this digest stands for."""
+    return identity.sign(_signed(told, body))
 
 
-def verifies(identity: Identity, signature: bytes, round_digest: bytes, body: bytes) -> bool:
-    """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed this for this round."""
-    text = hashlib.sha512(_signed(round_digest, body)).digest()
+def verifies(identity: Identity, signature: bytes, told: bytes, body: bytes) -> bool:
+    """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed this when told that."""
+    text = _signed(told, body)
     owned = identity if isinstance(identity, tuple) else (identity,)
     return any(_verifies(key, signature, text) for key in owned)
 
@@ -158,8 +158,9 @@ def wipe(*secrets: bytearray) -> None:
         secret.clear()
 
 
-def _signed(round_digest: bytes, body: bytes) -> bytes:
-    return b"\0".join([_DOMAIN, b"signature", round_digest + body])
+def _signed(told: bytes, body: bytes) -> bytes:
+    """What is signed: a digest of the body and of what the signer was told, both hashed once."""
+    return digest(b"signature", told, body)
 
 
 # Clients that share a process, as in a simulation, are shown the same signatures: each is verified once.

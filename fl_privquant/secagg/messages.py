@@ -13,7 +13,7 @@ message                   from, to     says
 :class:`MaskedInput`      C to S       the masked codes, packed
 :class:`SurvivorList`     S to C       whose inputs arrived, of all clients (signed rounds only)
 :class:`Confirmation`     C to S       a signature on that list (signed rounds only)
-:class:`UnmaskRequest`    S to C       which neighbours' inputs arrived; the others' signatures
+:class:`UnmaskRequest`    S to C       which neighbours' inputs arrived; signatures of witnesses
 :class:`UnmaskReply`      C to S       one share for each of the neighbours
 ========================  ===========  ==========================================================
 
@@ -67,7 +67,7 @@ SEALED_BYTES: Final = 2 * SHARE_BYTES + SEAL_BYTES
 """A share of the self-mask seed and one of the mask key, sealed for a neighbour."""
 
 _INVITATION: Final = struct.Struct("<IQBQB")
-_ROSTER: Final = struct.Struct("<IIB")
+_ROSTER: Final = struct.Struct("<IIIB")
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,8 @@ class RosterEntry:
 class Roster(Message):
     """The holders of the client's secrets, itself among them, increasing, and the threshold.
 
+    In signed rounds ``num_witnesses`` clients, the first on the ring, are those whose confirmations count
+    (:meth:`~fl_privquant.secagg.policy.ClientPolicy.quorum`).
     ``listing`` is the digest of the ids and key fingerprints of all clients
     (:func:`~fl_privquant.secagg.transcript.listing_digest`), from which the graph follows. Where the client
     is to check that, in signed rounds whose graph is not complete, ``everyone`` and ``fingerprints`` are the
@@ -156,6 +158,7 @@ class Roster(Message):
 
     num_clients: int
     threshold: int
+    num_witnesses: int
     entries: tuple[RosterEntry, ...]
     listing: bytes
     everyone: tuple[int, ...] = ()
@@ -167,7 +170,7 @@ class Roster(Message):
         return b"".join(
             [
                 self.prefix(),
-                _ROSTER.pack(self.num_clients, self.threshold, signed),
+                _ROSTER.pack(self.num_clients, self.threshold, self.num_witnesses, signed),
                 pack_ids([entry.client_id for entry in self.entries]),
                 *keys,
                 self.listing,
@@ -179,7 +182,7 @@ class Roster(Message):
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
-        num_clients, threshold, signed = reader.unpack(_ROSTER)
+        num_clients, threshold, num_witnesses, signed = reader.unpack(_ROSTER)
         if signed > 1:
             raise InvalidUpdateError(f"Roster: flag {signed}, expected 0 or 1")
         entries = tuple(
@@ -195,7 +198,7 @@ class Roster(Message):
         everyone = reader.ids()
         fingerprints = tuple(reader.take(DIGEST_BYTES) for _ in everyone)
         reader.finish()
-        return cls(round_id, num_clients, threshold, entries, listing, everyone, fingerprints)
+        return cls(round_id, num_clients, threshold, num_witnesses, entries, listing, everyone, fingerprints)
 
 
 @dataclass(frozen=True)
@@ -359,7 +362,8 @@ class Confirmation(ClientMessage):
 class UnmaskRequest(Message):
     """Of the client and the neighbours it has shares of: whose input arrived, and whose did not.
 
-    In signed rounds ``signers`` and ``signatures`` prove that enough clients were told the same.
+    In signed rounds ``signers``, who are witnesses, and their ``signatures`` prove that all clients that
+    unmask were told the same.
     """
 
     KIND = 7

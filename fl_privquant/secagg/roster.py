@@ -48,7 +48,14 @@ def checked_graph(
     needs that list, and finds its own neighbours by it.
     """
     holders = len(roster.entries)
-    graph = graph_digest(round_digest, roster.num_clients, holders - 1, roster.threshold, roster.listing)
+    graph = graph_digest(
+        round_digest,
+        roster.num_clients,
+        holders - 1,
+        roster.threshold,
+        roster.num_witnesses,
+        roster.listing,
+    )
     if holders == roster.num_clients:
         if roster.listing != listing_of(roster.entries):
             raise SecureAggregationError("the roster is not the list of clients whose digest it names")

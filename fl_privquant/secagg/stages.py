@@ -46,7 +46,7 @@ class StagedRound:
         self.rejected: dict[int, str] = {}
         self._config = config
         self._round_id = RoundId(config.session, config.number)
-        self._digest = b""
+        self._digest = self._graph_digest = b""
         self._stage = ServerStage.ADVERTISE
 
     def _receive(
@@ -80,7 +80,7 @@ class StagedRound:
         if identities is not None:
             identity = identities.get(sender)
             if identity is None or not keys.verifies(
-                identity, message.signature, self._digest, message.body()
+                identity, message.signature, self._graph_digest or self._digest, message.body()
             ):
                 raise InvalidUpdateError(f"{name}: not signed by the identity of client {sender}")
         elif message.signature:

@@ -26,13 +26,18 @@ def listing_of(entries: Sequence[RosterEntry]) -> bytes:
 
 
 def graph_digest(
-    round_digest: bytes, num_clients: int, num_neighbors: int, threshold: int, listing: bytes
+    round_digest: bytes,
+    num_clients: int,
+    num_neighbors: int,
+    threshold: int,
+    num_witnesses: int,
+    listing: bytes,
 ) -> bytes:
     """Of the invitation, the graph's parameters and the list of all clients: the order on the ring follows.
 
     Signatures are no part of it: their owner could make many for one key, and so try many graphs.
     """
-    numbers = (num_clients, num_neighbors, threshold)
+    numbers = (num_clients, num_neighbors, threshold, num_witnesses)
     return digest(b"graph", round_digest, *(number.to_bytes(8, "little") for number in numbers), listing)
 
 

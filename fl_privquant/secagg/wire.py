@@ -34,7 +34,7 @@ SESSION_BYTES: Final = 16
 
 _PREFIX: Final = struct.Struct("<2sBB16sQ")
 _MAGIC: Final = b"SA"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _COUNT: Final = struct.Struct("<I")
 _ID: Final = np.dtype("<u8")
 _MAX_ID: Final = (1 << 64) - 1
@@ -150,10 +150,14 @@ class Message(ABC):
         """The round of a message of this kind, and a reader of what follows."""
         reader = Reader(data, cls.__name__)
         magic, version, kind, session, number = _PREFIX.unpack(reader.take(_PREFIX.size))
-        if (magic, version, kind) != (_MAGIC, _VERSION, cls.KIND):
+        if magic == _MAGIC and version != _VERSION:
             raise InvalidUpdateError(
-                f"{cls.__name__}: starts with {magic!r}, version {version}, kind {kind}; expected "
-                f"{_MAGIC!r}, {_VERSION}, {cls.KIND}"
+                f"{cls.__name__}: version {version} of the secure-aggregation protocol, expected {_VERSION}; "
+                f"install the same version of fl-privquant on the server and on all clients"
+            )
+        if (magic, kind) != (_MAGIC, cls.KIND):
+            raise InvalidUpdateError(
+                f"{cls.__name__}: starts with {magic!r}, kind {kind}; expected {_MAGIC!r}, {cls.KIND}"
             )
         return RoundId(session, number), reader
 

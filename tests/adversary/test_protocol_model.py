@@ -23,6 +23,7 @@ from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, choose_parameters, keys, new_session
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.answered import AnsweredStages
+from fl_privquant.secagg.graph import ring_order
 from fl_privquant.secagg.messages import (
     Confirmation,
     Invitation,
@@ -57,6 +58,9 @@ class Plan:
     lists: str = "honest"
     forge: bool = False
     copies: bool = False
+    # How many clients' confirmations count, and whether others' are shown too.
+    witnesses: int = 4
+    strangers: bool = False
 
 
 PLANS = [
@@ -68,6 +72,11 @@ PLANS = [
         ("honest", "small", "split", "split after", "both"),
         (False, True),
         (False, True),
+    )
+] + [
+    Plan(roster, lists=lists, witnesses=witnesses, strangers=strangers)
+    for roster, lists, witnesses, strangers in itertools.product(
+        ("all", "two lists"), ("honest", "split"), (0, 1, 2, 6), (False, True)
     )
 ]
 
@@ -144,6 +153,8 @@ class Server:
         invitation = Invitation(self.round_id, 6, 1, 8, 3, True).to_bytes()
         self.digest = keys.digest(invitation)
         self.clients = {i: ClientRound.join(invitation, i, self.policies[i]) for i in CLIENTS}
+        self.sealed: dict[int, bytes] = {}
+        self.second: RosterEntry | None = None
 
     def each(self, answer: Callable[[int], None]) -> None:
         for i in list(self.clients):
@@ -154,9 +165,8 @@ class Server:
 
     def play(self) -> World:
         self.each(self.advertise)
-        sealed: dict[int, dict[int, bytes]] = {}
-        self.each(lambda i: sealed.update({i: self.share(i)}))
-        self.each(lambda i: self.deliver(i, sealed))
+        self.each(self.share)
+        self.each(self.deliver)
         self.each(self.mask)
         stored = {i: client.to_bytes() for i, client in self.clients.items()}
         for swapped in (False, True) if self.plan.copies else (False,):
@@ -168,38 +178,54 @@ class Server:
         message = KeyAdvertisement.from_bytes(self.clients[i].advertise_keys())
         self.world.entries[i] = RosterEntry(i, message.mask_key, message.share_key, message.signature)
 
-    def share(self, i: int) -> dict[int, bytes]:
+    def share(self, i: int) -> None:
         listed = [j for j in CLIENTS if self.plan.roster != "without one" or j != E]
         entries = {j: self.world.entries[j] for j in listed}
         if self.plan.roster == "invented" and i == A:
             self.world.invented[A] = set(HONEST) - {A}
             entries |= {j: invented(entries[j]) for j in self.world.invented[A]}
+        if self.plan.roster == "two lists" and i in (D, E):
+            entries[CORRUPT] = self.signed_again(entries[CORRUPT])
         shown = tuple(entries.values())
         threshold = self.plan.threshold or 4
         self.world.rosters[i] = roster = Roster(
-            self.round_id, len(shown), threshold, shown, listing_of(shown)
+            self.round_id, len(shown), threshold, self.plan.witnesses, shown, listing_of(shown)
         )
         try:
-            message = SealedShares.from_bytes(self.clients[i].share_keys(roster.to_bytes()))
+            self.sealed[i] = self.clients[i].share_keys(roster.to_bytes())
         except SecureAggregationError:
             del self.world.rosters[i]
             raise
-        peers = [entry.client_id for entry in shown if entry.client_id != i]
         if i in self.world.invented:
             # Its shares went to the server, which can play all of its neighbours from here on.
             self.world.masked_with[i], self.world.salt[i], self.world.context[i] = set(), b"", b""
-        return dict(zip(peers, message.sealed, strict=True))
 
-    def deliver(self, i: int, sealed: Mapping[int, Mapping[int, bytes]]) -> None:
-        senders = tuple(sorted(j for j in sealed if j != i and i in sealed[j]))
-        blocks = tuple(sealed[j][i] for j in senders)
+    def signed_again(self, entry: RosterEntry) -> RosterEntry:
+        """Other keys that the corrupt client signed for the same round: the server shows two lists."""
+        if self.second is None:
+            other = invented(entry)
+            body = replace(other.advertisement(self.round_id), signature=b"").body()
+            self.second = replace(other, signature=keys.sign(IDENTITIES[CORRUPT], self.digest, body))
+        return self.second
+
+    def block(self, sender: int, receiver: int) -> bytes | None:
+        """What one client sealed for another."""
+        peers = [entry.client_id for entry in self.world.rosters[sender].entries if entry.client_id != sender]
+        sealed = SealedShares.from_bytes(self.sealed[sender]).sealed
+        return dict(zip(peers, sealed, strict=True)).get(receiver)
+
+    def deliver(self, i: int) -> None:
+        given = {j: self.block(j, i) for j in sorted(self.sealed) if j != i}
+        senders = tuple(j for j, block in given.items() if block is not None)
+        blocks = tuple(block for block in given.values() if block is not None)
         self.clients[i].accept_shares(ShareDelivery(self.round_id, senders, blocks).to_bytes())
 
     def mask(self, i: int) -> None:
         client = self.clients[i]
         members = tuple(entry.client_id for entry in self.world.rosters[i].entries)
         context = b"other" if self.plan.two_requests and i in (A, B) else b"asked"
-        client.settle(MaskRequest(self.round_id, members).to_bytes(), context)
+        evidence = tuple(self.sealed[j] for j in sorted(client._disputed))
+        client.settle(MaskRequest(self.round_id, members, (), evidence).to_bytes(), context)
         self.world.context[i], self.world.salt[i] = context, client._masks_digest
         self.world.masked_with[i] = set(client._held) - {i}
         client.mask([1])
@@ -221,6 +247,7 @@ class Server:
 
     def open(self, swapped: bool) -> None:
         signatures: dict[bytes, dict[int, bytes]] = {}
+        graphs: dict[bytes, bytes] = {}
 
         def confirm(i: int) -> None:
             members = {entry.client_id for entry in self.world.rosters[i].entries}
@@ -228,11 +255,12 @@ class Server:
             agreement = agreement_digest(self.clients[i]._masks_digest, survivors)
             signature = self.clients[i].confirm(SurvivorList(self.round_id, survivors).to_bytes())[-64:]
             signatures.setdefault(agreement, {})[i] = signature
+            graphs[agreement] = self.clients[i]._graph_digest
 
         self.each(confirm)
         for agreement, given in signatures.items():
             body = Confirmation(self.round_id, CORRUPT, b"", agreement).body()
-            given[CORRUPT] = keys.sign(IDENTITIES[CORRUPT], self.digest, body)
+            given[CORRUPT] = keys.sign(IDENTITIES[CORRUPT], graphs[agreement], body)
             if self.plan.forge:
                 given |= {i: bytes(64) for i in CLIENTS if i not in given}
 
@@ -241,7 +269,9 @@ class Server:
             held = set(client._held)
             dead = self.told(i, swapped)[1] & held
             active = held if self.plan.lists == "both" and not self.plan.copies else held - dead
-            given = signatures[client._agreement]
+            order = ring_order(client._graph_digest, client._everyone)
+            shown = order if self.plan.strangers else order[: self.plan.witnesses]
+            given = {j: mark for j, mark in signatures[client._agreement].items() if j in shown}
             request = UnmaskRequest(
                 self.round_id,
                 tuple(sorted(active)),
@@ -292,6 +322,7 @@ def without_context(graph: bytes, members: tuple[int, ...], context: bytes) -> b
 
 
 CHECK_UNMASK_LISTS = ClientRound._check_unmask_lists
+SIGN, VERIFIES = keys.sign, keys.verifies
 
 
 def unchecked(*args: Any) -> None:
@@ -303,13 +334,30 @@ def not_as_confirmed(client: ClientRound, message: UnmaskRequest) -> None:
     client._active = message.active
 
 
+def any_witness(
+    policy: ClientPolicy, num_clients: int, witnesses: Any, told: bytes, confirmations: list[Confirmation]
+) -> None:
+    enough = len(confirmations) >= policy.quorum(num_clients, len(witnesses))
+    if not enough or not all(policy.vouches(each, told) for each in confirmations):
+        raise SecureAggregationError("too few")
+
+
+def of_any_graph(identity: Any, told: bytes, body: bytes) -> bytes:
+    return SIGN(identity, b"", body)
+
+
+def from_any_graph(identity: Any, signature: bytes, told: bytes, body: bytes) -> bool:
+    return VERIFIES(identity, signature, b"", body)
+
+
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "fewest clients": (ClientPolicy, "check_size", unchecked),
     "graph and threshold": (ClientPolicy, "check_graph", unchecked),
     "fewest survivors": (ClientPolicy, "check_survivors", unchecked),
     "quorum of confirmations": (ClientPolicy, "check_quorum", unchecked),
-    "size of the quorum": (ClientPolicy, "quorum", lambda policy, num_clients: 2),
+    "size of the quorum": (ClientPolicy, "quorum", lambda policy, num_clients, num_witnesses: 2),
     "signatures of confirmations": (ClientPolicy, "vouches", lambda policy, message, digest: True),
+    "confirmations of witnesses only": (ClientPolicy, "check_quorum", any_witness),
     "signatures of keys": (ClientPolicy, "check_keys", unchecked),
     "masks bound to the request": (client_module, "masks_digest", without_context),
     "one answer for all copies": (client_module, "answered", Forgetful()),
@@ -324,3 +372,11 @@ def test_a_client_without_one_check_is_caught(name: str, monkeypatch: pytest.Mon
     assert any(
         world.violations() for dropout_fraction in (1 / 6, 2 / 6) for _, world in attacks(dropout_fraction)
     )
+
+
+def test_signatures_that_do_not_say_for_which_graph_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with two lists of clients would set honest clients apart by what they sealed for the other."""
+    monkeypatch.setattr(keys, "sign", of_any_graph)
+    monkeypatch.setattr(keys, "verifies", from_any_graph)
+    plans = [plan for plan in PLANS if plan.roster == "two lists"]
+    assert any(Server(plan, 1 / 6).play().violations() for plan in plans)
