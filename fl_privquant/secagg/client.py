@@ -134,7 +134,7 @@ class ClientRound(ClientState):
             shares = shamir.split(secrets, proposal.threshold, len(proposal.entries))
             keys.wipe(secrets)
             sealed = []
-            for entry, share in zip(proposal.entries, shares, strict=True):
+            for entry, share in zip(self._known_roster().entries, shares, strict=True):
                 if entry is own:
                     # Its own key it never gives away: a client that answers is not lost.
                     self._held[own.client_id] = bytearray(share[:_SHARE].tobytes())
@@ -319,12 +319,15 @@ class ClientRound(ClientState):
         self._graph_digest, self._everyone = checked_graph(
             roster, self._digest, self._client_id, self._policy
         )
-        self._policy.check_keys(roster, self._digest)
+        self._policy.check_keys(roster, self._client_id, self._digest)
 
     def _adopt(self, roster: Roster) -> None:
-        # The list of all clients was checked, and is not needed again but for its ids.
-        self._roster = replace(roster, everyone=(), fingerprints=())
-        self._entries = {entry.client_id: entry for entry in roster.entries}
+        # Signatures and the list of all clients were checked: of these only the ids are needed again.
+        entries = tuple(
+            RosterEntry(entry.client_id, entry.mask_key, entry.share_key, b"") for entry in roster.entries
+        )
+        self._roster = replace(roster, entries=entries, everyone=(), fingerprints=())
+        self._entries = {entry.client_id: entry for entry in entries}
 
     def _accusers(self, request: MaskRequest) -> set[int]:
         """Neighbours that could not open what this client sealed for them: they lie, or the server does."""
@@ -344,7 +347,7 @@ class ClientRound(ClientState):
         if not self._policy.signed:
             return set(self._disputed)
         roster, proven = self._known_roster(), set()
-        order = ring_order(self._graph_digest, self._everyone)
+        order = ring_order(self._graph_digest, self._everyone) if request.evidence else []
         for data in request.evidence:
             message = self._vouched(SealedShares.from_bytes(data))
             receivers = neighbors_of(message.client_id, order, len(roster.entries) - 1)

@@ -17,12 +17,14 @@ import os
 from functools import lru_cache
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from nacl.exceptions import CryptoError
+from nacl.signing import VerifyKey
 
 from fl_privquant.errors import SecureAggregationError
 
@@ -40,6 +42,7 @@ __all__ = [
     "derive",
     "digest",
     "forget_signatures",
+    "is_signature",
     "is_usable",
     "public_key",
     "seal",
@@ -131,7 +134,10 @@ def unseal(key: bytes | bytearray, sealed: bytes, bound_to: bytes) -> bytes | No
 
 def digest(*parts: bytes) -> bytes:
     """SHA-256 of the parts, which must be of fixed lengths or only the last one free."""
-    return hashlib.sha256(b"\0".join([_DOMAIN, b"".join(parts)])).digest()
+    state = hashlib.sha256(_DOMAIN + b"\0")
+    for part in parts:
+        state.update(part)
+    return state.digest()
 
 
 def sign(identity: Ed25519PrivateKey, told: bytes, body: bytes) -> bytes:
@@ -142,8 +148,21 @@ def sign(identity: Ed25519PrivateKey, told: bytes, body: bytes) -> bytes:
 def verifies(identity: Identity, signature: bytes, told: bytes, body: bytes) -> bool:
     """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed this when told that."""
     text = _signed(told, body)
-    owned = identity if isinstance(identity, tuple) else (identity,)
-    return any(_verifies(key, signature, text) for key in owned)
+    if isinstance(identity, bytes):
+        return _verifies(identity, signature, text)
+    return any(_verifies(key, signature, text) for key in identity)
+
+
+def is_signature(identity: bytes, signature: bytes, text: bytes) -> bool:
+    """Whether the owner of an Ed25519 public key signed this text.
+
+    By libsodium, which takes half the time of OpenSSL; keys and signatures are the same bytes in both.
+    """
+    try:
+        VerifyKey(identity).verify(text, signature)
+    except (CryptoError, ValueError):
+        return False
+    return True
 
 
 def forget_signatures() -> None:
@@ -159,15 +178,8 @@ def wipe(*secrets: bytearray) -> None:
 
 
 def _signed(told: bytes, body: bytes) -> bytes:
-    """What is signed: a digest of the body and of what the signer was told, both hashed once."""
     return digest(b"signature", told, body)
 
 
 # Clients that share a process, as in a simulation, are shown the same signatures: each is verified once.
-@lru_cache(maxsize=1 << 14)
-def _verifies(identity: bytes, signature: bytes, digested: bytes) -> bool:
-    try:
-        Ed25519PublicKey.from_public_bytes(identity).verify(signature, digested)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+_verifies = lru_cache(maxsize=1 << 14)(is_signature)

@@ -185,18 +185,16 @@ class Roster(Message):
         num_clients, threshold, num_witnesses, signed = reader.unpack(_ROSTER)
         if signed > 1:
             raise InvalidUpdateError(f"Roster: flag {signed}, expected 0 or 1")
+        holders = reader.ids()
+        size = 2 * KEY_BYTES + signed * SIGNATURE_BYTES
+        blocks = reader.parts(len(holders), size)
         entries = tuple(
-            RosterEntry(
-                client_id,
-                reader.take(KEY_BYTES),
-                reader.take(KEY_BYTES),
-                reader.take(SIGNATURE_BYTES) if signed else b"",
-            )
-            for client_id in reader.ids()
+            RosterEntry(holder, block[:KEY_BYTES], block[KEY_BYTES : 2 * KEY_BYTES], block[2 * KEY_BYTES :])
+            for holder, block in zip(holders, blocks, strict=True)
         )
         listing = reader.take(DIGEST_BYTES)
         everyone = reader.ids()
-        fingerprints = tuple(reader.take(DIGEST_BYTES) for _ in everyone)
+        fingerprints = reader.parts(len(everyone), DIGEST_BYTES)
         reader.finish()
         return cls(round_id, num_clients, threshold, num_witnesses, entries, listing, everyone, fingerprints)
 
@@ -265,7 +263,7 @@ class ShareReceipt(ClientMessage):
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, client_id, reader = cls.read_client(data)
         disputed = reader.ids()
-        digests = tuple(reader.take(DIGEST_BYTES) for _ in disputed)
+        digests = reader.parts(len(disputed), DIGEST_BYTES)
         signature = reader.signature()
         reader.finish()
         return cls(round_id, client_id, signature, disputed, digests)
@@ -381,7 +379,7 @@ class UnmaskRequest(Message):
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
         active, dead, signers = reader.ids(), reader.ids(), reader.ids()
-        signatures = tuple(reader.take(SIGNATURE_BYTES) for _ in signers)
+        signatures = reader.parts(len(signers), SIGNATURE_BYTES)
         reader.finish()
         return cls(round_id, active, dead, signers, signatures)
 
