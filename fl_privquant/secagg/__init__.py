@@ -14,7 +14,8 @@ or logs anything.
    derive from their keys and from all that they were told, and that one of them subtracts; modulo 2^width.
    In the sum these cancel.
 5. *Confirm*, in signed rounds. Clients sign the list of those whose input arrived, with all that they were
-   told before, and go on only if a quorum signed the same.
+   told before, and go on only if a quorum of *witnesses* (the first clients on the graph's ring) signed the
+   same.
 6. *Unmask.* For a client whose input arrived its neighbours reveal shares of its seed, for one that
    was lost shares of its mask key: never both. With ``threshold`` shares the server removes the masks
    that are left.
@@ -53,10 +54,12 @@ whom were sent the same invitation, list of clients, request and model:
   doubling doubles the odds. Up to 150 clients (at fractions of a tenth) every graph is good, and nothing is
   gained.
 - Masks are derived from a digest of all that a client was told: told different things, they do not cancel.
-- A client signs one list of survivors, of at least n - D, and unmasks once more than (n + C) / 2 clients
-  signed the same. Two such quorums have an honest client in common: there is one list.
-- A share that does not open sets two clients apart only if its sender signed it: by garbling shares the
-  server cannot take honest clients from each other's masks.
+- A client signs one list of survivors, of at least n - D, and unmasks once a quorum of the witnesses signed
+  the same: C + D + 1 of C + 2 D + 1. Two quorums have an honest client in common: there is one list
+  (:mod:`fl_privquant.secagg.witnesses`).
+- A share that does not open sets two clients apart only if its sender signed it for the same graph, that is
+  for the same keys of all clients: neither by garbled shares nor by two lists of clients can the server take
+  honest clients from each other's masks.
 
 It can always end a round without a sum, and it chooses who is invited.
 
