@@ -102,9 +102,11 @@ class ClientRound(ClientState):
             raise SecureAggregationError(
                 f"invited to round {wanted.number} again: a client takes part in a round once"
             )
+        state = cls(proposal, client_id, policy)
         if previous is not None:
             previous.abandon()
-        return cls(proposal, client_id, policy)
+            state._pair_keys = previous._pair_keys
+        return state
 
     def advertise_keys(self) -> bytes:
         """Draw the round's keys and return the public ones."""
@@ -118,6 +120,7 @@ class ClientRound(ClientState):
                 b"",
                 mask.public_key().public_bytes_raw(),
                 share.public_key().public_bytes_raw(),
+                self._own_identity(),
             )
             return self._signed(message)
 
@@ -134,13 +137,18 @@ class ClientRound(ClientState):
             shares = shamir.split(secrets, proposal.threshold, len(proposal.entries))
             keys.wipe(secrets)
             sealed = []
-            for entry, share in zip(self._known_roster().entries, shares, strict=True):
+            for entry, share in zip(proposal.entries, shares, strict=True):
                 if entry is own:
                     # Its own key it never gives away: a client that answers is not lost.
                     self._held[own.client_id] = bytearray(share[:_SHARE].tobytes())
                     continue
                 channel = keys.agree(
-                    private, own.share_key, entry.share_key, self._graph_digest, keys.CHANNEL
+                    private,
+                    own.share_key,
+                    entry.share_key,
+                    self._graph_digest,
+                    keys.CHANNEL,
+                    self._pair_key(entry.identity),
                 )
                 self._channels[entry.client_id] = bytearray(channel)
                 block = keys.seal(channel, share.tobytes(), share_context(self._graph_digest, own, entry))
@@ -313,21 +321,34 @@ class ClientRound(ClientState):
             message = message.with_signature(keys.sign(identity, told, message.body()))
         return message.to_bytes()
 
+    def _own_identity(self) -> bytes:
+        """The public key that the client goes by in a signed round."""
+        identity = self._policy.identity
+        if not self._invitation.signed or identity is None:
+            return b""
+        return identity.public_key().public_bytes_raw()
+
+    def _pair_key(self, peer: bytes) -> bytes:
+        """In a signed round, the key by which two identities prove who seals for whom."""
+        identity = self._policy.identity
+        if not self._invitation.signed or identity is None:
+            return b""
+        return self._pair_keys.get(identity, peer)
+
     def _check_roster(self, roster: Roster) -> None:
         own_keys = (keys.public_key(self._mask_secret), keys.public_key(self._share_secret))
-        checked_roster(roster, self._invitation, self._client_id, own_keys, self._policy)
+        checked_roster(
+            roster, self._invitation, self._client_id, (*own_keys, self._own_identity()), self._policy
+        )
         self._graph_digest, self._everyone = checked_graph(
             roster, self._digest, self._client_id, self._policy
         )
-        self._policy.check_keys(roster, self._client_id, self._digest)
+        self._policy.check_identities(roster)
 
     def _adopt(self, roster: Roster) -> None:
-        # Signatures and the list of all clients were checked: of these only the ids are needed again.
-        entries = tuple(
-            RosterEntry(entry.client_id, entry.mask_key, entry.share_key, b"") for entry in roster.entries
-        )
-        self._roster = replace(roster, entries=entries, everyone=(), fingerprints=())
-        self._entries = {entry.client_id: entry for entry in entries}
+        # The list of all clients was checked, and is not needed again but for its ids.
+        self._roster = replace(roster, everyone=(), fingerprints=())
+        self._entries = {entry.client_id: entry for entry in roster.entries}
 
     def _accusers(self, request: MaskRequest) -> set[int]:
         """Neighbours that could not open what this client sealed for them: they lie, or the server does."""

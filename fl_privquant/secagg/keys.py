@@ -31,6 +31,7 @@ from fl_privquant.errors import SecureAggregationError
 __all__ = [
     "CHANNEL",
     "DIGEST_BYTES",
+    "IDENTITY_PAIR",
     "KEY_BYTES",
     "PAIRWISE_MASK",
     "SEAL_BYTES",
@@ -41,7 +42,9 @@ __all__ = [
     "agree",
     "derive",
     "digest",
+    "exchange_key",
     "forget_signatures",
+    "identity_pair",
     "is_signature",
     "is_usable",
     "public_key",
@@ -70,6 +73,9 @@ CHANNEL: Final = b"channel"
 PAIRWISE_MASK: Final = b"pairwise mask"
 """Purpose of a key that two neighbours mask with, one adding what the other subtracts."""
 
+IDENTITY_PAIR: Final = b"identity pair"
+"""Purpose of a key that two clients share for good, by their identities: it proves who seals for whom."""
+
 SELF_MASK: Final = b"self mask"
 """Purpose of a key that a client masks with by itself."""
 
@@ -77,6 +83,7 @@ SELF_MASK_COMMITMENT: Final = b"self mask commitment"
 """Purpose of what a client publishes of its self-mask seed, so that a wrong share is noticed."""
 
 _DOMAIN: Final = b"fl_privquant secagg v1"
+_PRIME: Final = 2**255 - 19
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 
@@ -91,16 +98,49 @@ def derive(secret: bytes | bytearray, salt: bytes, purpose: bytes, *parts: bytes
 
 
 def agree(
-    private: X25519PrivateKey, own_public: bytes, peer_public: bytes, salt: bytes, purpose: bytes
+    private: X25519PrivateKey,
+    own_public: bytes,
+    peer_public: bytes,
+    salt: bytes,
+    purpose: bytes,
+    pair: bytes | bytearray = b"",
 ) -> bytes:
-    """(32 bytes) the key that the owners of two public keys, and nobody else, can derive."""
+    """(32 bytes) the key that the owners of two public keys, and nobody else, can derive.
+
+    With the ``pair`` key of two identities, nobody who has not also one of these identities.
+    """
     try:
         secret = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
     except ValueError:
         # A point of small order: the "shared secret" would be known to everyone.
         raise SecureAggregationError("a public key of the roster is not a usable X25519 key") from None
     low, high = sorted((own_public, peer_public))
-    return derive(secret, salt, purpose, low, high)
+    return derive(secret + pair, salt, purpose, low, high)
+
+
+def identity_pair(identity: Ed25519PrivateKey, peer: bytes) -> bytes:
+    """(32 bytes) the key that the owners of two identities, and nobody else, can derive: always the same.
+
+    Ed25519 keys are points of the curve of X25519 in other coordinates (RFC 7748): u = (1 + y) / (1 - y).
+    """
+    private = X25519PrivateKey.from_private_bytes(hashlib.sha512(identity.private_bytes_raw()).digest()[:32])
+    try:
+        secret = private.exchange(X25519PublicKey.from_public_bytes(exchange_key(peer)))
+    except ValueError:
+        raise SecureAggregationError(f"identity {peer.hex()}: no usable Ed25519 key") from None
+    low, high = sorted((identity.public_key().public_bytes_raw(), peer))
+    return derive(secret, b"", IDENTITY_PAIR, low, high)
+
+
+def exchange_key(identity: bytes) -> bytes:
+    """The X25519 public key of an Ed25519 public key."""
+    y = int.from_bytes(identity, "little") & ((1 << 255) - 1)
+    try:
+        u = (1 + y) * pow(1 - y, -1, _PRIME) % _PRIME
+    except ValueError:
+        # The neutral point, which is no key.
+        u = 0
+    return u.to_bytes(KEY_BYTES, "little")
 
 
 def is_usable(public: bytes) -> bool:

@@ -104,42 +104,43 @@ class Invitation(Message):
 
 @dataclass(frozen=True)
 class KeyAdvertisement(ClientMessage):
-    """The client's public keys: for masks (its private key may be opened later) and for shares."""
+    """The client's public keys: for masks (its private key may be opened later) and for shares.
+
+    ``identity`` is the Ed25519 public key that the client goes by in this round, empty in unsigned rounds.
+    """
 
     KIND = 2
 
     mask_key: bytes
     share_key: bytes
+    identity: bytes = b""
 
     def content(self) -> bytes:
-        return self.mask_key + self.share_key
+        return self.mask_key + self.share_key + bytes([bool(self.identity)]) + self.identity
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, client_id, reader = cls.read_client(data)
         mask_key, share_key = reader.take(KEY_BYTES), reader.take(KEY_BYTES)
+        identity = reader.take(KEY_BYTES) if reader.flag() else b""
         signature = reader.signature()
         reader.finish()
-        return cls(round_id, client_id, signature, mask_key, share_key)
+        return cls(round_id, client_id, signature, mask_key, share_key, identity)
 
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """A client with its public keys, and with the signature under which it advertised them."""
+    """A client with its public keys for the round, and in signed rounds with the identity it goes by."""
 
     client_id: int
     mask_key: bytes
     share_key: bytes
-    signature: bytes
+    identity: bytes = b""
 
     @property
     def fingerprint(self) -> bytes:
-        """What stands for the two public keys in the list of all clients."""
-        return digest(b"keys", self.mask_key + self.share_key)
-
-    def advertisement(self, round_id: RoundId) -> KeyAdvertisement:
-        """The message that this entry was made of."""
-        return KeyAdvertisement(round_id, self.client_id, self.signature, self.mask_key, self.share_key)
+        """What stands for the public keys in the list of all clients."""
+        return digest(b"keys", self.mask_key + self.share_key + self.identity)
 
 
 @dataclass(frozen=True)
@@ -165,8 +166,8 @@ class Roster(Message):
     fingerprints: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
-        signed = any(entry.signature for entry in self.entries)
-        keys = [entry.mask_key + entry.share_key + entry.signature for entry in self.entries]
+        signed = any(entry.identity for entry in self.entries)
+        keys = [entry.mask_key + entry.share_key + entry.identity for entry in self.entries]
         return b"".join(
             [
                 self.prefix(),
@@ -186,7 +187,7 @@ class Roster(Message):
         if signed > 1:
             raise InvalidUpdateError(f"Roster: flag {signed}, expected 0 or 1")
         holders = reader.ids()
-        size = 2 * KEY_BYTES + signed * SIGNATURE_BYTES
+        size = (2 + signed) * KEY_BYTES
         blocks = reader.parts(len(holders), size)
         entries = tuple(
             RosterEntry(holder, block[:KEY_BYTES], block[KEY_BYTES : 2 * KEY_BYTES], block[2 * KEY_BYTES :])

@@ -151,25 +151,24 @@ class ClientPolicy:
                 f"dropout_fraction ({self.dropout_fraction}) leaves"
             )
 
-    def check_keys(self, roster: Roster, own_id: int, round_digest: bytes) -> None:
-        """Refuse keys of others that they did not sign for this round, where identities are known."""
+    def check_identities(self, roster: Roster) -> None:
+        """Refuse a roster of clients that are not known, or under other keys, where identities are known."""
         if self.known_identities is None:
             return
         for client in (*roster.everyone, *(entry.client_id for entry in roster.entries)):
             if client not in self.known_identities:
                 raise SecureAggregationError(f"client {client} of the roster has no known identity")
         for entry in roster.entries:
-            if entry.client_id == own_id:
-                continue
-            if not self.vouches(entry.advertisement(roster.round_id), round_digest):
+            owned = self.known_identities[entry.client_id]
+            if entry.identity not in (owned if isinstance(owned, tuple) else (owned,)):
                 raise SecureAggregationError(
-                    f"the keys of client {entry.client_id} are not signed by its identity for this round"
+                    f"client {entry.client_id} is on the roster with another identity than is known of it"
                 )
 
     def vouches(self, message: ClientMessage, told: bytes) -> bool:
         """Whether the sender signed this and was told the same; without identities the server's word counts.
 
-        ``told`` is the digest of the invitation for advertised keys, and of the graph for all that follows.
+        ``told`` is the digest of the graph.
         """
         if self.known_identities is None:
             return True

@@ -15,7 +15,7 @@ def checked_roster(
     roster: Roster,
     invitation: Invitation,
     client_id: int,
-    own_keys: tuple[bytes, bytes],
+    own_keys: tuple[bytes, bytes, bytes],
     policy: ClientPolicy,
 ) -> Roster:
     """The roster, if it names the client with the keys it sent, and a graph that its policy accepts."""
@@ -26,7 +26,7 @@ def checked_roster(
     public = [key for entry in roster.entries for key in (entry.mask_key, entry.share_key)]
     if len(set(public)) != len(public):
         raise SecureAggregationError("a public key stands twice on the roster: keys must be distinct")
-    if (own.mask_key, own.share_key) != own_keys:
+    if (own.mask_key, own.share_key, own.identity) != own_keys:
         raise SecureAggregationError(f"the roster has other keys for client {client_id} than it sent")
     holders, invited = len(entries), invitation.num_clients
     if not holders <= roster.num_clients <= invited:

@@ -144,9 +144,8 @@ class ServerRound(StagedRound):
         def take(message: KeyAdvertisement) -> None:
             if not (keys.is_usable(message.mask_key) and keys.is_usable(message.share_key)):
                 raise InvalidUpdateError("KeyAdvertisement: a public key is no usable X25519 key")
-            self._entries[sender] = RosterEntry(
-                sender, message.mask_key, message.share_key, message.signature
-            )
+            self._check_identity(message)
+            self._entries[sender] = RosterEntry(sender, message.mask_key, message.share_key, message.identity)
 
         return self._receive(
             ServerStage.ADVERTISE, sender, data, KeyAdvertisement, self._entries, self._invited, take

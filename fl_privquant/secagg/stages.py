@@ -86,6 +86,15 @@ class StagedRound:
         elif message.signature:
             raise InvalidUpdateError(f"{name}: signed, but the round is not")
 
+    def _check_identity(self, message: KeyAdvertisement) -> None:
+        """The key that a client goes by must be its own and usable: otherwise its neighbours would refuse."""
+        identities = self._config.identities
+        owned = b"" if identities is None else identities[message.client_id]
+        if message.identity not in (owned if isinstance(owned, tuple) else (owned,)):
+            raise InvalidUpdateError("KeyAdvertisement: goes by a key that is not its sender's identity")
+        if message.identity and not keys.is_usable(keys.exchange_key(message.identity)):
+            raise InvalidUpdateError("KeyAdvertisement: goes by a key that is no usable Ed25519 key")
+
     def _close(self, stage: ServerStage) -> None:
         if self._stage is not stage:
             raise SecureAggregationError(

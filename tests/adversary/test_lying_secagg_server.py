@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fl_privquant.cohort import count_of
@@ -25,6 +26,7 @@ from fl_privquant.secagg import (
     security_failure,
     shamir,
 )
+from fl_privquant.secagg.client import share_context
 from fl_privquant.secagg.graph import neighbors_of, ring_order
 from fl_privquant.secagg.messages import (
     MaskRequest,
@@ -463,17 +465,48 @@ def test_a_round_is_not_joined_again_from_an_older_state() -> None:
         ClientRound.join(round_.server.invitation(), VICTIM, round_.policies[VICTIM])
 
 
-def test_invented_clients_are_refused_where_identities_are_known() -> None:
-    """All neighbours but the victim are the server's own: their signatures are not."""
-    round_ = at("share", 20)
-    roster = roster_of(round_)
+def invented(roster: Roster, posing: bytes | None = None) -> bytes:
+    """A roster on which all but the victim have keys of the server's, and an identity of it if given."""
 
-    def invented(entry: RosterEntry) -> RosterEntry:
+    def own(entry: RosterEntry) -> RosterEntry:
+        if entry.client_id == VICTIM:
+            return entry
         public = [X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(2)]
-        return entry if entry.client_id == VICTIM else replace(entry, mask_key=public[0], share_key=public[1])
+        return RosterEntry(entry.client_id, *public, entry.identity if posing is None else posing)
 
-    with pytest.raises(SecureAggregationError, match="not signed by its identity"):
-        round_.client(VICTIM).share_keys(shown([invented(entry) for entry in roster.entries], roster))
+    return shown([own(entry) for entry in roster.entries], roster)
+
+
+def test_invented_clients_are_refused_where_identities_are_known() -> None:
+    round_ = at("share", 20)
+    posing = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    with pytest.raises(SecureAggregationError, match="another identity than is known of it"):
+        round_.client(VICTIM).share_keys(invented(roster_of(round_), posing))
+
+
+def test_keys_that_the_server_put_in_the_place_of_clients_keys_open_nothing() -> None:
+    """Shares are sealed for identities: the server, which has none of them, can neither open nor seal one."""
+    round_ = at("share", 20)
+    roster = Roster.from_bytes(invented(roster_of(round_)))
+    private = {entry.client_id: X25519PrivateKey.generate() for entry in roster.entries}
+    entries = [
+        entry
+        if entry.client_id == VICTIM
+        else replace(entry, share_key=private[entry.client_id].public_key().public_bytes_raw())
+        for entry in roster.entries
+    ]
+    victim = round_.client(VICTIM)
+    sealed = SealedShares.from_bytes(victim.share_keys(shown(entries, roster))).sealed
+    graph, own = victim._graph_digest, victim._entries[VICTIM]
+    blocks = {}
+    for entry, block in zip([each for each in entries if each.client_id != VICTIM], sealed, strict=True):
+        channel = keys.agree(private[entry.client_id], entry.share_key, own.share_key, graph, keys.CHANNEL)
+        assert keys.unseal(channel, block, share_context(graph, own, entry)) is None
+        share = bytes(2 * shamir.SHARE_BYTES)
+        blocks[entry.client_id] = keys.seal(channel, share, share_context(graph, entry, own))
+    forged = ShareDelivery(victim.round_id, tuple(blocks), tuple(blocks.values()))
+    with pytest.raises(SecureAggregationError, match="those of 19 do not open"):
+        victim.accept_shares(forged.to_bytes())
 
 
 def test_graph_parameters_that_a_client_accepts_are_never_weaker_than_computed() -> None:

@@ -66,7 +66,7 @@ class Plan:
 PLANS = [
     Plan(*values)
     for values in itertools.product(
-        ("all", "without one", "invented"),
+        ("all", "without one", "invented", "invented identities"),
         (None, 1, 3),
         (False, True),
         ("honest", "small", "split", "split after", "both"),
@@ -176,16 +176,16 @@ class Server:
 
     def advertise(self, i: int) -> None:
         message = KeyAdvertisement.from_bytes(self.clients[i].advertise_keys())
-        self.world.entries[i] = RosterEntry(i, message.mask_key, message.share_key, message.signature)
+        self.world.entries[i] = RosterEntry(i, message.mask_key, message.share_key, message.identity)
 
     def share(self, i: int) -> None:
         listed = [j for j in CLIENTS if self.plan.roster != "without one" or j != E]
         entries = {j: self.world.entries[j] for j in listed}
-        if self.plan.roster == "invented" and i == A:
-            self.world.invented[A] = set(HONEST) - {A}
-            entries |= {j: invented(entries[j]) for j in self.world.invented[A]}
+        if self.plan.roster.startswith("invented") and i == A:
+            posing = None if self.plan.roster == "invented" else SERVER_IDENTITY
+            entries |= {j: invented(entries[j], posing) for j in HONEST if j != A}
         if self.plan.roster == "two lists" and i in (D, E):
-            entries[CORRUPT] = self.signed_again(entries[CORRUPT])
+            entries[CORRUPT] = self.second_keys(entries[CORRUPT])
         shown = tuple(entries.values())
         threshold = self.plan.threshold or 4
         self.world.rosters[i] = roster = Roster(
@@ -196,16 +196,30 @@ class Server:
         except SecureAggregationError:
             del self.world.rosters[i]
             raise
-        if i in self.world.invented:
+        if self.plan.roster.startswith("invented") and i == A and self.reads(A, B):
             # Its shares went to the server, which can play all of its neighbours from here on.
-            self.world.masked_with[i], self.world.salt[i], self.world.context[i] = set(), b"", b""
+            self.world.invented[A] = set(HONEST) - {A}
+            self.world.masked_with[A], self.world.salt[A], self.world.context[A] = set(), b"", b""
 
-    def signed_again(self, entry: RosterEntry) -> RosterEntry:
-        """Other keys that the corrupt client signed for the same round: the server shows two lists."""
+    def reads(self, sender: int, receiver: int) -> bool:
+        """Whether the server opens what was sealed for a client whose keys it invented."""
+        entries = {entry.client_id: entry for entry in self.world.rosters[sender].entries}
+        ends = entries[sender], entries[receiver]
+        graph = self.clients[sender]._graph_digest
+        block = self.block(sender, receiver)
+        assert block is not None
+        for pair in (b"", keys.identity_pair(SERVER_IDENTITY, ends[0].identity)):
+            channel = keys.agree(
+                INVENTED[receiver], ends[1].share_key, ends[0].share_key, graph, keys.CHANNEL, pair
+            )
+            if keys.unseal(channel, block, client_module.share_context(graph, *ends)) is not None:
+                return True
+        return False
+
+    def second_keys(self, entry: RosterEntry) -> RosterEntry:
+        """Other keys of the corrupt client for the same round: the server shows two lists."""
         if self.second is None:
-            other = invented(entry)
-            body = replace(other.advertisement(self.round_id), signature=b"").body()
-            self.second = replace(other, signature=keys.sign(IDENTITIES[CORRUPT], self.digest, body))
+            self.second = invented(entry)
         return self.second
 
     def block(self, sender: int, receiver: int) -> bytes | None:
@@ -287,9 +301,17 @@ class Server:
         self.each(unmask)
 
 
-def invented(entry: RosterEntry) -> RosterEntry:
-    public = [X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(2)]
-    return replace(entry, mask_key=public[0], share_key=public[1])
+INVENTED: dict[int, X25519PrivateKey] = {}
+SERVER_IDENTITY = Ed25519PrivateKey.generate()
+
+
+def invented(entry: RosterEntry, posing: Ed25519PrivateKey | None = None) -> RosterEntry:
+    """The entry with keys of the server's own, and under an identity of its own if one is given."""
+    share = X25519PrivateKey.generate()
+    public = [each.public_key().public_bytes_raw() for each in (X25519PrivateKey.generate(), share)]
+    INVENTED[entry.client_id] = share
+    identity = entry.identity if posing is None else posing.public_key().public_bytes_raw()
+    return replace(entry, mask_key=public[0], share_key=public[1], identity=identity)
 
 
 def attacks(dropout_fraction: float) -> Iterator[tuple[Plan, World]]:
@@ -358,7 +380,8 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "size of the quorum": (ClientPolicy, "quorum", lambda policy, num_clients, num_witnesses: 2),
     "signatures of confirmations": (ClientPolicy, "vouches", lambda policy, message, digest: True),
     "confirmations of witnesses only": (ClientPolicy, "check_quorum", any_witness),
-    "signatures of keys": (ClientPolicy, "check_keys", unchecked),
+    "known identities": (ClientPolicy, "check_identities", unchecked),
+    "channels of identities": (ClientRound, "_pair_key", lambda client, peer: b""),
     "masks bound to the request": (client_module, "masks_digest", without_context),
     "one answer for all copies": (client_module, "answered", Forgetful()),
     "no secret of the living and the dead": (ClientRound, "_check_unmask_lists", unchecked),

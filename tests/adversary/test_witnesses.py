@@ -1,6 +1,6 @@
 """A server that lies about who confirmed what, and corrupt clients that sign twice.
 
-One of these attacks succeeded once: with two pairs of keys, both signed by a corrupt client, the server
+One of these attacks succeeded once: with two pairs of keys that a corrupt client gave it, the server
 showed two lists of clients, and set honest clients apart by shares that each had sealed for the other list.
 """
 
@@ -17,7 +17,6 @@ from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientRound, keys
 from fl_privquant.secagg.messages import (
     Confirmation,
-    KeyAdvertisement,
     MaskRequest,
     Roster,
     RosterEntry,
@@ -207,7 +206,7 @@ def test_any_clients_but_witnesses_may_be_silent_as_long_as_secrets_open() -> No
 
 
 def two_lists(round_: Round) -> tuple[list[int], list[int], dict[int, bytes]]:
-    """The first two clients sign two pairs of keys each; ten honest clients see one list, eight the other.
+    """The first two clients have two pairs of keys each; ten honest clients see one list, eight the other.
 
     The ids of the first group with the corrupt clients, of the second group, and what all sealed.
     """
@@ -220,12 +219,7 @@ def two_lists(round_: Round) -> tuple[list[int], list[int], dict[int, bytes]]:
         if entry.client_id not in corrupt:
             return entry
         public = [X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(2)]
-        message = KeyAdvertisement(round_.server._round_id, entry.client_id, b"", *public)
-        identity = round_.policies[entry.client_id].identity
-        assert identity is not None
-        return RosterEntry(
-            entry.client_id, *public, keys.sign(identity, round_.server._digest, message.body())
-        )
+        return RosterEntry(entry.client_id, *public, entry.identity)
 
     entries = tuple(again(entry) for entry in roster.entries)
     other = replace(roster, entries=entries, listing=listing_of(entries))
