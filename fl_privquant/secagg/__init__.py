@@ -47,8 +47,15 @@ and on complete graphs no more than D lost.
 are in ``tests/adversary``). Every sum that opens holds the codes of at least n - C - D honest clients, all of
 whom were sent the same invitation, list of clients, request and model:
 
-- A client masks only towards clients that signed their keys for this round. With more than 33 clients it gets
-  the list of all, from whose hash the graph follows, and checks its own neighbours.
+- A client masks only towards clients whose keys of this round are theirs. Shares are sealed under a key that
+  takes both clients' keys of the round *and* a key that their identities share (X25519 between the two
+  identities), and are bound to the digest of the graph, which holds the keys of all. So nobody else can open
+  what is sealed for a client, and a share that opens proves that its sender saw the same keys, its own
+  among them. The keys that identities share are kept in the client's state from round to round
+  (:mod:`fl_privquant.secagg.pair_keys`). They prove who is who and hide nothing by themselves: with a stolen
+  identity others can be posed as to its owner from then on, but earlier rounds stay closed.
+- With more than 33 clients a client gets the list of all, from whose hash the graph follows, and checks its
+  own neighbours.
 - The server cannot choose the graph, but it can try many, by keys of its corrupt clients or by leaving
   somebody out. Signed rounds are computed for 2^40 tries: the odds of 2^-40 hold after them. Beyond, each
   doubling doubles the odds. Up to 150 clients (at fractions of a tenth) every graph is good, and nothing is
@@ -90,8 +97,8 @@ was sent, and messages that arrive at once get copies of it; within a process th
 state that was restored from a backup is not asked again.
 
 **Not covered**: what the transport leaks or loses (use TLS), attacks by timing on the same machine,
-copies of secrets that Python made before they were erased. Keys are drawn for each round and erased
-with it: a client that is broken into later does not give away its earlier codes.
+copies of secrets that Python made before they were erased. Keys that hide something are drawn for each round
+and erased with it: a client that is broken into later does not give away its earlier codes.
 """
 
 from fl_privquant.secagg.client import ClientRound

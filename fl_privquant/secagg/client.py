@@ -49,7 +49,7 @@ _SHARE: Final = shamir.SHARE_BYTES
 
 
 class ClientRound(ClientState):
-    """One client in one round: a state that goes from stage to stage and ends with nothing secret.
+    """One client in one round: a state that goes from stage to stage and ends with no secret of the round.
 
     The methods are called in this order, each once, with what the server sent; most return the bytes
     to send back. ::
@@ -67,7 +67,8 @@ class ClientRound(ClientState):
     ends the round for this client: its secrets are erased, and every later call is refused.
 
     Between two calls the state can be kept as bytes (:meth:`to_bytes`), as a Flower client must, which
-    remembers nothing by itself. These bytes hold the round's secrets: keep them on the client, store
+    remembers nothing by itself. These bytes hold the round's secrets, and in signed rounds the keys that the
+    client's identity shares with others, for the next round's ``previous``: keep them on the client, store
     what :meth:`to_bytes` gives after every call *and after every error*, and overwrite the former
     ones. Within a process a stage is answered once, from whichever copy of the state
     (:mod:`fl_privquant.secagg.answered`). Erasing is best effort: Python and the libraries below may have

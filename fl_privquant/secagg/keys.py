@@ -8,6 +8,9 @@ members and the request. Clients that were told different things derive differen
 
 with parts of 32 bytes each. For a key that two clients agree on the parts are their two public keys,
 the smaller one first as bytes, so that both derive the same.
+
+In signed rounds the channel between two clients is derived from two secrets: one of keys drawn for the round,
+which are erased with it, and one of their identities (:func:`identity_pair`), which nobody else can have.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class ClientPolicy:
         The client's own Ed25519 key: signs what it sends.
     known_identities
         Raw Ed25519 public keys of the clients, by id, obtained other than from the server. With
-        them the client masks only towards clients that signed their keys for this round, and unmasks only
-        what enough of them were told alike; without, it trusts the server not to invent clients.
+        them the client masks only towards the owners of these keys, and unmasks only what enough of them
+        were told alike; without, it trusts the server not to invent clients.
     """
 
     min_clients: int = 3

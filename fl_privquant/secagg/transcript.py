@@ -3,7 +3,7 @@
 Each digest holds the one before it, so that two clients with the same digest were told the same from the
 start. A server that tells clients different things finds that their masks do not cancel, that shares sealed
 by one do not open at another, and that signatures given by one do not count for another: advertised keys are
-signed with the digest of the invitation, all that follows with that of the graph.
+signed with the digest of the invitation (for the server), all that follows with that of the graph.
 """
 
 from __future__ import annotations
