@@ -11,7 +11,6 @@ True
 from typing import TYPE_CHECKING, Any
 
 import fl_privquant.mechanisms as _registered  # noqa: F401  registers them
-from fl_privquant.codebook import Codebook
 from fl_privquant.errors import (
     BudgetExhaustedError,
     CertificationError,
@@ -21,7 +20,8 @@ from fl_privquant.errors import (
     InvalidUpdateError,
     PrivQuantError,
 )
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import design, mechanisms
 from fl_privquant.sampling.stream import RandomStream
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fl_privquant.privacy import PerClient, Plan, SecureSum, SumOfCodes, Target
+    from fl_privquant.accounting import PerClient, Plan, SecureSum, SumOfCodes, Target
 
 _PLANNING = ("PerClient", "Plan", "SecureSum", "SumOfCodes", "Target")
 

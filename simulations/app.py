@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
 
+from fl_privquant.accounting import Aggregation, Budget
 from fl_privquant.codec.layout import Layout
 from fl_privquant.flower import (
     CheckpointStrategy,
@@ -30,7 +31,6 @@ from fl_privquant.flower import (
     StoppedResult,
 )
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy import Aggregation, Budget
 from fl_privquant.secagg import ClientPolicy
 from simulations import progress, trackers
 from simulations.central import CentralGaussianStrategy, noise_of_sum

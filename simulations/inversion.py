@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import fl_privquant as pq
+from fl_privquant.accounting import PrivacyStatement, Unit, UpdateRelease, round_statement
+from fl_privquant.cli.plots import pyplot, save
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.plots import pyplot, save
-from fl_privquant.privacy import PrivacyStatement, Unit, UpdateRelease, round_statement
 
 Floats = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.cli.plots import pyplot, save
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.plots import pyplot, save
 from simulations.config import PartitionConfig
 
 __all__ = ["deal", "plot_partition"]

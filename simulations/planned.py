@@ -2,7 +2,7 @@
 
 A target (``privacy.epsilon``, ``privacy.delta``) is for a client's total over all rounds, in the view that
 the run has: of the secure sum with ``secagg=on``, else the local one. Everything else follows from it
-(:class:`fl_privquant.privacy.Target`), and the run's ledger holds it as a budget.
+(:class:`fl_privquant.accounting.Target`), and the run's ledger holds it as a budget.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy import (
+from fl_privquant.accounting import (
     LOCAL,
     Accountant,
     Aggregation,
@@ -27,6 +25,8 @@ from fl_privquant.privacy import (
     UpdateRelease,
     View,
 )
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.mechanisms.base import Mechanism
 from simulations.config import CENTRAL, RunConfig
 
 __all__ = ["TRUSTED", "aggregation_of", "central_target", "plan_of", "run_statement"]

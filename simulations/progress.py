@@ -11,7 +11,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fl_privquant.privacy import PrivacyStatement
+from fl_privquant.accounting import PrivacyStatement
 from simulations.config import RunConfig
 
 __all__ = ["SWEEP_POSITION", "Rounds", "rounds"]

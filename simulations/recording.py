@@ -21,9 +21,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fl_privquant.accounting import Unit
 from fl_privquant.codec.pack import packed_size
 from fl_privquant.flower import PrivQuantStrategy
-from fl_privquant.privacy import Unit
 from simulations.tasks import Task
 
 __all__ = ["Probe", "RecordingStrategy"]

@@ -18,9 +18,9 @@ from typing import Any
 
 import pandas as pd
 
+from fl_privquant.accounting import PrivacyStatement
 from fl_privquant.errors import PrivQuantError, one_line
 from fl_privquant.files import held, remove_leftovers, replace_file, sync_directory
-from fl_privquant.privacy import PrivacyStatement
 from simulations.config import RunConfig
 
 __all__ = ["ResultsError", "RunDirectory", "provenance"]

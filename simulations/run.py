@@ -31,8 +31,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.markup import escape
 
+from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
 from fl_privquant.errors import PrivQuantError
-from fl_privquant.privacy import LOCAL, PrivacyStatement, Unit, View
 from simulations.config import RunConfig
 from simulations.overrides import check_overrides
 from simulations.progress import SWEEP_POSITION

@@ -16,9 +16,9 @@ import typer
 from scipy.stats import norm
 
 import fl_privquant as pq
+from fl_privquant.accounting import Accountant, Norms, UpdateRelease, View
 from fl_privquant.design.spread import clipped_moments
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
-from fl_privquant.privacy import Accountant, Norms, UpdateRelease, View
 from simulations.central import noise_of_sum
 
 __all__ = ["main", "measure"]

@@ -29,10 +29,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
+from fl_privquant.accounting import UpdateRelease, View, empirical_bound, statement_levels
+from fl_privquant.cli.plots import draw_error, draw_law
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.plots import draw_error, draw_law
-from fl_privquant.privacy import UpdateRelease, View, empirical_bound, statement_levels
 from simulations.examples.scikit_learn.task import load_data, load_test_data
 
 logging.getLogger("flwr").setLevel(logging.ERROR)

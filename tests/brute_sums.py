@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from fl_privquant.two_row_sums import TwoRows, sum_separation
+from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 
 __all__ = ["excess_of_pair", "largest_excess", "random_law"]
 

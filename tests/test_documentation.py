@@ -50,7 +50,7 @@ def test_every_public_name_is_documented(module_name: str) -> None:
 
 def test_a_method_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fl_privquant.Law.pmf, "__doc__", None)
-    assert undocumented("fl_privquant.law") == ["Law.pmf"]
+    assert undocumented("fl_privquant.law.law") == ["Law.pmf"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.privacy import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, Unit
 from tests.typical import typical
 
 ROOT = Path(__file__).parents[1]

@@ -1,8 +1,8 @@
 """Clipping of whole updates: the L2 norm, and how much the coordinate clip would cut.
 
 **What accounting assumes.** The norm of an update that was clipped and rotated is at most
-``NORM_ROUNDING`` (1 + 1e-5, :mod:`fl_privquant.secure_sum`) times its bound B. Proof, for d coordinates up to
-2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal number t:
+``NORM_ROUNDING`` (1 + 1e-5, :mod:`fl_privquant.loss.secure_sum`) times its bound B. Proof, for d coordinates
+up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal number t:
 
 1. *The norm.* Squares are added in double precision, of numbers whose squares neither overflow nor underflow
    (:func:`clip_l2` takes a power of two out first, which is exact). The sum is off by a factor of at most

@@ -39,7 +39,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codebook import MAX_LEVELS
 from fl_privquant.codec.clip import check_clips, checked_clip, clip_l2, clipped_share
 from fl_privquant.codec.layout import Arrays, Layout
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
@@ -56,6 +55,7 @@ from fl_privquant.codec.pack import (
 )
 from fl_privquant.codec.rotate import Rotation
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.none import NoMechanism

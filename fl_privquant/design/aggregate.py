@@ -1,8 +1,8 @@
 """Tables for the secure sum: most of the error that is allowed is noise that hides the others.
 
 Under secure aggregation what protects a client is the noise of the other clients, above all of their
-blankets, which do not depend on their data (:mod:`fl_privquant.secure_sum`). With low_i the least weight of
-output i over all rows, a client's blanket adds noise of variance sum of low_i B_i^2 (for a blanket of mean
+blankets, which do not depend on their data (:mod:`fl_privquant.loss.secure_sum`). With low_i the least weight
+of output i over all rows, a client's blanket adds noise of variance sum of low_i B_i^2 (for a blanket of mean
 0), which is linear in low. So for given output values B one linear program finds the best law whose mean
 squared error is at most s:
 
@@ -17,7 +17,7 @@ than s itself: that is a central Gaussian with the same error.
 1 keeps it unbiased, and its floor, the smaller of two rows instead of all, can only rise. What more knots
 could save is a part of the error in the middle of [-1, 1], which is small where s is large, as it is wherever
 a whole run is private; and laws of two rows have a certificate without a blanket
-(:mod:`fl_privquant.two_row_sums`), by which these tables are compared and counted.
+(:mod:`fl_privquant.loss.two_row_sums`), by which these tables are compared and counted.
 
 **Floors.** The program alone would leave outputs to the signal that no blanket covers, and then the sum of
 codes modulo some number tells the signal. A floor under all outputs, of some thousandths, mixes the residues.
@@ -32,12 +32,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.codebook import Codebook
 from fl_privquant.design.program import LinearProgram
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
-from fl_privquant.law import Law
-from fl_privquant.table import CertifiedTable
-from fl_privquant.two_row_sums import TwoRows, probed_separation, sum_separation
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import CertifiedTable
+from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
 
 __all__ = ["AggregateShape", "aggregate_law", "aggregate_table", "best_shape", "least_error_table"]
 
@@ -168,7 +168,7 @@ def least_error_table(
     Parameters
     ----------
     separation
-        Largest a of :func:`~fl_privquant.two_row_sums.sum_separation`.
+        Largest a of :func:`~fl_privquant.loss.two_row_sums.sum_separation`.
     rate
         The probability, for inputs at distance 1, for which the separation need not hold.
     """

@@ -3,7 +3,7 @@
 A code is the sum of ``trials`` bits, each 1 with probability 1/2 + theta x. Its squared error is
 (1 / (4 theta^2) - x^2) / trials: the more trials, the less depends on the input, and the closer is the sum of
 all clients to normal noise of one size. So sums of bits come close to a central Gaussian where tables with as
-many levels do not (:mod:`fl_privquant.two_row_sums` has the certificate).
+many levels do not (:mod:`fl_privquant.loss.two_row_sums` has the certificate).
 
 No table of two rows with certified separation a for n clients is better than 1 / (n a^2) + 1 - E x^2: with
 all others at one end the Fisher information of the sum about an input is at most a^2, so that by Cramér and
@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.table import TOTAL_WEIGHT
-from fl_privquant.two_row_sums import TwoRows, probed_separation, sum_separation
+from fl_privquant.law.table import TOTAL_WEIGHT
+from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
 
 __all__ = ["bits_for_error", "bits_for_separation", "error_of_bits", "least_error_of_tables"]
 

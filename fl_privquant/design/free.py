@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.density import Density
 from fl_privquant.design.metric import least_metric_value, ratio_bounds
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law import Law, error_costs
+from fl_privquant.law.density import Density
+from fl_privquant.law.law import Law, error_costs
 
 __all__ = ["FreeOptimum", "design_free", "is_symmetric", "least_outer_value", "place_knots", "require_reach"]
 

@@ -29,12 +29,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.density import Density
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.design.selection import Interval, interval_mass, intervals, selection_law
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
-from fl_privquant.law import Law, error_costs
+from fl_privquant.law.density import Density
+from fl_privquant.law.law import Law, error_costs
 
 __all__ = ["design_independent"]
 

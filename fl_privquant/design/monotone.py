@@ -21,12 +21,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.density import Density
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law import Law
+from fl_privquant.law.density import Density
+from fl_privquant.law.law import Law
 from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["design_monotone"]

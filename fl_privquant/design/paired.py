@@ -14,11 +14,11 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.density import Density
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.design.selection import intervals, pair_law
-from fl_privquant.law import Law, error_costs
+from fl_privquant.law.density import Density
+from fl_privquant.law.law import Law, error_costs
 
 __all__ = ["design_paired"]
 

@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from scipy import optimize
 
-from fl_privquant.codebook import Codebook
 from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law.codebook import Codebook
 
 __all__ = ["BinSearch", "Evaluation"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.density import Density
-from fl_privquant.law import Law
+from fl_privquant.law.density import Density
+from fl_privquant.law.law import Law
 
 __all__ = ["Interval", "interval_mass", "intervals", "mirrored_selection", "pair_law", "selection_law"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from fl_privquant.errors import CertificationError
-from fl_privquant.law import Law
+from fl_privquant.law.law import Law
 from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["design_with_slack"]

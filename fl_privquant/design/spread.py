@@ -19,7 +19,7 @@ from scipy.special import ndtr
 
 from fl_privquant.design.bits import bits_for_separation, error_of_bits
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.secure_sum import NORM_ROUNDING, UpdateBound
+from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
 __all__ = ["best_spread", "clipped_moments", "error_at_norm_bound"]
 

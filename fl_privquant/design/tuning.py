@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.density import Density
 from fl_privquant.design.search import Evaluation
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law import Law
+from fl_privquant.law.density import Density
+from fl_privquant.law.law import Law
 
 __all__ = ["Tuned", "tune_rate"]
 

@@ -6,6 +6,7 @@ A user adds two lines to an ordinary Flower app:
 * on the server ``strategy = PrivQuantStrategy(FedAvg(...), mechanism=mechanism, clip=0.1)``
 """
 
+from fl_privquant.accounting.aggregation import PerClient, SecureSum, SumOfCodes
 from fl_privquant.flower.checkpoint import CheckpointStrategy
 from fl_privquant.flower.ending import StoppedResult
 from fl_privquant.flower.mod import PrivQuantMod
@@ -13,7 +14,6 @@ from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, Schedu
 from fl_privquant.flower.secure_aggregation import SecureAggregationStrategy
 from fl_privquant.flower.secure_mod import SecureAggregationMod
 from fl_privquant.flower.strategy import NoUsableReplyError, PrivQuantStrategy
-from fl_privquant.privacy.aggregation import PerClient, SecureSum, SumOfCodes
 
 __all__ = [
     "CheckpointStrategy",

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting.ledger import Budget
+from fl_privquant.accounting.target import Plan
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.aggregation import Aggregation
-from fl_privquant.privacy.ledger import Budget
-from fl_privquant.privacy.target import Plan
 
 __all__ = ["Arguments"]
 

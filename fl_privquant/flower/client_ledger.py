@@ -32,6 +32,10 @@ from typing import Final
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
+from fl_privquant.accounting.accountant import Accountant
+from fl_privquant.accounting.ledger import Budget, Ledger, Release
+from fl_privquant.accounting.release import UpdateRelease, release_event
+from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.errors import (
     InvalidSpecError,
     LedgerDamagedError,
@@ -40,11 +44,7 @@ from fl_privquant.errors import (
     one_line,
 )
 from fl_privquant.flower.protocol import certified
-from fl_privquant.privacy.accountant import Accountant
-from fl_privquant.privacy.events import UpdateRelease, release_event
-from fl_privquant.privacy.ledger import Budget, Ledger, Release
-from fl_privquant.privacy.spending import SpendingLedger
-from fl_privquant.privacy.statement import PrivacyStatement
+from fl_privquant.statement import PrivacyStatement
 
 __all__ = ["NODE_LEDGER_FILE", "ClientLedger", "ledger_path"]
 

@@ -1,7 +1,7 @@
 """How the replies of a round are opened: one by one, as a sum of codes, or as a secure sum.
 
-:class:`~fl_privquant.privacy.aggregation.Aggregation` describes what the server sees; an exchange does it for
-one strategy, round by round, and hands back what was opened. It knows the codec and the grid, and nothing
+:class:`~fl_privquant.accounting.aggregation.Aggregation` describes what the server sees; an exchange does it
+for one strategy, round by round, and hands back what was opened. It knows the codec and the grid, and nothing
 of the strategy that is wrapped.
 """
 
@@ -18,13 +18,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
 from fl_privquant.flower.binding import message_digest
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
-from fl_privquant.privacy.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
 
 __all__ = ["Decoded", "Exchange", "Opened", "check_wrapped", "exchange_of"]
 

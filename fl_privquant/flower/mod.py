@@ -16,6 +16,8 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 from numpy.typing import NDArray
 
+from fl_privquant.accounting.ledger import Budget
+from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import (
@@ -29,8 +31,6 @@ from fl_privquant.flower.arrays import ReceivedArray, read_arrays, records_of
 from fl_privquant.flower.client_ledger import ClientLedger, ledger_path
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply, Request, is_request
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.ledger import Budget
-from fl_privquant.privacy.spending import SpendingLedger
 from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["PrivQuantMod", "read_request"]

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from fl_privquant.accounting.ledger import Release, fingerprint
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange, checked_metrics
@@ -22,7 +23,6 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.ledger import Release, fingerprint
 
 __all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request", "with_counts"]
 

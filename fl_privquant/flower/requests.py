@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.policies import Policy, QuantileClip
 from fl_privquant.flower.protocol import Request
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.aggregation import Aggregation
 
 __all__ = ["Requests"]
 

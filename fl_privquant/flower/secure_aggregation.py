@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fl_privquant.accounting.aggregation import SecureSum
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.strategy import PrivQuantStrategy
-from fl_privquant.privacy.aggregation import SecureSum
 
 __all__ = ["SecureAggregationStrategy"]
 
@@ -23,7 +23,7 @@ class SecureAggregationStrategy(PrivQuantStrategy):
         The PrivQuantStrategy, around any strategy that needs the mean update only. One that compares
         single updates, such as FedMedian or Krum, is refused.
     settings
-        Those of :class:`~fl_privquant.privacy.SecureSum`.
+        Those of :class:`~fl_privquant.accounting.SecureSum`.
 
     Examples
     --------

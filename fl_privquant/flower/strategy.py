@@ -14,6 +14,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
+from fl_privquant.accounting.accountant import coordinate_statement
+from fl_privquant.accounting.aggregation import Aggregation, PerClient
+from fl_privquant.accounting.federation import FederationLedger
+from fl_privquant.accounting.ledger import Budget
+from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
@@ -34,12 +39,7 @@ from fl_privquant.flower.remarks import metric_lines, randomness_lines
 from fl_privquant.flower.requests import Requests
 from fl_privquant.flower.round_state import RoundState, mean_metrics, shared_metrics
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.accountant import coordinate_statement
-from fl_privquant.privacy.aggregation import Aggregation, PerClient
-from fl_privquant.privacy.federation import FederationLedger
-from fl_privquant.privacy.ledger import Budget
-from fl_privquant.privacy.statement import PrivacyStatement
-from fl_privquant.privacy.target import Plan
+from fl_privquant.statement import PrivacyStatement
 
 __all__ = ["NoUsableReplyError", "PrivQuantStrategy"]
 
@@ -73,7 +73,7 @@ class PrivQuantStrategy(Requests, Strategy):
     strategy
         The strategy that aggregates: FedAvg, FedAvgM, FedAdam, FedProx, FedMedian, Krum, ...
     encoding
-        How updates are encoded: a :class:`~fl_privquant.privacy.Plan`, which brings its aggregation and
+        How updates are encoded: a :class:`~fl_privquant.accounting.Plan`, which brings its aggregation and
         the target as a budget, so that the run cannot spend more; or an
         :class:`~fl_privquant.encoding.Encoding`. Or the mechanism itself.
     mechanism
@@ -98,9 +98,9 @@ class PrivQuantStrategy(Requests, Strategy):
     max_failed_rounds
         How many rounds in a row may end without a usable reply before the run is stopped.
     aggregation
-        What the server sees of a round: :class:`~fl_privquant.privacy.PerClient` (the default),
-        :class:`~fl_privquant.privacy.SumOfCodes` or :class:`~fl_privquant.privacy.SecureSum`. Sums are not
-        for strategies that compare single updates (FedMedian, Krum): these are refused.
+        What the server sees of a round: :class:`~fl_privquant.accounting.PerClient` (the default),
+        :class:`~fl_privquant.accounting.SumOfCodes` or :class:`~fl_privquant.accounting.SecureSum`. Sums are
+        not for strategies that compare single updates (FedMedian, Krum): these are refused.
     budget
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
         would exceed it is not begun, and :meth:`start` returns the model so far as a

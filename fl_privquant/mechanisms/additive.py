@@ -23,14 +23,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codebook import checked_sums
-from fl_privquant.density import Density, as_density
 from fl_privquant.errors import (
     CertificationError,
     CodeOverflowError,
     InfeasibleDesignError,
     InvalidSpecError,
 )
+from fl_privquant.law.codebook import checked_sums
+from fl_privquant.law.density import Density, as_density
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, certified_delta
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, checked_whole

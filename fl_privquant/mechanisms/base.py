@@ -16,15 +16,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codebook import MAX_LEVELS, Codebook
-from fl_privquant.density import Density
 from fl_privquant.errors import CertificationError, InvalidSpecError, one_line
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import MAX_LEVELS, Codebook
+from fl_privquant.law.density import Density
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bounded_noise, sum_limits
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import PrivacyStatement, Unit
-from fl_privquant.table import CertifiedTable
 
 __all__ = ["LatticeMechanism", "Mechanism", "TableMechanism"]
 

@@ -35,16 +35,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-from fl_privquant.codebook import Codebook
-from fl_privquant.density import Density, UniformDensity
 from fl_privquant.design.selection import intervals
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.density import Density, UniformDensity
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import BiasedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.optm import POWERS
 from fl_privquant.mechanisms.registry import Spec, checked_choice, checked_epsilon, checked_levels, register
-from fl_privquant.table import BiasedTable
 
 __all__ = ["BiasedSpec", "BiasedTableMechanism", "biased_law", "design_biased"]
 

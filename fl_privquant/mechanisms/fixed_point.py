@@ -19,9 +19,9 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codebook import bits_of_sum, checked_sums
-from fl_privquant.density import Density
 from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.law.codebook import bits_of_sum, checked_sums
+from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise

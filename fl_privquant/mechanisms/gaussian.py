@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from fl_privquant.density import Density
+from fl_privquant.law.density import Density
+from fl_privquant.loss.normal import gaussian_delta, gaussian_separation
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
 from fl_privquant.mechanisms.registry import Spec, checked_delta, checked_epsilon, register
-from fl_privquant.normal import gaussian_delta, gaussian_separation
 
 __all__ = ["GaussianMechanism", "GaussianSpec", "analytic_sigma", "design_gaussian"]
 

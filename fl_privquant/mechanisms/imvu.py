@@ -8,7 +8,7 @@ distance of inputs, so that an update with bounded L2 norm has a cost that does 
 dimension.
 
 What is sampled here is this law at ``rows_per_cell`` points of each grid cell, linear in between: it is
-that law which is certified, and whose divergence :func:`fl_privquant.renyi.renyi_per_squared_distance`
+that law which is certified, and whose divergence :func:`fl_privquant.loss.renyi.renyi_per_squared_distance`
 bounds. The published mechanism puts p(t) at the input a share t into the cell, where it is biased; here a
 row is put at its own mean, which makes it unbiased everywhere. Normalised, p(t) can exceed both a and b;
 where it does, MVU is designed for a smaller loss, so that all rows stay inside ``epsilon``.
@@ -32,16 +32,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_privquant.codebook import Codebook
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import CertifiedTable
+from fl_privquant.loss.renyi import fisher_information
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.mvu import MvuSpec, mvu_law, mvu_values
 from fl_privquant.mechanisms.registry import Spec, register
-from fl_privquant.renyi import fisher_information
 from fl_privquant.statement import PrivacyStatement, Unit
-from fl_privquant.table import CertifiedTable
 
 __all__ = ["ImvuSpec", "design_imvu", "interpolated"]
 

@@ -38,8 +38,8 @@ from typing import TypeVar
 from scipy.optimize import brentq
 
 from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.sampling.discrete import IntegerNoise
-from fl_privquant.table import log_ratio_upper
 
 __all__ = ["MAX_EPSILON", "calibrate", "certified_delta", "certified_epsilon"]
 

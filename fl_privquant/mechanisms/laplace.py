@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.density import Density
+from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, register
 

@@ -1,7 +1,7 @@
 """Table mechanisms whose loss grows with the distance of the inputs, certified in exact arithmetic.
 
 Guarantee, ``metric="l1"``: for all inputs x, x' in [-clip, clip] and every output i, P[M(x) = i] <=
-exp(metric_epsilon |x - x'| / clip) P[M(x') = i], up to :data:`fl_privquant.renyi.INPUT_ROUNDING` in |x
+exp(metric_epsilon |x - x'| / clip) P[M(x') = i], up to :data:`fl_privquant.loss.renyi.INPUT_ROUNDING` in |x
 - x'| / clip (the sampler's dither has 32 bits). Two updates at L1 distance D lose at most
 metric_epsilon * D / clip in all their coordinates together: 2 R metric_epsilon / clip where updates are
 clipped to L1 norm R.
@@ -10,7 +10,7 @@ Guarantee, ``metric="l2-grid"``: P[M(x) = i] <= exp(metric_epsilon |x - x'|^2 / 
 inputs that are knots. The loss of two grid updates at L2 distance D is at most metric_epsilon * D^2 /
 clip^2. Inputs between knots are dithered to knots first; what then holds is that bound for the dithered
 updates, whose norm can exceed that of the update. For a bound without that gap see
-:mod:`fl_privquant.renyi`.
+:mod:`fl_privquant.loss.renyi`.
 
 In either case ``epsilon``, the loss between any two inputs of one coordinate, holds as well.
 """
@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.codebook import Codebook
 from fl_privquant.design.metric import diameter
 from fl_privquant.errors import CertificationError, InvalidSpecError
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.statement import PrivacyStatement, Unit
-from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
 
 __all__ = ["MetricTableMechanism", "certified_law", "certified_metric_epsilon"]
 

@@ -35,14 +35,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.codebook import FINE_MAX_CODE, Codebook
-from fl_privquant.density import SampleDensity
 from fl_privquant.design.alphabet import design_alphabet
 from fl_privquant.design.free import design_free
 from fl_privquant.design.metric import METRICS, least_metric_value
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
+from fl_privquant.law.density import SampleDensity
+from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric import certified_law
 from fl_privquant.mechanisms.registry import Spec, checked_choice, checked_epsilon, checked_levels, register

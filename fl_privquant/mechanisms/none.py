@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.density import Density
 from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
 from fl_privquant.mechanisms.registry import Spec, register

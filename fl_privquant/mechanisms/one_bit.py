@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_privquant.codebook import Codebook
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, register
-from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
 
 __all__ = ["OneBitSpec", "design_one_bit"]
 

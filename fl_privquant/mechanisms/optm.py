@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.codebook import FINE_MAX_CODE, Codebook
-from fl_privquant.density import Density, UniformDensity
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.design.independent import design_independent
 from fl_privquant.design.metric import METRICS, least_metric_value
@@ -30,7 +28,9 @@ from fl_privquant.design.program import Method
 from fl_privquant.design.search import BinSearch, Evaluation
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
+from fl_privquant.law.density import Density, UniformDensity
+from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric import certified_law
 from fl_privquant.mechanisms.registry import (

@@ -5,7 +5,7 @@
 Guarantee: for updates clipped to the L2 norm ``norm_ratio`` * clip, of which the server sees only the secure
 sum over ``num_clients`` clients, of whom the stated fractions may be corrupt or lost: a whole run of
 ``rounds`` rounds is (``run_epsilon``, ``run_delta``)-private for one client's updates replaced by any others
-of that norm. Certified by :mod:`fl_privquant.two_row_sums` on the table, or the bits, that are sampled.
+of that norm. Certified by :mod:`fl_privquant.loss.two_row_sums` on the table, or the bits, that are sampled.
 The loss of one coordinate in the local view is certified too, as of any table.
 Assumes: secure aggregation; the honest clients that the fractions leave in each round.
 
@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fl_privquant.cohort import checked_fraction, honest_clients
-from fl_privquant.density import Density, UniformDensity
 from fl_privquant.design.aggregate import aggregate_table, best_shape, least_error_table
 from fl_privquant.design.bits import (
     bits_for_error,
@@ -33,7 +32,12 @@ from fl_privquant.design.bits import (
 )
 from fl_privquant.design.spread import best_spread
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.lattice import coarse_count
+from fl_privquant.law.density import Density, UniformDensity
+from fl_privquant.law.lattice import coarse_count
+from fl_privquant.law.table import CertifiedTable
+from fl_privquant.loss.normal import gaussian_separation
+from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
+from fl_privquant.loss.two_row_sums import TwoRows, probed_separation
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
 from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.mechanisms.registry import (
@@ -44,10 +48,6 @@ from fl_privquant.mechanisms.registry import (
     checked_whole,
     register,
 )
-from fl_privquant.normal import gaussian_separation
-from fl_privquant.secure_sum import NORM_ROUNDING, UpdateBound
-from fl_privquant.table import CertifiedTable
-from fl_privquant.two_row_sums import TwoRows, probed_separation
 
 __all__ = [
     "SPREAD",

@@ -32,16 +32,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codebook import Codebook
-from fl_privquant.density import Density, as_density
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.density import Density, as_density
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
-from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
 
 __all__ = ["PbmMechanism", "PbmSpec", "aggregate_renyi", "design_pbm"]
 

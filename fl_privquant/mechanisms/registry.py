@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from fl_privquant.codebook import MAX_LEVELS
-from fl_privquant.density import Density, as_density
 from fl_privquant.design.cache import DesignCache
 from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.law.codebook import MAX_LEVELS
+from fl_privquant.law.density import Density, as_density
 from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = [

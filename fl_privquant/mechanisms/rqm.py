@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from fl_privquant.codebook import Codebook
-from fl_privquant.density import Density, UniformDensity
 from fl_privquant.design.free import least_outer_value
 from fl_privquant.design.selection import mirrored_selection
 from fl_privquant.design.tuning import tune_rate
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.density import Density, UniformDensity
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.optm import POWERS
 from fl_privquant.mechanisms.registry import Spec, checked_choice, checked_epsilon, checked_levels, register
-from fl_privquant.table import CertifiedTable
 
 __all__ = ["RqmSpec", "design_rqm", "rqm_law"]
 

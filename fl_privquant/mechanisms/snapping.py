@@ -40,9 +40,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codebook import Codebook
-from fl_privquant.density import Density, as_density
 from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.density import Density, as_density
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise

@@ -27,21 +27,21 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codebook import bits_of_sum, checked_sums
-from fl_privquant.density import Density, as_density
 from fl_privquant.errors import (
     CertificationError,
     CodeOverflowError,
     InvalidSpecError,
     InvalidUpdateError,
 )
+from fl_privquant.law.codebook import bits_of_sum, checked_sums
+from fl_privquant.law.density import Density, as_density
+from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole
 from fl_privquant.mechanisms.sum_limits import SumLimits
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.rounding import code_type
 from fl_privquant.sampling.stream import RandomStream
-from fl_privquant.table import log_ratio_upper
 
 __all__ = [
     "CHANCES",

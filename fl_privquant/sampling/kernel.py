@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.law.table import CertifiedTable
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.sampling.tables import prepare
-from fl_privquant.table import CertifiedTable
 
 __all__ = ["Sampler"]
 
@@ -26,8 +26,8 @@ class Sampler:
 
     Examples
     --------
-    >>> from fl_privquant.codebook import Codebook
-    >>> from fl_privquant.law import Law
+    >>> from fl_privquant.law.codebook import Codebook
+    >>> from fl_privquant.law.law import Law
     >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
     >>> table = CertifiedTable.from_law(law, Codebook.from_values(law.values), epsilon=1.1)
     >>> Sampler(table).encode([[0.1, -0.1], [0.0, 7.0]], clip=0.1, stream=RandomStream.seeded(1))

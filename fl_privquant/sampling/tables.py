@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 
 __all__ = ["Tables", "prepare"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from fl_privquant.accounting import Norms, Wish, plan
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
-from fl_privquant.privacy import Norms, Wish, plan
 from simulations.aggregate.settings import PEERS, Settings
 from simulations.central import noise_of_sum
 from simulations.config import CENTRAL

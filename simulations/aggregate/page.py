@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fl_privquant.plots import colour_of, pyplot, save
+from fl_privquant.cli.plots import colour_of, pyplot, save
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.aggregate.settings import PEERS
 from simulations.config import CENTRAL
@@ -146,7 +146,7 @@ other clients ([two_row_sums.py](../../fl_privquant/two_row_sums.py)), and integ
 runs were not repeated yet.
 
 In these tables ours is counted by a normal pair that dominates the sum (the proof is in
-[secure_sum.py](../../fl_privquant/secure_sum.py)), and so is the Poisson binomial mechanism, bit by bit:
+[secure_sum.py](../../fl_privquant/loss/secure_sum.py)), and so is the Poisson binomial mechanism, bit by bit:
 its own theorem is for coordinates. Skellam and the discrete Gaussian are counted by their authors' Rényi
 bounds, which lose in the conversion to (ε, δ). With three bits the Poisson binomial mechanism,
 counted so, is as good as ours; with one and two ours has the smaller error ([errors.csv](tables/errors.csv)).

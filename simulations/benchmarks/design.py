@@ -10,9 +10,9 @@ import time
 import numpy as np
 
 import fl_privquant as pq
-from fl_privquant.density import UniformDensity
 from fl_privquant.design import program
 from fl_privquant.design.free import design_free, place_knots
+from fl_privquant.law.density import UniformDensity
 from simulations.benchmarks.measure import Row, median_seconds, print_rows
 
 __all__ = ["run"]

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.codebook import Codebook
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import CertifiedTable
 from fl_privquant.sampling.kernel import Sampler
-from fl_privquant.table import CertifiedTable
 from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows
 
 __all__ = ["Row", "run"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_privquant.plots import pyplot, save
+from fl_privquant.cli.plots import pyplot, save
 from simulations.benchmarks.growth import Point
 from simulations.benchmarks.machine import describe
 from simulations.benchmarks.measure import Row

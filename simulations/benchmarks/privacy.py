@@ -17,10 +17,10 @@ import numpy as np
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
+from fl_privquant.accounting import Norms, UpdateRelease, View
+from fl_privquant.accounting.accountant import statement_levels
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
-from fl_privquant.privacy import Norms, UpdateRelease, View
-from fl_privquant.privacy.accountant import statement_levels
 from simulations.benchmarks import flower
 from simulations.benchmarks.measure import Row, print_rows
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.central import noise_of_sum
 from simulations.config import CENTRAL, RunConfig
 from simulations.planned import central_target, run_statement

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl_privquant.plots import colour_of, pyplot, save
-from fl_privquant.privacy import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.cli.plots import colour_of, pyplot, save
 from simulations.federated.collect import read_table, table_or_none
 from simulations.report.marks import mark_of
 

@@ -10,8 +10,8 @@ import jinja2
 import numpy as np
 import pandas as pd
 
+from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.errors import PrivQuantError
-from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.federated.collect import read_table, table_or_none
 from simulations.federated.studies import STUDIES, study

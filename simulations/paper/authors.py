@@ -21,11 +21,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.density import Density
 from fl_privquant.design.program import LinearProgram
 from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection, selection_law
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law import Law
+from fl_privquant.law.density import Density
+from fl_privquant.law.law import Law
 
 Floats = NDArray[np.float64]
 Terms = list[tuple[int, float]]

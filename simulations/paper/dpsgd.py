@@ -21,9 +21,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import fl_privquant as pq
+from fl_privquant.accounting import LOCAL, UpdateRelease, View, round_statement
+from fl_privquant.cli.plots import colour_of, pyplot, save
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.plots import colour_of, pyplot, save
-from fl_privquant.privacy import LOCAL, UpdateRelease, View, round_statement
 from simulations.config import TaskConfig
 from simulations.data import load_examples
 from simulations.paper.scalar import optm_as_printed

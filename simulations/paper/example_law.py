@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 import fl_privquant as pq
+from fl_privquant.cli.plots import pyplot, save
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.plots import pyplot, save
 from simulations.paper.study import Scale, Study, Tables, Tell
 
 __all__ = ["BINS", "GAMMA", "STUDY", "mechanisms"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import fl_privquant as pq
+from fl_privquant.accounting import UpdateRelease, round_statement
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.privacy import UpdateRelease, round_statement
 from simulations.paper import dpsgd, scalar, vector
 from simulations.paper.authors import design_as_authors
 from simulations.paper.findings import Check, Finding

@@ -11,13 +11,13 @@ import pandas as pd
 from scipy import stats
 
 import fl_privquant as pq
-from fl_privquant.codebook import Codebook
-from fl_privquant.density import Density, as_density
+from fl_privquant.cli.plots import colour_of, pyplot, save
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.density import Density, as_density
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.plots import colour_of, pyplot, save
-from fl_privquant.table import CertifiedTable
 from simulations.paper.authors import design_as_authors, design_symmetric_as_authors
 from simulations.paper.study import Scale, Study, Tables, Tell
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import fl_privquant as pq
 from fl_privquant.design.selection import intervals, mirrored_selection
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law import Law
+from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.erm import erm_law
 from fl_privquant.mechanisms.rqm import rqm_law
 from simulations.paper import dpsgd, scalar, vector

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import fl_privquant as pq
-from fl_privquant.density import Density, UniformDensity, as_density
+from fl_privquant.cli.plots import colour_of, pyplot, save
 from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law.density import Density, UniformDensity, as_density
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.vector import VectorMechanism
-from fl_privquant.plots import colour_of, pyplot, save
 from simulations.paper.scalar import mvu_as_printed
 from simulations.paper.study import Scale, Study, Tables, Tell
 

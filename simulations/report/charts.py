@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl_privquant.privacy import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.report.statistics import over_seeds, student_interval
 from simulations.report.study import GROUP, Study
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_privquant.plots import draw_law, pyplot
+from fl_privquant.cli.plots import draw_law, pyplot
 from simulations.report.charts import ASKED, Chart, Curve, Dimension, extent, shown, ticks_of
 from simulations.report.collect import write_atomically
 from simulations.report.laws import DrawnLaw

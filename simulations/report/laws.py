@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from fl_privquant.law import Law
+from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.report.charts import Dimension, place_of
 from simulations.report.study import Study

@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 
+from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.errors import PrivQuantError, one_line
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy import PrivacyStatement, Unit
 
 __all__ = ["DamagedFileError", "Problem", "Run", "load_runs"]
 

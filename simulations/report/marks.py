@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fl_privquant.plots import colour_of
+from fl_privquant.cli.plots import colour_of
 from simulations.report.study import SECURE, label_of
 
 __all__ = ["Mark", "mark_of"]

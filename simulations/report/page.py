@@ -13,7 +13,7 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup
 
-from fl_privquant.privacy import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.report.charts import (
     ASKED,
     FLOOR,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
+from fl_privquant.cli.plots import COLOURS
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.plots import COLOURS
 from simulations.report.load import NUMBER_COLUMNS, TEXT_COLUMNS, Problem, Run, load_runs
 
 __all__ = ["GROUP", "Study", "flatten", "setting_text"]

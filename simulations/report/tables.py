@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.privacy import PrivacyStatement, Unit
-from fl_privquant.privacy.statement import REPLACE_ONE
+from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.statement import REPLACE_ONE
 from simulations.report.charts import CERTIFIED
 from simulations.report.statistics import student_interval
 from simulations.report.study import GROUP, Study

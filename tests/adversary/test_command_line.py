@@ -8,7 +8,7 @@ import time
 import pytest
 
 import fl_privquant as pq
-from fl_privquant import cli
+from fl_privquant.cli import main as cli
 
 NUMBERS = (
     "nan",

@@ -10,13 +10,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fl_privquant.codebook import Codebook
+from fl_privquant.accounting.norm import Norms, norm_losses
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.discrete_laplace import DiscreteLaplaceMechanism
 from fl_privquant.mechanisms.pbm import PbmMechanism
-from fl_privquant.privacy.norm import Norms, norm_losses
 from fl_privquant.sampling.discrete import DiscreteLaplace
-from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
 
 
 def wide_table() -> Mechanism:

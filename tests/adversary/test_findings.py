@@ -13,6 +13,9 @@ from flwr.app import Array, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fl_privquant as pq
+from fl_privquant.accounting.norm import Norms
+from fl_privquant.accounting.planner import Wish
+from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.errors import (
     BudgetExhaustedError,
     CertificationError,
@@ -31,13 +34,9 @@ from fl_privquant.flower.arrays import read_array
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Reply, Request
 from fl_privquant.flower.round_state import mean_metrics
+from fl_privquant.loss.secure_sum import certify_sum
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.norm import Norms
-from fl_privquant.privacy.planner import Wish
-from fl_privquant.privacy.spending import SpendingLedger
-from fl_privquant.privacy.statement import View
-from fl_privquant.secure_sum import certify_sum
-from fl_privquant.statement import PrivacyStatement, Unit
+from fl_privquant.statement import PrivacyStatement, Unit, View
 from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
 from tests.flower.conftest import flower_log  # noqa: F401  a fixture
 from tests.mechanisms.forgery import forged
@@ -262,7 +261,7 @@ def test_chords_of_moments_lie_above_them():
 
 def exact_moment(certificate, order):
     """The bound at one order, without chords."""
-    from fl_privquant import secure_sum
+    from fl_privquant.loss import secure_sum
 
     orders = np.array([order])
     near = orders * (orders - 1.0) / 2.0 * certificate.information

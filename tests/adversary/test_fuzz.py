@@ -18,6 +18,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
+from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.pack import pack_codes, pack_indices, unpack_codes, unpack_indices
@@ -27,8 +29,6 @@ from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower.arrays import read_array
 from fl_privquant.flower.protocol import Reply, Request
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy.events import UpdateRelease
-from fl_privquant.privacy.spending import SpendingLedger
 from fl_privquant.secagg import RoundConfig, ServerRound, messages, new_session
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.answered import AnsweredStages
@@ -339,7 +339,7 @@ def test_spending_ledgers(tmp_path):
         lines = [json.loads(line) for line in good.splitlines()]
         at = rng.randrange(len(lines))
         lines[at] = mutated_json(lines[at], rng)
-        from fl_privquant.privacy.spending import _hash
+        from fl_privquant.accounting.spending import _hash
 
         chain, texts = "", []
         for line in lines:

@@ -17,10 +17,10 @@ import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 
 import fl_privquant as pq
+from fl_privquant.accounting import Budget, SpendingLedger, UpdateRelease
 from fl_privquant.errors import BudgetExhaustedError, LedgerDamagedError
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger, ledger_path
-from fl_privquant.privacy import Budget, SpendingLedger, UpdateRelease
 from tests.flower.test_mod import DIMENSION, ask, train
 
 RUN_IDS = itertools.count(1 << 42)

@@ -18,7 +18,7 @@ from fl_privquant.codec.clip import clip_l2
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.secure_sum import NORM_ROUNDING
+from fl_privquant.loss.secure_sum import NORM_ROUNDING
 
 DIMENSIONS = (1, 2, 7, 33, 1024, 1025)
 

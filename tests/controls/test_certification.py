@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant import law as law_module
-from fl_privquant import table as table_module
-from fl_privquant.codebook import Codebook
 from fl_privquant.errors import CertificationError
+from fl_privquant.law import law as law_module
+from fl_privquant.law import table as table_module
+from fl_privquant.law.codebook import Codebook
 from tests.conftest import random_law
 from tests.controls.mutation import mutated
 from tests.mechanisms.forgery import forged

@@ -12,14 +12,14 @@ import pytest
 from scipy.stats import binom
 
 import fl_privquant as pq
-from fl_privquant import lattice as lattice_module
-from fl_privquant import secure_sum as secure_sum_module
-from fl_privquant.privacy import Accountant, UpdateRelease, View
-from fl_privquant.privacy import blanket as blanket_module
-from fl_privquant.privacy import loss as loss_module
+from fl_privquant.accounting import Accountant, UpdateRelease, View
+from fl_privquant.law import lattice as lattice_module
+from fl_privquant.loss import blanket as blanket_module
+from fl_privquant.loss import distribution as loss_module
+from fl_privquant.loss import secure_sum as secure_sum_module
+from tests.accounting.exact import hockey_stick, response_epsilon
 from tests.controls.mutation import mutated
-from tests.privacy.exact import hockey_stick, response_epsilon
-from tests.test_secure_sum import hockey_excess, pairs_of_laws, renyi_excess, table_of
+from tests.loss.test_secure_sum import hockey_excess, pairs_of_laws, renyi_excess, table_of
 
 CLIENTS = (2, 7, 30)
 EPSILONS = (0.0, 0.1, 0.4, 0.8)

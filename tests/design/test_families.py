@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_privquant.density import SampleDensity, UniformDensity, as_density
 from fl_privquant.design.free import design_free, least_outer_value, place_knots
 from fl_privquant.design.independent import design_independent
 from fl_privquant.design.monotone import design_monotone
 from fl_privquant.design.paired import design_paired
 from fl_privquant.design.selection import intervals
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law import Law
+from fl_privquant.law.density import SampleDensity, UniformDensity, as_density
+from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.rqm import rqm_law
 
 UNIFORM = UniformDensity()

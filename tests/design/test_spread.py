@@ -9,8 +9,8 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.design.spread import best_spread, clipped_moments, error_at_norm_bound
+from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
-from fl_privquant.normal import gaussian_separation
 
 
 @pytest.mark.parametrize("spread", [0.7, 2.0, 3.1])

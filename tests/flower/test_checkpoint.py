@@ -8,11 +8,11 @@ import pytest
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedXgbCyclic, FedYogi
 
 import fl_privquant as pq
+from fl_privquant.accounting import Accountant, UpdateRelease
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower.checkpoint import CheckpointError
 from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.privacy import Accountant, UpdateRelease
 from tests.flower.apps import CLIP, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
 
 ROUNDS = 5

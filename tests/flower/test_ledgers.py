@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
+from fl_privquant.accounting import Accountant, Budget, UpdateRelease
 from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
 from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.privacy import Accountant, Budget, UpdateRelease
 from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
 
 CLIENTS, ROUNDS, DELTA = 6, 5, 1e-5

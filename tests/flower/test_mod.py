@@ -8,6 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import fl_privquant as pq
+from fl_privquant.accounting import Accountant, Budget, SpendingLedger, UpdateRelease, releases_of
 from fl_privquant.codec.layout import Layout
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
@@ -15,7 +16,6 @@ from fl_privquant.flower.arrays import ReceivedArray
 from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger
 from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import Reply, Request
-from fl_privquant.privacy import Accountant, Budget, SpendingLedger, UpdateRelease, releases_of
 from tests.flower.apps import as_arrays, as_record, initial_arrays
 from tests.mechanisms.forgery import forged
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fl_privquant as pq
+from fl_privquant.accounting import Accountant, Norms, UpdateRelease
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
@@ -25,7 +26,6 @@ from fl_privquant.flower import (
 from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Request
-from fl_privquant.privacy import Accountant, Norms, UpdateRelease
 from tests.flower.apps import CLIP, client_app, fedavg, server_app
 
 CLIENTS = 5

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
 
 import fl_privquant as pq
+from fl_privquant.accounting import LOCAL, Accountant, Budget, UpdateRelease, View
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     NoUsableReplyError,
@@ -23,7 +24,6 @@ from fl_privquant.flower import (
     SumOfCodes,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.privacy import LOCAL, Accountant, Budget, UpdateRelease, View
 from fl_privquant.secagg import ClientRound, Stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
+from fl_privquant.accounting import Budget, Plan, Target
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower import (
     PerClient,
@@ -23,7 +24,6 @@ from fl_privquant.flower import (
     SumOfCodes,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.privacy import Budget, Plan, Target
 from fl_privquant.secagg import ClientPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

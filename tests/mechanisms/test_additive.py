@@ -108,7 +108,7 @@ def test_unbiased_by_algebra_and_by_draws(name: str, levels: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("density", [None, [0.1, -0.7, 0.33, 2.0], stats.norm(0.2, 0.3)])
 def test_errors_are_those_of_the_law(name: str, density: Any) -> None:
-    from fl_privquant.density import as_density
+    from fl_privquant.law.density import as_density
 
     mechanism = design(name, levels=5, overflow_probability=1e-15)
     nodes, weights = as_density(density).quadrature(np.linspace(-1.0, 1.0, 5))

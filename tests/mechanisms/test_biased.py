@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.codebook import Codebook
 from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.table import TOTAL_WEIGHT, BiasedTable
 from fl_privquant.mechanisms.biased import BiasedTableMechanism, biased_law
-from fl_privquant.table import TOTAL_WEIGHT, BiasedTable
 
 
 def test_two_bins_are_a_logistic_curve() -> None:

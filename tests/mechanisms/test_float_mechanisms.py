@@ -13,8 +13,8 @@ import pytest
 from scipy import integrate, stats
 
 import fl_privquant as pq
+from fl_privquant.loss.normal import gaussian_delta
 from fl_privquant.mechanisms.gaussian import analytic_sigma
-from fl_privquant.normal import gaussian_delta
 from fl_privquant.sampling import chunks
 from tests.mechanisms.forgery import forged
 

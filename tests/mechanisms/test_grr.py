@@ -10,7 +10,7 @@ from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.table import TOTAL_WEIGHT
+from fl_privquant.law.table import TOTAL_WEIGHT
 
 
 @pytest.mark.parametrize("levels", [2, 3, 4, 7, 64])

@@ -9,8 +9,8 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.loss.renyi import fisher_information, renyi_per_squared_distance
 from fl_privquant.mechanisms.imvu import interpolated
-from fl_privquant.renyi import fisher_information, renyi_per_squared_distance
 
 
 @pytest.mark.parametrize(("epsilon", "levels"), [(0.5, 4), (1.0, 2), (1.0, 8), (3.0, 4)])

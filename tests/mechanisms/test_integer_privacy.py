@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.mechanisms.integer_privacy import calibrate, certified_delta, certified_epsilon
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
-from fl_privquant.table import log_ratio_upper
 
 NOISES = [
     DiscreteLaplace(Fraction(7, 2)),

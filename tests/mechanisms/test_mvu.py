@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.density import UniformDensity
 from fl_privquant.design.alphabet import design_alphabet
 from fl_privquant.design.free import design_free
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.density import UniformDensity
 from fl_privquant.mechanisms.mvu import MvuSpec, mvu_law
 
 GRID = np.linspace(-1.0, 1.0, 51)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_privquant.codebook import Codebook
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.sampling import chunks, loops
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
-from fl_privquant.table import TOTAL_WEIGHT, CertifiedTable
 
 
 def dithered_response(levels: int, keep: float = 0.5) -> CertifiedTable:

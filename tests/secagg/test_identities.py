@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fl_privquant.cli import app
+from fl_privquant.cli.main import app
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
 from fl_privquant.secagg import keys
 from fl_privquant.secagg.identities import (

@@ -15,6 +15,7 @@ from nacl.bindings import (
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg import ClientRound, ServerRound, keys, new_session
+from fl_privquant.secagg.messages import KeyAdvertisement
 from fl_privquant.secagg.pair_keys import CAPACITY, PairKeys
 from tests.secagg.driver import Round, open_round
 
@@ -127,6 +128,20 @@ def test_a_client_that_lost_its_state_takes_part_again() -> None:
     round_.run()
     round_.clients[3]._pair_keys = PairKeys()
     finish(next_round(round_))
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_client_goes_by_its_own_identity(owned: bool) -> None:
+    """Signed as it should be, but under a key by which its neighbours do not know it: it is left out."""
+    round_ = open_round(6, signed=True)
+    client = ClientRound.join(round_.server.invitation(), 3, round_.policies[3])
+    message = KeyAdvertisement.from_bytes(client.advertise_keys())
+    if not owned:
+        other = public(round_.policies[10].identity)
+        message = replace(message, identity=other, signature=b"")
+        message = KeyAdvertisement.from_bytes(client._signed(message))
+    assert round_.server.receive_advertisement(3, message.to_bytes()) == owned
+    assert ("not its sender's identity" in round_.server.rejected.get(3, "")) != owned
 
 
 def test_a_wrong_key_in_the_state_opens_nothing() -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 import fl_privquant as pq
+from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy import PrivacyStatement, Unit
 
 DIMENSION = 650
 ALL = ("optm", "optm independent", "rqm", "erm", "one_bit", "stochastic", "none")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from markupsafe import escape
 from scipy import stats
 
+from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.cli.plots import COLOURS, colour_of
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.plots import COLOURS, colour_of
-from fl_privquant.privacy import PrivacyStatement, Unit
 from simulations.report import build_report, show_report
 from simulations.report.__main__ import main
 from simulations.report.charts import CERTIFIED, charts_of, dimensions_of, extent, shown

@@ -22,9 +22,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import fl_privquant as pq
+from fl_privquant.accounting import Accountant, PrivacyStatement, UpdateRelease, View, statement_levels
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.privacy import Accountant, PrivacyStatement, UpdateRelease, View, statement_levels
 from simulations.config import CENTRAL, RunConfig, designed_for_target
 from simulations.overrides import CONF
 from simulations.report.build import build_report

@@ -13,13 +13,13 @@ import pytest
 from scipy import special, stats
 
 import fl_privquant as pq
-from fl_privquant.codebook import Codebook
-from fl_privquant.law import Law
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.sampling.tables import Tables
-from fl_privquant.table import CertifiedTable
 from tests.typical import typical
 
 DRAWS = 10**7

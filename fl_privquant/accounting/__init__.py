@@ -1,0 +1,57 @@
+"""What privacy is spent: releases as events, how they are counted, and statements that cannot be misread.
+
+>>> import fl_privquant as pq
+>>> from fl_privquant.accounting import Accountant, UpdateRelease, View
+>>> accountant = Accountant()
+>>> accountant.add(UpdateRelease(pq.design("one_bit", epsilon=1.0), 650, View.aggregate(20)), count=30)
+>>> print(accountant.statement(delta=1e-5).figures)
+ε = 715.3, δ = 1e-05
+"""
+
+from fl_privquant.accounting import noise_norm
+from fl_privquant.accounting.accountant import (
+    Accountant,
+    coordinate_statement,
+    round_statement,
+    statement_levels,
+)
+from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
+from fl_privquant.accounting.audit import EmpiricalBound, empirical_bound
+from fl_privquant.accounting.federation import FederationLedger
+from fl_privquant.accounting.ledger import Budget
+from fl_privquant.accounting.norm import Norms
+from fl_privquant.accounting.planner import PlannedDesigns, Wish, plan
+from fl_privquant.accounting.release import Sampling, UpdateRelease, releases_of
+from fl_privquant.accounting.spending import SpendingLedger
+from fl_privquant.accounting.target import Plan, Target
+from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
+
+__all__ = [
+    "LOCAL",
+    "Accountant",
+    "Aggregation",
+    "Budget",
+    "EmpiricalBound",
+    "FederationLedger",
+    "Norms",
+    "PerClient",
+    "Plan",
+    "PlannedDesigns",
+    "PrivacyStatement",
+    "Sampling",
+    "SecureSum",
+    "SpendingLedger",
+    "SumOfCodes",
+    "Target",
+    "Unit",
+    "UpdateRelease",
+    "View",
+    "Wish",
+    "coordinate_statement",
+    "empirical_bound",
+    "noise_norm",
+    "plan",
+    "releases_of",
+    "round_statement",
+    "statement_levels",
+]

@@ -1,0 +1,126 @@
+"""How a server may see the codes of a round: one by one, added up, or only their secure sum.
+
+An aggregation is a frozen description that strategies, plans and ledgers share. It says how many honest
+clients stand behind what the server sees (:meth:`Aggregation.view`) and what a mechanism must become for it
+(:meth:`Aggregation.adapted`). It changes nothing in the objects that it is given.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fl_privquant.cohort import checked_fraction, count_of, honest_clients
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.statement import LOCAL, View
+
+__all__ = ["Aggregation", "PerClient", "SecureSum", "SumOfCodes"]
+
+
+@dataclass(frozen=True)
+class Aggregation(ABC):
+    """How the codes of a round's clients reach the server."""
+
+    @abstractmethod
+    def view(self, num_clients: int) -> View:
+        """What is seen, at the worst, of a round in which ``num_clients`` clients are asked.
+
+        No sum with fewer honest clients than this view has is ever opened.
+        """
+
+    @abstractmethod
+    def adapted(self, mechanism: Mechanism) -> Mechanism:
+        """The mechanism as clients must use it; InvalidSpecError if it cannot serve."""
+
+    def corrupt(self, num_clients: int) -> int:
+        """Clients of a round that are counted as colluding with the server."""
+        return 0
+
+    def lost(self, num_clients: int) -> int:
+        """Clients of a round that may be lost."""
+        return 0
+
+
+@dataclass(frozen=True)
+class PerClient(Aggregation):
+    """The server decodes every client's update and hands all of them to the wrapped strategy."""
+
+    def view(self, num_clients: int) -> View:
+        return LOCAL
+
+    def adapted(self, mechanism: Mechanism) -> Mechanism:
+        return mechanism
+
+
+@dataclass(frozen=True)
+class SumOfCodes(PerClient):
+    """The server adds the integer codes up, exactly, and decodes their sum: the local view, but faster.
+
+    The wrapped strategy sees one reply, the mean update, and the model is the same to the last bit as under
+    secure aggregation. Mechanisms whose codes cannot be added up are decoded one by one.
+    """
+
+
+@dataclass(frozen=True)
+class SecureSum(Aggregation):
+    """The server learns the sum of the codes of a round's clients and nothing else.
+
+    Mechanism ``none`` then sends fixed point, as floats cannot be masked: clipped, and rounded at random to a
+    lattice of 20 bits.
+
+    Parameters
+    ----------
+    corrupt_fraction, dropout_fraction
+        Clients of a round that may collude with the server, and that may be lost. Both are rounded up to
+        whole clients (:mod:`fl_privquant.cohort`). A round that loses more opens no sum.
+    server_may_lie, num_neighbors, threshold, identities
+        As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the clients' public keys by node
+        id where they sign, or the operator's list of known clients
+        (:func:`~fl_privquant.secagg.identities.read_known_clients`), by which nodes are asked who they are.
+    timeout
+        Seconds that a stage of the protocol may take.
+
+    >>> SecureSum(corrupt_fraction=0.1, dropout_fraction=0.1).view(25)
+    View(num_honest=19)
+    """
+
+    corrupt_fraction: float = 0.1
+    dropout_fraction: float = 0.1
+    server_may_lie: bool = False
+    num_neighbors: int | None = None
+    threshold: int | None = None
+    identities: Mapping[int, bytes | tuple[bytes, ...]] | None = field(default=None, repr=False, hash=False)
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        checked_fraction("corrupt_fraction", self.corrupt_fraction)
+        checked_fraction("dropout_fraction", self.dropout_fraction)
+        if not self.timeout > 0.0:
+            raise InvalidSpecError(f"timeout: {self.timeout} is not a number of seconds above 0")
+
+    def view(self, num_clients: int) -> View:
+        honest = honest_clients(num_clients, self.corrupt_fraction, self.dropout_fraction)
+        if honest < 1:
+            raise InvalidSpecError(
+                f"{num_clients} clients in a round, {self.corrupt(num_clients)} of them corrupt and "
+                f"{self.lost(num_clients)} lost, leave no honest one in the sum; ask more clients, or "
+                f"lower corrupt_fraction ({self.corrupt_fraction:g}) or dropout_fraction "
+                f"({self.dropout_fraction:g})"
+            )
+        return View(honest)
+
+    def corrupt(self, num_clients: int) -> int:
+        return count_of(self.corrupt_fraction, num_clients)
+
+    def lost(self, num_clients: int) -> int:
+        return count_of(self.dropout_fraction, num_clients)
+
+    def adapted(self, mechanism: Mechanism) -> Mechanism:
+        summed = mechanism.for_sums()
+        if not summed.summable:
+            raise InvalidSpecError(
+                f"mechanism {mechanism.name!r} gives no integers to be summed, as secure aggregation needs"
+            )
+        return summed

@@ -1,0 +1,172 @@
+"""An empirical audit: how well an encoder's outputs tell two inputs apart, as a lower bound on epsilon.
+
+The encoder is a black box. Many draws for each of a few inputs show which pair of inputs, and which set of
+outputs, is told apart best; fresh draws for that pair alone then give the bound. If the encoder is
+(epsilon, delta)-private, P[x in S] <= e^epsilon P[x' in S] + delta; so with P at least p and P' at most p',
+each up to an error probability by Clopper and Pearson's exact binomial intervals,
+
+    epsilon >= log((p - delta) / p').
+
+A bound above what the mechanism claims refutes it, up to that error probability. One below proves nothing:
+this is a test of the code that samples, not a certificate.
+
+Reference: Jagielski, Ullman, Oprea, "Auditing Differentially Private Machine Learning", NeurIPS 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.statement import PrivacyStatement, Unit
+
+__all__ = ["EmpiricalBound", "empirical_bound"]
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_INPUTS = (-1.0, -0.6, -0.2, 0.0, 0.2, 0.6, 1.0)
+# Outputs beyond this many are gathered between quantiles.
+_MOST_OUTPUTS = 512
+# Share of the draws that looks for the pair and the set.
+_SEARCH = 0.25
+
+
+@dataclass(frozen=True)
+class EmpiricalBound:
+    """What the attack found; ``lower`` is below the true epsilon with probability at least ``confidence``."""
+
+    lower: float
+    claimed_epsilon: float
+    claimed_delta: float
+    confidence: float
+    inputs: tuple[float, float]
+    outputs: str
+    num_draws: int
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the encoder is shown to be less private than claimed."""
+        return self.lower > self.claimed_epsilon
+
+    def __str__(self) -> str:
+        verdict = "REFUTED" if self.refuted else "not refuted"
+        found = PrivacyStatement.at_least(self.lower, Unit.COORDINATE)
+        claimed = PrivacyStatement(self.claimed_epsilon, self.claimed_delta, Unit.COORDINATE)
+        return (
+            f"{found} at confidence {self.confidence:g}, by telling inputs {self.inputs[0]:g} "
+            f"and {self.inputs[1]:g} apart by {self.outputs} in "
+            f"{self.num_draws} draws each; "
+            f"claimed {claimed.figures}: {verdict}"
+        )
+
+
+def empirical_bound(
+    mechanism: Mechanism,
+    num_draws: int = 400_000,
+    confidence: float = 0.9999,
+    inputs: tuple[float, ...] = _INPUTS,
+    rng: RandomStream | None = None,
+) -> EmpiricalBound:
+    """The lower bound on epsilon that an attack on the mechanism's own encoder reaches.
+
+    Parameters
+    ----------
+    mechanism
+        What is attacked: its ``encode`` and ``decode`` only.
+    num_draws
+        Outputs drawn for each input of the pair; a share of them is used to find it.
+    confidence
+        Probability with which the bound holds.
+    inputs
+        Candidates in [-1, 1].
+    rng
+        Randomness of the encoder; None for that of the operating system, as in use.
+    """
+    if not 0.5 < confidence < 1.0 or num_draws < 1000 or len(inputs) < 2:
+        raise InvalidSpecError(
+            f"confidence {confidence}, num_draws {num_draws}, {len(inputs)} inputs: expected a confidence "
+            "between 0.5 and 1, 1000 draws or more and two inputs or more"
+        )
+    if mechanism.unit != Unit.COORDINATE.value:
+        raise InvalidSpecError(f"{mechanism.name}: encodes whole updates; the attack is on one coordinate")
+    search = max(int(_SEARCH * num_draws), 500)
+    samples = [_outputs(mechanism, x, search, rng) for x in inputs]
+    points = np.unique(np.concatenate(samples))
+    if points.size > _MOST_OUTPUTS:
+        points = np.unique(np.quantile(np.concatenate(samples), np.linspace(0.0, 1.0, _MOST_OUTPUTS)))
+    halves = [np.array([_counts(each[part::2], points) for each in samples]) for part in (0, 1)]
+    pair, chosen = _best(halves[0], halves[1], mechanism.delta, confidence)
+    fresh = num_draws - search
+    hits = np.array([_counts(_outputs(mechanism, inputs[i], fresh, rng), points)[chosen].sum() for i in pair])
+    return EmpiricalBound(
+        lower=float(_lower(hits[:1], hits[1:], fresh, mechanism.delta, confidence)[0]),
+        claimed_epsilon=mechanism.epsilon,
+        claimed_delta=mechanism.delta,
+        confidence=confidence,
+        inputs=(inputs[pair[0]], inputs[pair[1]]),
+        outputs=_described(points, chosen),
+        num_draws=fresh,
+    )
+
+
+def _outputs(mechanism: Mechanism, x: float, count: int, rng: RandomStream | None) -> Floats:
+    return mechanism.decode(mechanism.encode(np.full(count, x), rng=rng))
+
+
+def _counts(values: Floats, points: Floats) -> NDArray[np.int64]:
+    """How many values lie from each point up to the next one."""
+    index = np.clip(np.searchsorted(points, values, side="right") - 1, 0, points.size - 1)
+    return np.bincount(index, minlength=points.size)
+
+
+def _best(
+    counts: Counts, others: Counts, delta: float, confidence: float
+) -> tuple[tuple[int, int], NDArray[np.intp]]:
+    """The pair of inputs and the set of outputs with the largest bound.
+
+    For the two true laws a set of the outputs with the largest ratios is best. Ratios of counts are noisy
+    where outputs are many, so half-lines of outputs are tried too; and what one half of the draws suggests
+    is judged by the other half.
+    """
+    best, pair, chosen = -math.inf, (0, 1), np.arange(1)
+    total = int(others[0].sum())
+    upwards = np.arange(counts.shape[1])
+    for i in range(len(counts)):
+        for j in range(len(counts)):
+            if i == j:
+                continue
+            ratios = (counts[i] + 0.5) / (counts[j] + 0.5)
+            for order in (np.argsort(-ratios, kind="stable"), upwards, upwards[::-1]):
+                hits, misses = np.cumsum(others[i][order]), np.cumsum(others[j][order])
+                lower = _lower(hits, misses, total, delta, confidence)
+                at = int(np.argmax(lower))
+                if lower[at] > best:
+                    best, pair, chosen = float(lower[at]), (i, j), order[: at + 1]
+    return pair, chosen
+
+
+def _lower(
+    hits: NDArray[np.int64], misses: NDArray[np.int64], total: int, delta: float, confidence: float
+) -> Floats:
+    """The bound from how often a set was hit under the first input and under the second."""
+    # Takes a second to import, and is needed for audits only.
+    from scipy.stats import beta
+
+    error = 0.5 * (1.0 - confidence)
+    least = np.where(hits > 0, beta.ppf(error, np.maximum(hits, 1), total - hits + 1.0), 0.0)
+    most = np.where(misses < total, beta.isf(error, misses + 1.0, np.maximum(total - misses, 1)), 1.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.maximum(np.log(np.maximum(least - delta, 0.0)) - np.log(most), 0.0))
+
+
+def _described(points: Floats, chosen: NDArray[np.intp]) -> str:
+    if chosen.size == 1:
+        return f"output {points[chosen[0]]:.4g}"
+    return f"{chosen.size} of {points.size} outputs"

@@ -1,0 +1,286 @@
+"""Integer noise, and updates of bounded L2 norm: normal pairs for every whole shift, and authors' theorems.
+
+Norms are in units of the clip. Inputs are rounded at random to integers. Let the two inputs use the same
+random numbers for it, and tell them to the adversary, which costs at most as much as not to tell (joint
+convexity): a coordinate of difference D, in lattice steps, then gives integers whose difference k is one of
+the two whole numbers next to D, with mean D, independently of the other coordinates.
+
+**Normal pairs.** Let F(t) be the probability that the sum of the n honest noises is t or more, and a the
+largest value of Phi^-1(F(t - 1)) - Phi^-1(F(t)) over all t up to t0, the first with F(t) <= s, and over their
+mirror images 1 - t. The noises are symmetric and log-concave, and so is their sum. Then for *every* whole
+shift k all tests of the noise shifted by k against the noise itself have
+
+    power - s <= H_(a k)(level + s)                                                                  (1)
+
+in the notation of :mod:`fl_privquant.loss.normal_pairs`. By log-concavity the best tests are half-lines, of
+power F(t - k) and level F(t). Where both lie in the range of t above, Phi^-1(F(t - k)) - Phi^-1(F(t)) is the
+sum of k differences, each at most a. For t > t0 the power is at most F(t0) <= s, or the sum of the
+differences up to t0 bounds it by H_(a k)(F(t0)) <= H_(a k)(s). The lower end mirrors this; for a test beyond
+both ends H_(a k)(s) >= 1 - s. What is drawn is within n times the tables' total variation of the ideal law,
+which is added to s.
+
+So k costs N(0, 1) against N(a k, 1), but for a probability that
+:func:`~fl_privquant.loss.normal_pairs.spare_for` keeps small. Given all k, coordinates add up to N(0, 1)
+against N(a K, 1), K^2 = sum of k_i^2. And K exceeds some bounds with small probabilities only: the loss is a
+mixture of those at the bounds, which cover K. By Chernoff, for every rate r,
+
+    log Pr[K^2 >= B] <= (largest value of the sum of log E exp(r k_i^2)) - r B,
+
+the largest value being taken under sum of D_i^2 <= S: it is d times the concave hull of log E exp(r k^2), as
+a function of D^2, at S / d, bounded on a fine grid with the function at the far end of each cell.
+
+**Theorems.** Given k the noise has divergence at most A k^2 + B |k| of order a, so by joint convexity of
+exp((a - 1) D_a) and independence of coordinates
+
+    (a - 1) D_a <= sum over coordinates of g(D_i),     g(D) = log E exp((a - 1) (A k^2 + B |k|)),
+
+whose largest value is a concave hull as above.
+
+* discrete Gaussian, n clients: A = 1 / (2 n s^2) times a, and d tau beside it (Kairouz, Liu, Steinke 2021,
+  Proposition 14, first bound; tau = 0 for one client: Canonne, Kamath, Steinke 2020, Theorem 4);
+* Skellam of variance v = n times that of one client, whole orders: A = a / (2 v) + (2 a - 1) / (4 v^2) and
+  B = 6 / (4 v^2), or A = a / (2 v) and B = 3 / (2 v) (Agarwal, Kairouz, Liu 2021, the bound
+  for vectors).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from fl_privquant.accounting.noise import ideal_sum, noise_loss, sum_gap
+from fl_privquant.accounting.norm import NormBound, Norms, register_norm_bound
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.lattice import LatticeLaw
+from fl_privquant.loss.compose import Moments
+from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
+from fl_privquant.loss.normal_pairs import INVERSE_ERROR, spare_for
+from fl_privquant.loss.response import gaussian_loss
+from fl_privquant.loss.secure_sum import NORM_ROUNDING
+from fl_privquant.mechanisms.additive import AdditiveMechanism
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
+
+__all__ = ["rounded_length", "shift_separation"]
+
+Floats = NDArray[np.float64]
+
+# Beyond this an exponential overflows.
+_FAR = 700.0
+_FLOAT_ROOM = 1.0 + 1e-9
+# Probability, for a whole update, that a shift reveals everything; and those with which the length of a
+# rounded difference exceeds its bounds, of which the last is charged like the first.
+_CHARGED = 1e-11
+_CHANCES = (0.3, 0.03, 1e-3, 1e-6, 1e-11)
+# Probabilities of the sum are listed down to the first, far below what is spared, which the second bounds.
+_LISTED, _LEAST_SPARE = 1e-36, 1e-28
+_TIMES_APART = 100.0
+_UNIT = 2.0**-53
+# Largest separation of one coordinate that is looked for; about this much above what is guessed.
+_LARGEST, _ROOM = 3.0, 1.25
+_RATES = np.geomspace(1e-6, 64.0, 160)
+
+
+@register_norm_bound
+def _shifted_noise(
+    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
+) -> tuple[Moments, str] | None:
+    if norms.l2 is None or not isinstance(mechanism, AdditiveMechanism):
+        return None
+    squared = (2.0 * norms.l2 * NORM_ROUNDING / mechanism.step) ** 2
+    farthest = min(mechanism.max_shift, math.ceil(math.sqrt(squared)) + 1)
+    apart = _distance_to_ideal(mechanism, num_honest)
+    # A sum that is further from the ideal one has to spare more.
+    revealed = max(_CHARGED / dimension, _TIMES_APART * apart)
+    separation = _shift_separation(mechanism.noise, farthest, num_honest, revealed, apart)
+    if math.isinf(separation):
+        return None
+    loss = _rounded_loss(separation, mechanism.max_shift, squared, dimension)
+    return replace(loss, infinity=loss.infinity + dimension * revealed), "l2 gaussian of integer noise"
+
+
+def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: int) -> PrivacyLoss:
+    """The loss of a normal pair whose distance is the length of a difference that is rounded at random."""
+    chances = (1.0, *_CHANCES)
+    losses = [
+        gaussian_loss(separation * rounded_length(max_shift, squared, dimension, chance))
+        for chance in _CHANCES
+    ]
+    # The length is told to the adversary, and is no more than each bound but for its chance.
+    weights = [likely - rare for likely, rare in pairwise(chances)]
+    values = np.concatenate([each.losses for each in losses])
+    masses = np.concatenate([weight * each.masses for weight, each in zip(weights, losses, strict=True)])
+    merged, index = np.unique(values, return_inverse=True)
+    infinity = _CHANCES[-1] + sum(
+        weight * each.infinity for weight, each in zip(weights, losses, strict=True)
+    )
+    slack = max(each.slack for each in losses) + ROUNDING
+    return PrivacyLoss(merged, np.bincount(index, masses, merged.size).astype(np.float64), infinity, slack)
+
+
+def _distance_to_ideal(mechanism: AdditiveMechanism, num_honest: int) -> float:
+    """The total variation distance of the sum of what is drawn to the sum of the ideal noises, at most."""
+    noise = mechanism.noise
+    apart = noise.total_variation
+    if isinstance(noise, DiscreteLaplace):
+        # Each client clamps its noise far out: until then it is the ideal one.
+        apart += noise.tail(max(((noise.largest or 0) - mechanism.max_shift) // 2, 1))
+    return num_honest * apart
+
+
+@lru_cache(maxsize=64)
+def _shift_separation(
+    noise: IntegerNoise, farthest: int, num_honest: int, revealed: float, apart: float
+) -> float:
+    """The separation of one lattice step in the sum of honest noises; infinite where none is certified."""
+    try:
+        law = ideal_sum(noise, num_honest, _LISTED)
+    except InvalidSpecError:
+        return math.inf
+    most = _ROOM * farthest / math.sqrt(num_honest * float(noise.variance))
+    while most <= _LARGEST:
+        spare = spare_for(revealed, 1, most) - apart
+        if spare < _LEAST_SPARE:
+            return math.inf
+        separation = shift_separation(law, spare)
+        if separation * farthest <= most:
+            return separation
+        most = max(2.0 * most, _ROOM * separation * farthest)
+    return math.inf
+
+
+def shift_separation(law: LatticeLaw, spare: float) -> float:
+    """The least a for which (1) holds for all whole shifts of a symmetric log-concave law, rounded up.
+
+    >>> coin = LatticeLaw(-1, np.array([0.25, 0.5, 0.25]))
+    >>> round(shift_separation(coin, 0.3), 4)
+    1.349
+    """
+    # F(0), F(1), ...: up to the first that is at most what is spared.
+    beyond = np.cumsum(law.values[::-1])[::-1][-law.first :]
+    relative = law.relative + law.values.size * _UNIT
+    end = int(np.argmax(beyond * (1.0 + relative) + law.lost <= spare))
+    if end == 0:
+        return math.inf
+    upper = beyond[:end] * (1.0 + relative) + law.lost
+    lower = beyond[1 : end + 1] * (1.0 - relative)
+    return float((ndtri(upper) - ndtri(lower)).max()) + INVERSE_ERROR
+
+
+@lru_cache(maxsize=256)
+def rounded_length(max_shift: int, squared: float, dimension: int, chance: float) -> float:
+    """A bound for the length of the difference of two rounded updates, exceeded with a small chance at most.
+
+    Parameters
+    ----------
+    squared
+        The squared distance of the two updates before they are rounded, in lattice steps.
+    """
+    grid = _Grid.of(max_shift)
+    bounds = [
+        (grid.worst(2.0, rate, 0.0, squared, dimension) - math.log(chance)) / rate for rate in _RATES.tolist()
+    ]
+    return math.sqrt(min(bounds)) * _FLOAT_ROOM
+
+
+@register_norm_bound
+def _theorems_of_noise(
+    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
+) -> tuple[Moments, str] | None:
+    if norms.l2 is None or not isinstance(mechanism, AdditiveMechanism):
+        return None
+    noise = mechanism.noise
+    # In lattice steps. No coordinate can differ by more than the lattice is wide.
+    squared = (2.0 * norms.l2 * NORM_ROUNDING / mechanism.step) ** 2
+    grid = _Grid.of(mechanism.max_shift)
+    drawn = _drawn(mechanism, dimension, num_honest)
+    if isinstance(noise, DiscreteGaussian):
+        variance = num_honest * float(noise.sigma_squared)
+        gap = sum_gap(noise, num_honest) if num_honest > 1 else 0.0
+
+        def renyi(order: float) -> float:
+            return grid.worst(order, order / (2.0 * variance), 0.0, squared, dimension) + gap * dimension
+
+        return NormBound(renyi, *drawn), "l2 discrete gaussian (Kairouz-Liu-Steinke)"
+    if isinstance(noise, Skellam):
+        variance = num_honest * float(noise.variance)
+
+        def skellam_renyi(order: float) -> float:
+            whole = float(math.ceil(order))
+            base = whole / (2.0 * variance)
+            near = (base + (2.0 * whole - 1.0) / (4.0 * variance**2), 1.5 / variance**2)
+            return min(
+                grid.worst(whole, *near, squared, dimension),
+                grid.worst(whole, base, 1.5 / variance, squared, dimension),
+            )
+
+        return NormBound(skellam_renyi, *drawn), "l2 skellam (Agarwal-Kairouz-Liu)"
+    return None
+
+
+def _drawn(mechanism: AdditiveMechanism, dimension: int, num_honest: int) -> tuple[float, float]:
+    """What it costs that noise is drawn from tables: a chance of an infinite loss, and a relative error.
+
+    Where the ideal probabilities can be relied on, those of a table agree with them to 2^-50; the outputs
+    where they cannot are those that :func:`fl_privquant.accounting.noise.noise_loss` charges as infinite.
+    """
+    unknown = noise_loss(mechanism, num_honest)
+    outside = unknown.infinity if unknown.infinity > 0.0 else float(unknown.masses[-1])
+    return min(dimension * outside, 1.0), dimension * num_honest * 2.0**-49
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Differences of inputs, in lattice steps: g is bounded in each cell by its value at the far end."""
+
+    near: Floats
+    far: Floats
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def of(cls, max_shift: int) -> _Grid:
+        wide = np.geomspace(1e-9, 1.0, 400)
+        rest = np.linspace(1.0, max_shift, 64 * min(max_shift, 64))
+        points = np.unique(np.concatenate([[0.0], wide, rest, np.arange(1, min(max_shift, 4096) + 1)]))
+        return cls(points[:-1], points[1:])
+
+    def worst(self, order: float, square: float, linear: float, squared: float, dimension: int) -> float:
+        """Bound of the divergence of order a: the concave hull of g, in D^2, times d and over a - 1."""
+        below = np.floor(self.far)
+        share = self.far - below
+
+        def exponent(k: Floats) -> Floats:
+            return np.asarray((order - 1.0) * (square * k**2 + linear * k))
+
+        low, high = exponent(below), exponent(below + 1.0)
+        # Far apart, the larger one rules, and would overflow; near each other their logarithms cancel.
+        with np.errstate(divide="ignore"):
+            apart = np.logaddexp(low + np.log1p(-share), high + np.log(share))
+        together = low + np.log1p(share * np.expm1(np.minimum(high - low, _FAR)))
+        gained = np.where(high - low < _FAR, together, apart)
+        at = min(squared / dimension, float(self.far[-1]) ** 2)
+        return dimension * _hull_at(self.near**2, gained, at) / (order - 1.0)
+
+
+def _hull_at(x: Floats, y: Floats, at: float) -> float:
+    """The upper concave hull of points with increasing x >= 0 and y, at ``at``; flat beyond the last.
+
+    It is the least of slope * at + max(y - slope * x) over slopes >= 0: each slope gives a bound, and the
+    search for the best one, of a convex function, needs no care.
+    """
+
+    def bound(log_slope: float) -> float:
+        slope = math.exp(log_slope)
+        return slope * at + float((y - slope * x).max())
+
+    low, high = -40.0, 40.0
+    for _ in range(64):
+        third = (high - low) / 3.0
+        low, high = (low, high - third) if bound(low + third) <= bound(high - third) else (low + third, high)
+    return min(bound(0.5 * (low + high)), float(y[-1])) * _FLOAT_ROOM

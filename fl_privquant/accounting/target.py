@@ -1,0 +1,201 @@
+"""A privacy target for a whole run, and the plan that meets it.
+
+A user says what a run may cost a client; everything else follows: mechanism, clips, rotation, how many honest
+clients are counted, and the budget that the run's ledger holds. What the plan assumes is what the strategy
+then does, because both read it from the same object.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fl_privquant.accounting.aggregation import Aggregation, SecureSum
+from fl_privquant.accounting.ledger import Budget
+from fl_privquant.accounting.norm import Norms
+from fl_privquant.accounting.planner import Wish, default_mechanisms, plan
+from fl_privquant.encoding import Encoding
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
+from fl_privquant.mechanisms.registry import checked_delta, checked_epsilon, checked_whole
+from fl_privquant.statement import PrivacyStatement, Unit
+
+__all__ = ["Plan", "Target"]
+
+_MOST_ROUNDS = 1 << 20
+_MOST_CLIENTS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a client's whole run may cost it; :meth:`plan` says how to stay below.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Of a client's total over all rounds, in the view of the plan's aggregation.
+    rounds
+        Rounds that a client takes part in, at most.
+    num_clients
+        Clients that are asked in a round.
+
+    Examples
+    --------
+    >>> plan = Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900)
+    >>> plan.statement.epsilon <= 8.0, plan.statement.view, round(plan.encoding.clip, 3)
+    (True, 'aggregate of 80', 0.1)
+    """
+
+    epsilon: float
+    rounds: int
+    num_clients: int
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        checked_epsilon(self.epsilon)
+        checked_delta(self.delta)
+        checked_whole("rounds", self.rounds, _MOST_ROUNDS)
+        checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
+
+    @property
+    def budget(self) -> Budget:
+        """What stops a run before it exceeds the target."""
+        return Budget(self.epsilon, self.delta)
+
+    def statement(self, view: str) -> PrivacyStatement:
+        """The target in words, for whoever has that view."""
+        return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=f"{self.rounds} rounds")
+
+    def plan(
+        self,
+        dimension: int,
+        l2_clip: float = 1.0,
+        *,
+        mechanism: str | None = None,
+        max_bits: int = 2,
+        clip: float | None = None,
+        aggregation: Aggregation | None = None,
+        **parameters: Any,
+    ) -> Plan:
+        """The encoding with the least error of a mechanism whose whole run meets the target.
+
+        Updates are clipped to an L2 norm and rotated, and each coordinate is then clipped and encoded.
+
+        Parameters
+        ----------
+        dimension
+            Number of coordinates of the model.
+        l2_clip
+            Largest L2 norm of an update.
+        mechanism
+            Name of the mechanism; by default OPTM, designed for the aggregation.
+        max_bits
+            Bits of a coordinate before it is masked, at most.
+        clip
+            Bound of each rotated coordinate; by default three of its standard deviations at the L2 clip.
+        aggregation
+            What the server sees; by default a secure sum in which a tenth of the clients may be corrupt and
+            another tenth lost.
+        parameters
+            Further parameters of the mechanism's design.
+
+        Raises
+        ------
+        InfeasibleDesignError
+            No design of that mechanism meets the target; the text says what would.
+        """
+        aggregation = SecureSum() if aggregation is None else aggregation
+        clip = l2_clip / usual_norm_ratio(dimension) if clip is None else clip
+        for name, bound in (("l2_clip", l2_clip), ("clip", clip)):
+            if not (math.isfinite(bound) and bound > 0.0):
+                raise InvalidSpecError(f"{name}: {bound} is not a finite number above 0")
+        view = aggregation.view(self.num_clients)
+        wish = Wish(
+            num_clients=self.num_clients,
+            dimension=dimension,
+            rounds=self.rounds,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            in_sum=not view.is_local,
+            bits=max_bits,
+            corrupt=aggregation.corrupt(self.num_clients),
+            dropped=aggregation.lost(self.num_clients),
+            norms=Norms(l2=l2_clip / clip),
+            parameters=tuple(sorted(parameters.items())),
+        )
+        name = default_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
+        planned = plan(wish, [name])
+        if not planned.designs:
+            raise InfeasibleDesignError(
+                f"{name}: no design meets {self.statement(str(view)).brief} in {self.rounds} rounds: "
+                f"{planned.missing.get(name, planned.advice)}"
+            )
+        best = planned.designs[0]
+        return Plan(
+            target=self,
+            encoding=Encoding(best.mechanism, clip, l2_clip, rotate=True),
+            aggregation=aggregation,
+            dimension=dimension,
+            statement=best.statement,
+            mean_squared_error=best.mean_squared_error * clip**2,
+            bytes_per_round=best.bytes_per_round,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An encoding that meets a target under an aggregation, and what it will cost.
+
+    ``PrivQuantStrategy(FedAvg(), plan)`` runs it, and cannot spend more than the target.
+
+    Parameters
+    ----------
+    target
+        What was asked for.
+    encoding, aggregation
+        How updates are encoded, and what the server sees of them.
+    dimension
+        Number of coordinates of the model; another model is refused.
+    statement
+        What the whole run costs a client, if every round loses the clients that it may lose.
+    mean_squared_error
+        Of one coordinate of the mean update, for uniform inputs; clipping is not in it.
+    bytes_per_round
+        What one client sends in a round, without headers and keys.
+    """
+
+    target: Target
+    encoding: Encoding
+    aggregation: Aggregation
+    dimension: int
+    statement: PrivacyStatement
+    mean_squared_error: float
+    bytes_per_round: int
+
+    @property
+    def budget(self) -> Budget:
+        """The target, as what the run's ledger holds."""
+        return self.target.budget
+
+    def __str__(self) -> str:
+        """The plan in words: what is encoded how, what it costs, what it sends.
+
+        >>> print(Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900))  # doctest: +ELLIPSIS
+        Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
+        Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.1.
+        A client spends ε = 7.99..., δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
+        It sends ... bytes a round; the mean update's coordinates have a standard error of 0.0...
+        """
+        target, encoding = self.target, self.encoding
+        return "\n".join(
+            [
+                f"Target: {target.statement(self.statement.view).brief}, {target.rounds} rounds of "
+                f"{target.num_clients} clients.",
+                f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
+                f"rotating, and clipping coordinates to {encoding.clip:.3g}.",
+                f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
+                f"It sends {self.bytes_per_round} bytes a round; the mean update's coordinates have a "
+                f"standard error of {math.sqrt(self.mean_squared_error):.3g}.",
+            ]
+        )

@@ -1,0 +1,196 @@
+"""Registered mechanisms side by side: at one epsilon and number of levels, or along epsilon."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fl_privquant.design.free import design_free, least_outer_value, place_knots
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.law.density import UniformDensity
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.registry import design, entry, mechanisms
+from fl_privquant.mechanisms.vector import VectorMechanism
+
+__all__ = [
+    "CURVE_EPSILONS",
+    "CURVE_LEVELS",
+    "Compared",
+    "Curves",
+    "compare",
+    "lower_limit",
+    "split_among_coordinates",
+    "stuck_by",
+    "variants",
+]
+
+CURVE_EPSILONS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Where curves are drawn."""
+
+CURVE_LEVELS = (4, 8, 16)
+"""Numbers of levels that have a column of curves each."""
+
+_FAMILIES = ("free", "paired", "independent")
+# What a design may lie above another by without being called worse.
+_SAME = 1.002
+_MANY_LEVELS = 97
+_LIMIT_KNOTS = 33
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One row: a mechanism with its exact figures, or the reason why there is none."""
+
+    label: str
+    mechanism: Mechanism | None
+    design_seconds: float
+    reason: str = ""
+
+    @property
+    def largest_code(self) -> int | None:
+        """The largest integer that one client adds to a sum; None where codes are not a lattice."""
+        codebook = getattr(self.mechanism, "codebook", None)
+        return None if codebook is None else int(codebook.max_code)
+
+    @property
+    def encodes_whole_updates(self) -> bool:
+        """Whether epsilon is spent once on a whole update, not on each of its coordinates."""
+        return isinstance(self.mechanism, VectorMechanism)
+
+
+def variants(names: tuple[str, ...] | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+    """Label, name and parameters of all that is worth comparing: OPTM counts once for each family."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for name in names if names else mechanisms():
+        if name == "optm":
+            found += [
+                ("optm" if family == "free" else f"optm {family}", name, {"family": family})
+                for family in _FAMILIES
+            ]
+        else:
+            found.append((name, entry(name).name, {}))
+    return found
+
+
+def compare(
+    epsilon: float,
+    levels: int,
+    objective: str = "mse",
+    names: tuple[str, ...] | None = None,
+    cache: bool = True,
+    dimension: int = 1,
+) -> Iterator[Compared]:
+    """A row for each mechanism, as soon as it is designed.
+
+    Mechanisms with a fixed number of levels keep it; those without privacy ignore epsilon. Those that encode
+    whole updates are for ``dimension`` coordinates, and spend epsilon on all of them together.
+    """
+    wanted: dict[str, Any] = {
+        "epsilon": epsilon,
+        "levels": levels,
+        "objective": objective,
+        "dimension": dimension,
+    }
+    for label, name, parameters in variants(names):
+        known = {field.name for field in dataclasses.fields(entry(name).spec)}
+        if "run_epsilon" in known:
+            yield Compared(label, None, 0.0, "is designed for a whole run in the secure sum; see plan")
+            continue
+        chosen = {key: value for key, value in wanted.items() if key in known} | parameters
+        if name == "one_bit":
+            del chosen["levels"]
+        start = time.perf_counter()
+        try:
+            mechanism = design(name, cache=cache, **chosen)
+        except (InfeasibleDesignError, InvalidSpecError) as error:
+            yield Compared(label, None, time.perf_counter() - start, str(error))
+            continue
+        yield Compared(label, mechanism, time.perf_counter() - start)
+
+
+def split_among_coordinates(epsilon: float, dimension: int) -> Compared:
+    """One bit a coordinate with epsilon / dimension each: what whole updates can be compared with."""
+    start = time.perf_counter()
+    mechanism = design("one_bit", epsilon=epsilon / dimension)
+    return Compared("one_bit, ε split", mechanism, time.perf_counter() - start)
+
+
+def stuck_by(rows: list[Compared]) -> tuple[float, float] | None:
+    """MVU's mean squared error, and that of the free family with as many values, where MVU's is larger.
+
+    MVU descends to a local minimum. None: one of the two is not there, or MVU's is as good.
+    """
+    errors = {row.label: row.mechanism.mse() for row in rows if row.mechanism is not None}
+    if not {"mvu", "optm"} <= set(errors) or errors["mvu"] <= errors["optm"] * _SAME:
+        return None
+    return errors["mvu"], errors["optm"]
+
+
+@dataclass
+class Curves:
+    """Errors of mechanisms against epsilon, for several numbers of levels.
+
+    Only what loses its epsilon in each coordinate is comparable here: mechanisms without privacy, and those
+    that spend one epsilon on a whole vector, are left out.
+    """
+
+    rows: dict[tuple[int, float], list[Compared]] = dataclasses.field(default_factory=dict)
+    limits: dict[float, tuple[float, float]] = dataclasses.field(default_factory=dict)
+
+    def add(self, epsilon: float, levels: int, rows: list[Compared]) -> None:
+        """Record what was designed for one epsilon and number of levels, and the limit of that epsilon."""
+        self.rows[levels, epsilon] = [row for row in rows if row.mechanism is None or _per_coordinate(row)]
+        if epsilon not in self.limits:
+            self.limits[epsilon] = lower_limit(epsilon, 2), lower_limit(epsilon, 1)
+
+    def missing(self) -> dict[tuple[str, str], list[tuple[int, float]]]:
+        """Where there is no mechanism: for each label and reason, the levels and epsilons."""
+        found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        for place, rows in self.rows.items():
+            for row in rows:
+                if row.mechanism is None:
+                    found.setdefault((row.label, row.reason), []).append(place)
+        return found
+
+    def lines(self, levels: int, power: int) -> dict[str, tuple[list[float], list[float]]]:
+        """For each label, the epsilons and errors (power 1: mean absolute, 2: mean squared)."""
+        found: dict[str, tuple[list[float], list[float]]] = {}
+        for (count, epsilon), rows in sorted(self.rows.items()):
+            for row in rows:
+                if count == levels and row.mechanism is not None:
+                    epsilons, errors = found.setdefault(row.label, ([], []))
+                    epsilons.append(epsilon)
+                    errors.append(row.mechanism.mae() if power == 1 else row.mechanism.mse())
+        return found
+
+
+def lower_limit(epsilon: float, power: int) -> float:
+    """The least error of any unbiased mechanism, nearly: the free family's optimum with 97 levels.
+
+    For the mean absolute error (power 1) among values within 4 times the smallest outer value that
+    epsilon allows, OPTM's default: without a bound values, and squared errors, would go to infinity.
+
+    >>> 3.88 < lower_limit(1.0, 2) < 3.89
+    True
+    """
+    reach = (2.0 if power == 2 else 4.0) * least_outer_value(epsilon)
+    half = _MANY_LEVELS // 2
+    inner = np.linspace(0.0, 1.0, half // 2 + 1)[1:]
+    upper = np.concatenate([inner, np.linspace(1.0, reach, half - half // 2 + 1)[1:]])
+    values = (
+        np.linspace(-reach, reach, _MANY_LEVELS)
+        if power == 2
+        else np.concatenate([-upper[::-1], [0.0], upper])
+    )
+    knots = place_knots(values, _LIMIT_KNOTS)
+    return design_free(values, epsilon, UniformDensity(), power, knots, "ipm").objective
+
+
+def _per_coordinate(row: Compared) -> bool:
+    mechanism = row.mechanism
+    return mechanism is not None and np.isfinite(mechanism.epsilon) and not row.encodes_whole_updates

@@ -1,0 +1,236 @@
+"""The exact law of a bounded mechanism: output probabilities that are piecewise linear in the input.
+
+Between two neighbouring bins the output probability p(x, i) of every mechanism of this package
+is linear in x. A law is therefore a list of pieces [a, b], each with the row of probabilities at
+a (from the right) and at b (from the left). Everything else is algebra on those rows:
+
+* the privacy loss is a maximum over rows: no grid over x, no sampling. Hockey-stick and Rényi
+  divergences are jointly (quasi-)convex, so their worst case over x, x' is at a pair of rows too;
+* errors are integrals of polynomials.
+
+Symbols of the paper: x input, B_i ``values[i]``, m ``num_levels``, p(x, i) ``pmf(x)[:, i]``.
+
+Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming",
+UAI 2024, section "Performance measure".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.density import Density, as_density
+
+__all__ = ["Law", "error_costs"]
+
+Floats = NDArray[np.float64]
+
+# Rows x rows x outputs at once: bounds the memory of a divergence to some 64 MB.
+_PAIR_BUDGET = 1 << 23
+_NODE_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """Pieces [``starts[k]``, ``ends[k]``] with the output rows at both ends; inputs in [-1, 1].
+
+    Parameters
+    ----------
+    values
+        (m,) output values, increasing.
+    starts, ends
+        (K,) ends of the pieces, in increasing order; together they cover [-1, 1].
+    start_rows, end_rows
+        (K, m) output probabilities at ``starts`` from the right and at ``ends`` from the left.
+
+    Examples
+    --------
+    Randomized response with two values, unbiased, at epsilon = log 3:
+
+    >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
+    >>> round(law.epsilon, 6), round(law.mse(), 6), round(law.mae(), 6)
+    (1.098612, 3.666667, 1.833333)
+    >>> law.pmf(0.0)
+    array([[0.5, 0.5]])
+    """
+
+    values: Floats
+    starts: Floats
+    ends: Floats
+    start_rows: Floats
+    end_rows: Floats
+
+    def __post_init__(self) -> None:
+        pieces, levels = self.starts.size, self.values.size
+        if self.start_rows.shape != (pieces, levels) or self.end_rows.shape != (pieces, levels):
+            raise InvalidSpecError(
+                f"law: rows of shape {self.start_rows.shape} and {self.end_rows.shape}, expected "
+                f"({pieces}, {levels}): one row a piece end, one column a value"
+            )
+        if pieces == 0 or np.any(self.ends <= self.starts) or np.any(np.diff(self.starts) <= 0):
+            raise InvalidSpecError("law: pieces must be non-empty intervals in increasing order")
+
+    @classmethod
+    def from_knots(cls, values: ArrayLike, knots: ArrayLike, rows: ArrayLike) -> Law:
+        """The continuous law that interpolates ``rows`` between ``knots``."""
+        at = np.asarray(knots, dtype=np.float64)
+        table = np.asarray(rows, dtype=np.float64)
+        return cls(np.asarray(values, dtype=np.float64), at[:-1], at[1:], table[:-1], table[1:])
+
+    @property
+    def num_levels(self) -> int:
+        """Number m of output values."""
+        return int(self.values.size)
+
+    @cached_property
+    def rows(self) -> Floats:
+        """Every distinct row, at any end of any piece."""
+        return np.unique(np.concatenate([self.start_rows, self.end_rows]), axis=0)
+
+    @property
+    def epsilon(self) -> float:
+        """Privacy loss of one release: max over outputs of log(largest / smallest probability).
+
+        Exact up to floating-point rounding; what is sampled from is certified in integers, see
+        :mod:`fl_privquant.law.table`.
+        """
+        largest, smallest = self.rows.max(axis=0), self.rows.min(axis=0)
+        used = largest > 0.0
+        if np.any(smallest[used] <= 0.0):
+            return math.inf
+        return float(np.log(largest[used] / smallest[used]).max())
+
+    def pmf(self, x: ArrayLike) -> Floats:
+        """(n, m) output probabilities for n inputs, clipped to [-1, 1] as the encoder does."""
+        inputs = np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0)
+        piece, right = _locate(inputs, self.starts, self.ends)
+        return self.start_rows[piece] * (1.0 - right)[:, None] + self.end_rows[piece] * right[:, None]
+
+    def error_at(self, x: ArrayLike, power: int = 1) -> Floats:
+        """E|M(x) - x|^power for each input."""
+        inputs = np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0)
+        return np.asarray((self.pmf(inputs) * np.abs(self.values - inputs[:, None]) ** power).sum(axis=1))
+
+    def mean_at(self, x: ArrayLike) -> Floats:
+        """E[M(x)] for each input: x itself where the mechanism is unbiased."""
+        return self.pmf(x) @ self.values
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        """Mean absolute error E|M(X) - X|; ``density`` as in :func:`fl_privquant.law.density.as_density`."""
+        return self._expected_error(1, density)
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        """Mean squared error E(M(X) - X)^2; ``density`` as in :func:`fl_privquant.law.density.as_density`."""
+        return self._expected_error(2, density)
+
+    @cached_property
+    def max_bias(self) -> float:
+        """Largest |E[M(x)] - x| over [-1, 1]; at a piece end, as the bias is linear in between."""
+        at_starts = np.abs(self.start_rows @ self.values - self.starts)
+        at_ends = np.abs(self.end_rows @ self.values - self.ends)
+        at_bounds = np.abs(self.mean_at([-1.0, 1.0]) - np.array([-1.0, 1.0]))
+        return float(max(at_starts.max(), at_ends.max(), at_bounds.max()))
+
+    @cached_property
+    def max_variance(self) -> float:
+        """Largest variance of the output over [-1, 1].
+
+        On a piece mean and second moment are linear in the input, so that the variance is a parabola.
+        """
+        squares = self.values**2
+        mean, moment = self.start_rows @ self.values, self.start_rows @ squares
+        mean_step, moment_step = self.end_rows @ self.values - mean, self.end_rows @ squares - moment
+        curved = mean_step != 0.0
+        top = (moment_step - 2.0 * mean * mean_step) / np.where(curved, 2.0 * mean_step**2, 1.0)
+        variances = [
+            moment + share * moment_step - (mean + share * mean_step) ** 2
+            for share in (0.0, 1.0, np.where(curved, np.clip(top, 0.0, 1.0), 0.0))
+        ]
+        return float(np.max(variances))
+
+    def renyi_divergence(self, order: float) -> float:
+        """Largest Rényi divergence of the given order between the outputs of any two inputs."""
+        if not order > 0.0:
+            raise InvalidSpecError(f"order: {order} is not positive; Rényi orders are in (0, inf]")
+        if math.isinf(order):
+            return self.epsilon
+        worst = 0.0
+        for first, second in self._row_pairs():
+            with np.errstate(divide="ignore", invalid="ignore"):
+                log_ratio = np.log(first) - np.log(second)
+                if order == 1.0:
+                    terms = np.where(first > 0.0, first * log_ratio, 0.0)
+                    divergence = terms.sum(axis=-1)
+                else:
+                    exponent = np.log(first) + (order - 1.0) * log_ratio
+                    # 0^a 0^(1-a) = 0: an output that neither input can give.
+                    exponent = np.where((first > 0.0) | (second > 0.0), exponent, -np.inf)
+                    exponent = np.where((first <= 0.0) & (second > 0.0), -np.inf, exponent)
+                    peak = np.max(exponent, axis=-1, keepdims=True)
+                    safe_peak = np.where(np.isfinite(peak), peak, 0.0)
+                    total = np.log(np.exp(exponent - safe_peak).sum(axis=-1)) + safe_peak[..., 0]
+                    divergence = total / (order - 1.0)
+            worst = max(worst, float(np.max(divergence)))
+        return worst
+
+    def hockey_stick(self, epsilon: float) -> float:
+        """Smallest delta such that one release is (``epsilon``, delta)-differentially private."""
+        worst = 0.0
+        for first, second in self._row_pairs():
+            excess = np.maximum(first - math.exp(epsilon) * second, 0.0).sum(axis=-1)
+            worst = max(worst, float(np.max(excess)))
+        return worst
+
+    def _expected_error(self, power: int, density: Density | ArrayLike | None) -> float:
+        at_start, at_end = error_costs(self.values, self.starts, self.ends, power, density)
+        return float((at_start * self.start_rows).sum() + (at_end * self.end_rows).sum())
+
+    def _row_pairs(self) -> list[tuple[Floats, Floats]]:
+        rows = self.rows
+        block = max(1, _PAIR_BUDGET // (rows.size + 1))
+        return [
+            (rows[None, :, :], rows[start : start + block, None, :]) for start in range(0, len(rows), block)
+        ]
+
+
+def error_costs(
+    values: Floats,
+    starts: Floats,
+    ends: Floats,
+    power: int,
+    density: Density | ArrayLike | None = None,
+) -> tuple[Floats, Floats]:
+    """What each probability adds to E|M(X) - X|^power: the error is linear in the rows of a law.
+
+    Returns
+    -------
+    at_start, at_end
+        (K, m) each; the expected error of a law with these values and pieces is
+        ``(at_start * start_rows).sum() + (at_end * end_rows).sum()``.
+    """
+    # Where |value - x| or the law has a kink: between these an error is one polynomial.
+    points = np.concatenate([starts, ends, values])
+    inside = points[(points > -1.0) & (points < 1.0)]
+    breaks = np.unique(np.concatenate([[-1.0], inside, [1.0]]))
+    nodes, weights = as_density(density).quadrature(breaks)
+    at_start = np.zeros((starts.size, values.size))
+    at_end = np.zeros_like(at_start)
+    for first in range(0, nodes.size, _NODE_BLOCK):
+        x, weight = nodes[first : first + _NODE_BLOCK], weights[first : first + _NODE_BLOCK]
+        piece, right = _locate(x, starts, ends)
+        errors = np.abs(values - x[:, None]) ** power * weight[:, None]
+        np.add.at(at_start, piece, errors * (1.0 - right)[:, None])
+        np.add.at(at_end, piece, errors * right[:, None])
+    return at_start, at_end
+
+
+def _locate(x: Floats, starts: Floats, ends: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """The piece of each input, and how far along it the input lies (0 to 1)."""
+    piece = np.clip(np.searchsorted(starts, x, side="right") - 1, 0, None)
+    share = (x - starts[piece]) / (ends[piece] - starts[piece])
+    return piece, np.clip(share, 0.0, 1.0)

@@ -1,0 +1,325 @@
+"""The table that is sampled from: integer weights whose privacy is certified in exact arithmetic.
+
+Floating-point probabilities are not the ones that were proved. Here a row of output probabilities
+is a row of integers that sum to 2^32, drawn exactly with a 32-bit uniform integer. Then
+
+* the privacy loss of one release is log(largest / smallest) of two integers of one column, and its
+  certified value is rounded up. Any mixture of rows is at least as private as the worst pair, so
+  rounding in the input or in the dither between two rows cannot hurt privacy;
+* each row is unbiased for its own mean: knots are *derived* from the rows (they are not stored and
+  cannot be forged), so integer rounding moves a knot by some 1e-10 instead of adding bias.
+
+Guarantee: for all inputs x, x' and every output i, P[M(x) = i] <= e^epsilon P[M(x') = i].
+Assumes: 32-bit words that are uniform and independent (see :mod:`fl_privquant.sampling`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.errors import CertificationError
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
+from fl_privquant.statement import PrivacyStatement, Unit
+
+__all__ = ["COVERAGE_TOLERANCE", "TOTAL_WEIGHT", "BiasedTable", "CertifiedTable", "log_ratio_upper"]
+
+TOTAL_WEIGHT = 1 << 32
+"""What every row of weights sums to."""
+
+COVERAGE_TOLERANCE = 1e-8
+"""How far inside [-1, 1] the outermost knots may lie: the largest bias at the ends."""
+
+_MAX_PIECES = 1 << 20
+# Columns whose probability is everywhere below this many units are solver dust, not outputs.
+_DUST = 16
+# Rounding moves a probability by some units of 2^-32, times e^epsilon; more would be another law.
+_MOST_MOVED = 1e-4
+# Beyond this many levels only the roomiest entries take part in correcting a row's mean.
+_CORRECTION_ENTRIES = 24
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedTable:
+    """Rows of integer weights, and the pieces between them; built only if it can be certified.
+
+    Parameters
+    ----------
+    codebook
+        What the m columns stand for.
+    weights
+        (R, m) integers >= 0, each row summing to 2^32.
+    start_rows, end_rows
+        (K,) for each piece, from left to right, the row at its start and the row at its end.
+
+    Examples
+    --------
+    >>> book = Codebook(np.array([0, 1]), step=4.0, offset=-2.0)
+    >>> quarter = 1 << 30
+    >>> table = CertifiedTable(book, np.array([[3 * quarter, quarter], [quarter, 3 * quarter]]),
+    ...                        np.array([0]), np.array([1]))
+    >>> round(table.epsilon, 6), table.knots
+    (1.098612, array([-1.,  1.]))
+    """
+
+    codebook: Codebook
+    weights: Ints
+    start_rows: Ints
+    end_rows: Ints
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "start_rows", "end_rows"):
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.int64))
+        levels = self.codebook.num_levels
+        if self.weights.ndim != 2 or self.weights.shape[1] != levels:
+            raise CertificationError(
+                f"weights of shape {self.weights.shape}, expected one column for each of {levels} levels"
+            )
+        if self.weights.min() < 0 or np.any(self.weights > TOTAL_WEIGHT):
+            raise CertificationError(f"weights must lie in 0..2^32, found {self.weights.min()}")
+        if np.any(self.weights.sum(axis=1) != TOTAL_WEIGHT):
+            raise CertificationError("each row of weights must sum to 2^32")
+        pieces = self.start_rows.size
+        if self.start_rows.ndim != 1 or self.end_rows.shape != (pieces,) or not 1 <= pieces <= _MAX_PIECES:
+            raise CertificationError(
+                f"pieces: {self.start_rows.shape} starts and {self.end_rows.shape} ends, expected as "
+                f"many of one as of the other, 1 to {_MAX_PIECES}"
+            )
+        for rows in (self.start_rows, self.end_rows):
+            if rows.min() < 0 or rows.max() >= len(self.weights):
+                raise CertificationError(f"pieces: a row index is outside 0..{len(self.weights) - 1}")
+        starts, ends = self.knots[self.start_rows], self.knots[self.end_rows]
+        if np.any(ends <= starts) or np.any(np.diff(starts) <= 0.0):
+            raise CertificationError("pieces: knots (row means) do not increase from piece to piece")
+        gaps = starts[1:] - ends[:-1]
+        reach = max(1.0 + starts[0], 1.0 - ends[-1], float(np.abs(gaps).max(initial=0.0)))
+        if reach > COVERAGE_TOLERANCE:
+            raise CertificationError(
+                f"pieces: from {starts[0]:.12g} to {ends[-1]:.12g}, they miss a part of [-1, 1] or "
+                f"overlap by {reach:.3g}, more than {COVERAGE_TOLERANCE:g}"
+            )
+
+    @cached_property
+    def knots(self) -> Floats:
+        """(R,) mean of each row: the input for which that row is unbiased."""
+        mean_code = (self.weights @ self.codebook.codes).astype(np.float64) / TOTAL_WEIGHT
+        return self.codebook.offset + self.codebook.step * mean_code
+
+    @cached_property
+    def worst_ratio(self) -> tuple[int, int]:
+        """The two weights of one column with the largest ratio; a denominator of 0 means infinite."""
+        largest, smallest = self.weights.max(axis=0), self.weights.min(axis=0)
+        used = largest > 0
+        largest, smallest = largest[used], smallest[used]
+        if np.any(smallest == 0):
+            return int(largest[smallest == 0].max()), 0
+        approximate = largest / smallest
+        # Floats only shortlist the columns; the comparison itself is between integers.
+        close = approximate >= approximate.max() * (1.0 - 1e-12)
+        top, bottom = 1, 1
+        for a, b in zip(largest[close].tolist(), smallest[close].tolist(), strict=True):
+            if a * bottom > top * b:
+                top, bottom = a, b
+        return top, bottom
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Certified privacy loss of one release, local view: never below the exact one."""
+        return log_ratio_upper(*self.worst_ratio)
+
+    @cached_property
+    def law(self) -> Law:
+        """The exact law of what is sampled: 2^32 divides weights without rounding."""
+        rows = self.weights.astype(np.float64) / TOTAL_WEIGHT
+        return Law(
+            self.codebook.values,
+            self.knots[self.start_rows],
+            self.knots[self.end_rows],
+            rows[self.start_rows],
+            rows[self.end_rows],
+        )
+
+    def certify(self, epsilon: float) -> CertifiedTable:
+        """The table itself, if its certified privacy loss is at most ``epsilon``."""
+        if not self.epsilon <= epsilon:
+            top, bottom = self.worst_ratio
+            found = PrivacyStatement(self.epsilon, 0.0, Unit.COORDINATE)
+            raise CertificationError(f"{found.above(epsilon)}; it is log({top}/{bottom})")
+        return self
+
+    @classmethod
+    def from_law(cls, law: Law, codebook: Codebook, epsilon: float) -> CertifiedTable:
+        """The law rounded to integers, certified at ``epsilon`` (infinite: no privacy claimed).
+
+        Raises CertificationError where rounding has no room inside the budget: design the law for
+        a slightly smaller epsilon.
+        """
+        rows, inputs, start_rows, end_rows = _distinct_rows(law)
+        weights = _integer_rows(rows, inputs, codebook, epsilon)
+        return cls(codebook, weights, start_rows, end_rows).certify(epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class BiasedTable(CertifiedTable):
+    """A table whose rows need not be unbiased: the input of each row is given, not derived.
+
+    Privacy is certified as ever: it does not depend on where rows lie. The bias is not bounded but
+    computed, from rows and inputs, by :attr:`fl_privquant.law.law.Law.max_bias`.
+
+    Parameters
+    ----------
+    inputs
+        (R,) the input in [-1, 1] of each row.
+    """
+
+    inputs: Floats
+
+    def __post_init__(self) -> None:
+        inputs = np.ascontiguousarray(self.inputs, dtype=np.float64)
+        object.__setattr__(self, "inputs", inputs)
+        if inputs.shape != self.weights.shape[:1] or not np.all(np.isfinite(inputs)):
+            raise CertificationError(
+                f"inputs of shape {inputs.shape}, expected a finite one for each of {len(self.weights)} rows"
+            )
+        super().__post_init__()
+
+    @property
+    def knots(self) -> Floats:
+        """(R,) the input of each row."""
+        return self.inputs
+
+    @classmethod
+    def from_law(cls, law: Law, codebook: Codebook, epsilon: float) -> BiasedTable:
+        """The law rounded to integers, certified at ``epsilon``; rows keep their own means."""
+        rows, inputs, start_rows, end_rows = _distinct_rows(law)
+        weights = _integer_rows(rows, rows @ codebook.values, codebook, epsilon)
+        table = cls(codebook, weights, start_rows, end_rows, inputs)
+        table.certify(epsilon)
+        return table
+
+
+def _integer_rows(rows: Floats, means: Floats, codebook: Codebook, epsilon: float) -> Ints:
+    """The rows as integers whose ratios stay inside epsilon, each with its mean as near as they allow."""
+    if codebook.num_levels != rows.shape[1]:
+        raise CertificationError(
+            f"{rows.shape[1]} values in the law, {codebook.num_levels} codes in the codebook"
+        )
+    lower, upper = _bounds(rows, epsilon)
+    weights = np.clip(np.rint(rows * TOTAL_WEIGHT), lower, upper).astype(np.int64)
+    target_codes = (means - codebook.offset) / codebook.step * TOTAL_WEIGHT
+    for row, target in zip(weights, target_codes.tolist(), strict=True):
+        _settle_sum(row, lower, upper, codebook.codes, target)
+        _settle_mean(row, lower, upper, codebook.codes, target)
+    moved = float(np.abs(weights / TOTAL_WEIGHT - rows).max())
+    if moved > _MOST_MOVED:
+        raise CertificationError(
+            f"a probability would have to move by {moved:.2g} to fit into "
+            f"{PrivacyStatement(epsilon, 0.0, Unit.COORDINATE).brief}; design the law for that"
+        )
+    return weights
+
+
+def log_ratio_upper(numerator: int, denominator: int) -> float:
+    """The smallest float that is certainly >= log(numerator / denominator).
+
+    >>> log_ratio_upper(1, 1), log_ratio_upper(1, 0)
+    (0.0, inf)
+    """
+    if denominator == 0:
+        return math.inf
+    if numerator == denominator:
+        return 0.0
+    with localcontext() as context:
+        context.prec = 50
+        # Each operation is correctly rounded at 50 digits; one more unit in the 45th covers them all.
+        exact = (Decimal(numerator) / Decimal(denominator)).ln() + Decimal(10) ** -45
+        nearest = float(exact)
+        return nearest if Decimal(nearest) >= exact else math.nextafter(nearest, math.inf)
+
+
+def _distinct_rows(law: Law) -> tuple[Floats, Floats, Ints, Ints]:
+    """Rows with their inputs; pieces that continue each other share a row."""
+    rows: list[Floats] = []
+    targets: list[float] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for k in range(law.starts.size):
+        continues = (
+            k > 0
+            and law.starts[k] == law.ends[k - 1]
+            and np.array_equal(law.start_rows[k], law.end_rows[k - 1])
+        )
+        if continues:
+            starts.append(len(rows) - 1)
+        else:
+            starts.append(len(rows))
+            rows.append(law.start_rows[k])
+            targets.append(law.starts[k])
+        ends.append(len(rows))
+        rows.append(law.end_rows[k])
+        targets.append(law.ends[k])
+    return np.array(rows), np.array(targets), np.array(starts), np.array(ends)
+
+
+def _bounds(rows: Floats, epsilon: float) -> tuple[Ints, Ints]:
+    """For each column the integers lo, hi with hi <= e^epsilon lo that its weights are kept in."""
+    largest, smallest = rows.max(axis=0) * TOTAL_WEIGHT, rows.min(axis=0) * TOTAL_WEIGHT
+    if math.isinf(epsilon):
+        return np.zeros(rows.shape[1], np.int64), np.full(rows.shape[1], TOTAL_WEIGHT, np.int64)
+    # What a column leaves of epsilon is room to round in, half of it below and half above.
+    spare = np.maximum(math.exp(epsilon) * smallest / np.maximum(largest, 1.0), 1.0)
+    lower = np.maximum(np.floor(smallest / np.sqrt(spare)), 1.0)
+    upper = np.floor(np.minimum(lower * math.exp(epsilon) * (1.0 - 1e-15), TOTAL_WEIGHT))
+    dust = largest < _DUST
+    lower[dust] = upper[dust] = 0.0
+    return lower.astype(np.int64), upper.astype(np.int64)
+
+
+def _settle_sum(row: Ints, lower: Ints, upper: Ints, codes: Ints, target: float) -> None:
+    """Make the row sum to 2^32, taking first the entries that also move its mean to the target."""
+    missing = TOTAL_WEIGHT - int(row.sum())
+    if missing == 0:
+        return
+    sign = 1 if missing > 0 else -1
+    off_target = target - float(row @ codes) - missing * float(codes.mean())
+    order = np.argsort(codes if (off_target > 0) != (sign > 0) else -codes, kind="stable")
+    for i in order:
+        room = int(upper[i] - row[i]) if sign > 0 else int(row[i] - lower[i])
+        units = min(abs(missing), room)
+        row[i] += sign * units
+        missing -= sign * units
+        if missing == 0:
+            return
+    raise CertificationError(
+        f"{abs(missing)} of 2^32 units find no room inside epsilon; design for a slightly smaller one"
+    )
+
+
+def _settle_mean(row: Ints, lower: Ints, upper: Ints, codes: Ints, target: float) -> None:
+    """Move units between pairs of entries, far pairs first, until the mean is at the target."""
+    entries = np.arange(row.size)
+    if row.size > _CORRECTION_ENTRIES:
+        roomiest = np.argsort(np.minimum(upper - row, row - lower), kind="stable")
+        entries = np.sort(roomiest[-_CORRECTION_ENTRIES:])
+    pairs = [(i, j) for i in entries for j in entries if i < j]
+    pairs.sort(key=lambda pair: int(codes[pair[0]] - codes[pair[1]]))
+    off_target = target - float(row @ codes)
+    for low, high in pairs:
+        distance = int(codes[high] - codes[low])
+        wanted = round(abs(off_target) / distance)
+        if wanted == 0:
+            continue
+        source, sink = (low, high) if off_target > 0 else (high, low)
+        units = min(wanted, int(row[source] - lower[source]), int(upper[sink] - row[sink]))
+        row[source] -= units
+        row[sink] += units
+        off_target = target - float(row @ codes)

@@ -1,0 +1,256 @@
+"""The aggregate view of a table: what the sum of the codes of n honest clients tells of one of them.
+
+**Blanket.** With low_i the smallest weight of output i over all rows, each row is gamma * blanket + rest,
+blanket_i = low_i / gamma and gamma = sum of low_i. So a client draws, with probability gamma, from the
+blanket, which does not depend on its data. Give the adversary more than it has: which of the other n - 1
+clients drew from the blanket, and all codes of those that did not. What is left is the number K ~
+Binomial(n - 1, gamma) of blanket draws, known to it, and the sum of K such draws and of the protected
+client's code. For inputs x, x' the pair of laws is, given K, (row_x * blanket^K, row_x' * blanket^K), * the
+convolution on the lattice of codes, and as K has the same law for both inputs
+
+    H(a) = sum over K of Pr(K) H_K(a),        worst case over x, x' at a pair of rows (joint convexity).
+
+H_K falls with K: one more independent draw is post-processing. So K may be replaced by a smaller number, and
+is, by the floor of one of sixteen buckets; below the lowest floor by 0, the local view.
+
+**Mixtures.** A mixture of pairs of which the adversary knows the component has the mixture of the
+hockey-stick curves. So the pair of (K, sum) is a list of atoms, those of each K with weight Pr(K).
+
+**All pairs of rows.** For each pair the atoms are gathered in narrow cells of the loss. At each edge e^edge
+the largest curve of all pairs is taken; the points where it is reached are corners of the hull of all
+curves (see :mod:`fl_privquant.loss.dominating`), their differences are atoms whose ratios lie in one
+cell, and each is split to the edges of its cell. The result is a pair that dominates all.
+
+**Errors.** Where a convolution is cut or rounded, what is missing of blanket^K is a law of its own: the
+adversary is told that it was drawn from, and it protects nothing. As max(x + y, 0) <= max(x, 0) + max(y,
+0), this is valid; it is charged as K = 0.
+
+Reference: Balle, Bell, Gascon, Nissim, "The Privacy Blanket of the Shuffle Model", CRYPTO 2019 (the blanket,
+there for shuffled messages; a sum of messages is a function of the shuffled ones).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_floors, binomial_sums, width_of_sum
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.loss.distribution import PrivacyLoss, from_cells
+from fl_privquant.loss.dominating import dominating_loss
+from fl_privquant.loss.histogram import histogram_loss
+
+__all__ = ["BlanketDraws", "blanket_loss", "covered_loss"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_CELLS = 1 << 13
+# Buckets of the number of blanket draws: for the figures, and to find pairs of rows that cannot matter.
+_BUCKETS, _ROUGH_BUCKETS = 16, 3
+# Pairs of rows up to which none is left out, and how many are worked on at once.
+_ALL_PAIRS, _BLOCK = 100, 128
+# By how much the curve of a pair that is left out may exceed the others: charged as an infinite loss.
+_IGNORED = 1e-21
+# Rows this close to a segment between two others, relatively, are replaced by it (and the gap is charged).
+_COLLINEAR = 1e-7
+# Atoms that are worth the time: about a second.
+_MOST_WORK = 6e7
+# Relative error of a few thousand additions, of scipy's binomial probabilities, and of ties.
+_SLACK = 1e-9
+
+
+def blanket_loss(table: CertifiedTable, num_honest: int) -> PrivacyLoss:
+    """The loss of one coordinate in the sum of ``num_honest`` honest clients; at most the local one."""
+    local = dominating_loss(table)
+    if num_honest == 1 or math.isinf(table.epsilon):
+        return local
+    low = table.weights.min(axis=0)
+    codes = table.codebook.codes // np.gcd.reduce(table.codebook.codes)
+    share = int(low.sum()) / TOTAL_WEIGHT
+    blanket = LatticeLaw.of(codes, low / int(low.sum()))
+    rows, gap = _corner_rows(table)
+    if _work(len(rows), codes, low, (num_honest - 1) * share) > _MOST_WORK:
+        # On a fine lattice sums are wide: there the histogram of the codes is a bound that does not mind.
+        draws = BlanketDraws(blanket, num_honest - 1, share)
+        found = histogram_loss(
+            table.weights / TOTAL_WEIGHT,
+            num_honest - 1,
+            share,
+            local,
+            lambda count: binomial_floors(draws.number, draws.share, count),
+        )
+        if found is not None:
+            return found
+    # Fewer others are worse, so counting some of them is a bound too.
+    others, too_many = 0, num_honest
+    while too_many - others > 1:
+        middle = (others + too_many) // 2
+        fits = _work(len(rows), codes, low, middle * share) <= _MOST_WORK
+        others, too_many = (middle, too_many) if fits else (others, middle)
+    if others == 0:
+        return local
+    return covered_loss(rows, codes, BlanketDraws(blanket, others, share), local, gap)
+
+
+@dataclass(frozen=True, eq=False)
+class BlanketDraws:
+    """Independent draws of which each comes from the blanket with probability ``share``, else is known."""
+
+    blanket: LatticeLaw
+    number: int
+    share: float
+
+
+def covered_loss(
+    rows: Floats, codes: Ints, draws: BlanketDraws, local: PrivacyLoss, gap: float = 0.0
+) -> PrivacyLoss:
+    """The loss of one draw from a row, of integers ``codes``, seen in the sum with ``draws``.
+
+    Parameters
+    ----------
+    rows
+        (R, m) output laws between which all others lie, up to a relative distance ``gap``.
+    local
+        The loss where nothing else is in the sum.
+    """
+    sums, uncovered = binomial_sums(draws.blanket, draws.number, draws.share, _BUCKETS)
+    edges = np.linspace(-1.0, 1.0, _CELLS + 1) * (local.max_loss * (1.0 + 1e-9) + 1e-12)
+    hull = _Hull(edges)
+    ends = np.array([[0, len(rows) - 1], [len(rows) - 1, 0]])
+    pairs = np.array(list(permutations(range(len(rows)), 2)), dtype=np.int64)
+    pairs = pairs[~(pairs[:, None] == ends).all(axis=2).any(axis=1)]
+    hull.add(*_cells(rows, codes, edges, sums, ends))
+    ignored = 0.0
+    if len(pairs) > _ALL_PAIRS:
+        rough, _ = binomial_sums(draws.blanket, draws.number, draws.share, _ROUGH_BUCKETS)
+        pairs, ignored = _rivals(rows, codes, rough, pairs, hull), _IGNORED
+    for start in range(0, len(pairs), _BLOCK):
+        hull.add(*_cells(rows, codes, edges, sums, pairs[start : start + _BLOCK]))
+    relative = max(each.law.relative for each in sums)
+    return _mixture(hull.loss(gap + 2.0 * relative), local, uncovered, ignored)
+
+
+def _cells(
+    rows: Floats, codes: Ints, edges: Floats, sums: list[WeightedLaw], pairs: Ints
+) -> tuple[Floats, Floats]:
+    """(pairs, cells) masses of pairs of rows, by loss, under the first law of a pair and the second."""
+    # Numba takes a second to import: only the aggregate view pays for it.
+    from fl_privquant.loss.blanket_loops import gather_cells
+
+    cells = edges.size - 1
+    first, second = np.zeros((len(pairs), cells)), np.zeros((len(pairs), cells))
+    per_loss = cells / (edges[-1] - edges[0])
+    for each in sums:
+        spread = np.zeros((len(rows), each.law.values.size + int(codes[-1])))
+        for code, column in zip(codes.tolist(), rows.T, strict=True):
+            spread[:, code : code + each.law.values.size] += column[:, None] * each.law.values
+        # Without outputs that no row gives. Those that only some rows give have no finite epsilon.
+        spread = np.ascontiguousarray(spread[:, spread.max(axis=0) > 0.0])
+        gather_cells(spread, np.log(spread) * per_loss, pairs, each.weight, first, second)
+    return first, second
+
+
+class _Hull:
+    """The largest curve of all pairs that were added, and the corners where it is reached."""
+
+    def __init__(self, edges: Floats) -> None:
+        self.edges = edges
+        self._ratios = np.exp(edges[:-1])
+        self.curve = np.zeros(edges.size - 1)
+        self._top, self._bottom = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
+
+    def curves(self, first: Floats, second: Floats) -> tuple[Floats, Floats, Floats]:
+        """(pairs, cells) the curve at the lower edge of each cell, and both laws' masses from there on."""
+        # From the top, where masses are small and count most, so that they keep their digits.
+        top = np.cumsum(first[:, ::-1], axis=1)[:, ::-1]
+        bottom = np.cumsum(second[:, ::-1], axis=1)[:, ::-1]
+        return top - self._ratios * bottom, top, bottom
+
+    def add(self, first: Floats, second: Floats) -> None:
+        """Take pairs with these masses in each cell into the hull."""
+        for curve, top, bottom in zip(*self.curves(first, second), strict=True):
+            # Hopping between curves that are equal but for rounding would only add rounding errors.
+            above = curve > self.curve * (1.0 + 0.1 * _SLACK)
+            self.curve = np.where(above, curve, self.curve)
+            self._top = np.where(above, top, self._top)
+            self._bottom = np.where(above, bottom, self._bottom)
+
+    def loss(self, gap: float) -> PrivacyLoss:
+        """The loss that dominates all pairs added, and those of rows within ``gap`` of theirs."""
+        first = np.maximum(self._top - np.append(self._top[1:], 0.0), 0.0)
+        second = np.maximum(self._bottom - np.append(self._bottom[1:], 0.0), 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            decay = np.where(first > 0.0, self._ratios * second / first, 1.0)
+        found = from_cells(self.edges, first, decay, 0.0, _SLACK + 2.0 * gap)
+        return dataclasses.replace(found, losses=self.edges + 2.0 * math.log1p(2.0 * gap))
+
+
+def _rivals(rows: Floats, codes: Ints, rough: list[WeightedLaw], pairs: Ints, hull: _Hull) -> Ints:
+    """The pairs whose curve may exceed the hull by more than rounding errors, at some edge.
+
+    In rougher buckets a curve is larger. Their lowest floor is the same, so they charge no more as local.
+    """
+    bound = hull.curve * (1.0 + 0.1 * _SLACK) + _IGNORED
+    found: list[Ints] = []
+    for start in range(0, len(pairs), _BLOCK):
+        block = pairs[start : start + _BLOCK]
+        curves, _, _ = hull.curves(*_cells(rows, codes, hull.edges, rough, block))
+        found.append(block[(curves > bound).any(axis=1)])
+    return np.concatenate(found)
+
+
+def _mixture(covered: PrivacyLoss, local: PrivacyLoss, share: float, infinity: float) -> PrivacyLoss:
+    """``covered``, which has its weight already, and ``local`` with probability ``share``."""
+    used = covered.masses > 0.0
+    losses, index = np.unique(np.concatenate([covered.losses[used], local.losses]), return_inverse=True)
+    weights = np.concatenate([covered.masses[used], share * local.masses])
+    masses = np.bincount(index, weights).astype(np.float64)
+    return PrivacyLoss(losses, masses, share * local.infinity + infinity, covered.slack + local.slack)
+
+
+def _work(num_rows: int, codes: Ints, low: Ints, draws: float) -> float:
+    """About how many atoms have to be looked at for sums of that many draws."""
+    width = width_of_sum(codes, low.astype(np.float64), draws)
+    pairs = num_rows * (num_rows - 1)
+    return width * pairs * (_BUCKETS if pairs <= _ALL_PAIRS else _ROUGH_BUCKETS + 1)
+
+
+def _corner_rows(table: CertifiedTable) -> tuple[Floats, float]:
+    """Rows between which all others lie, first and last knot at the ends; and the largest relative gap.
+
+    A row r within a relative distance g of a mixture r' of two others has r <= (1 + g) r' and r >= (1 - g)
+    r': H(a) of a pair of such rows is at most (1 + g) H'(a (1 - g) / (1 + g)), a shift of the loss by some
+    2 g.
+    """
+    rows = table.weights[np.argsort(table.knots, kind="stable")] / TOTAL_WEIGHT
+    kept, gap, start = [0], 0.0, 0
+    while start < len(rows) - 1:
+        end, reached = start + 1, 0.0
+        for candidate in range(start + 2, len(rows)):
+            distance = _distance_to_segment(rows[start : candidate + 1])
+            if distance > _COLLINEAR:
+                break
+            end, reached = candidate, distance
+        kept.append(end)
+        gap = max(gap, reached)
+        start = end
+    return rows[kept], gap * (1.0 + 1e-6)
+
+
+def _distance_to_segment(path: Floats) -> float:
+    """Largest relative distance of the rows of a path to the segment between its ends."""
+    along = path[-1] - path[0]
+    length = float(along @ along)
+    if length == 0.0:
+        return math.inf
+    share = np.clip((path[1:-1] - path[0]) @ along / length, 0.0, 1.0)
+    nearest = path[0] + share[:, None] * along
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(path[1:-1] == nearest, 0.0, np.abs(path[1:-1] - nearest) / nearest)
+    return float(relative.max())

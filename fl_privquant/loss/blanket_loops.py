@@ -1,0 +1,53 @@
+"""Compiled loop of :mod:`fl_privquant.loss.blanket`, apart so that numba is imported late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["gather_cells"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _compiled(function: _Function) -> _Function:
+    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+
+
+@_compiled
+def gather_cells(
+    spread: NDArray[np.float64],
+    place: NDArray[np.float64],
+    pairs: NDArray[np.int64],
+    weight: float,
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+) -> None:
+    """Add the atoms of pairs of rows to the cells of their losses.
+
+    Parameters
+    ----------
+    spread
+        (rows, outputs) probabilities.
+    place
+        (rows, outputs) their logarithms, in widths of a cell; a loss of 0 is in the middle of the cells.
+    pairs
+        (pairs, 2) rows that give the first law and the second.
+    weight
+        Factor of the masses.
+    first, second
+        (pairs, cells) what is added to.
+    """
+    cells = first.shape[1]
+    middle = 0.5 * cells
+    for k in range(pairs.shape[0]):
+        i, j = pairs[k, 0], pairs[k, 1]
+        for y in range(spread.shape[1]):
+            cell = int(place[i, y] - place[j, y] + middle)
+            cell = min(max(cell, 0), cells - 1)
+            first[k, cell] += weight * spread[i, y]
+            second[k, cell] += weight * spread[j, y]

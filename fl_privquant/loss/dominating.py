@@ -1,0 +1,111 @@
+"""The dominating pair of a table: the concave hull of the receiver curves of all pairs of rows, in integers.
+
+For two rows P, Q of a table, a set S of outputs is a point (Q(S), P(S)). The hockey-stick curve is a maximum
+over such points, H(a) = max over S of P(S) - a Q(S), reached at a set of the outputs with the largest
+ratios P/Q. The worst case over *all* pairs is therefore
+
+    H(a) = max over pairs and sets of P(S) - a Q(S),
+
+the support function of all those points, and of their upper concave hull. Let (b_0, a_0) = (0, 0), ...,
+(b_K, a_K) = (1, 1) be the corners of that hull, with slopes that fall. The pair of laws with
+P_k = a_k - a_{k-1} and Q_k = b_k - b_{k-1} has just these corners as its own points (its atoms are sorted
+by ratio), hence the curve H. So the pair dominates every pair of rows and is the smallest that does,
+although no single pair of rows may be the worst at every epsilon.
+
+Mixtures of rows add nothing: H is jointly convex in (P, Q). Weights are integers that sum to 2^32, so the
+corners and their differences are exact.
+
+The hull contains each pair in both orders, so one pair serves for both directions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
+
+__all__ = ["dominating_loss", "hull_corners"]
+
+Ints = NDArray[np.int64]
+
+# Pairs of rows at once: bounds the memory to some 100 MB.
+_BLOCK = 1 << 21
+# Slopes whose tangent points span the hull that shortlists the others.
+_DIRECTIONS = 512
+# Distance, in units of 2^-32, within which floats cannot tell on which side of a line a point is.
+_UNSURE = 64.0
+
+
+def dominating_loss(table: CertifiedTable) -> PrivacyLoss:
+    """The privacy loss of one release of the table: exact, but for logarithms that are rounded up."""
+    corners = hull_corners(table.weights)
+    steps = np.diff(corners, axis=0)
+    finite = steps[steps[:, 0] > 0]
+    infinity = float(steps[steps[:, 0] == 0, 1].sum()) / TOTAL_WEIGHT
+    reachable = finite[finite[:, 1] > 0][::-1]
+    losses = np.log(reachable[:, 1] / reachable[:, 0])
+    losses = np.minimum(losses + ROUNDING * (1.0 + np.abs(losses)), table.epsilon)
+    # Corners that are closer than rounding are one: the upper loss for both.
+    merged, index = np.unique(losses, return_inverse=True)
+    masses = np.bincount(index, reachable[:, 1] / TOTAL_WEIGHT).astype(np.float64)
+    return PrivacyLoss(merged, masses, infinity)
+
+
+def hull_corners(weights: Ints) -> Ints:
+    """Corners (b, a) of the upper concave hull of all (Q(S), P(S)), from (0, 0) to (2^32, 2^32).
+
+    >>> hull_corners(np.array([[3 << 30, 1 << 30], [1 << 30, 3 << 30]])) // (1 << 30)
+    array([[0, 0],
+           [1, 3],
+           [4, 4]])
+    """
+    rows = np.unique(weights, axis=0)
+    count, levels = rows.shape
+    block = max(1, _BLOCK // (count * levels))
+    shortlist = [np.array([[0, 0], [TOTAL_WEIGHT, TOTAL_WEIGHT]])]
+    for start in range(0, count, block):
+        points = _receiver_points(rows[start : start + block], rows)
+        shortlist = [_shortlisted(np.concatenate([*shortlist, points]))]
+    return _upper_hull(shortlist[0])
+
+
+def _receiver_points(first: Ints, second: Ints) -> Ints:
+    """(Q(S), P(S)) of every pair, for S the outputs with the largest ratios P / Q."""
+    top, bottom = np.broadcast_arrays(first[:, None, :], second[None, :, :])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(top > 0, top / bottom, -1.0)
+    # Floats may sort near-equal ratios wrongly: that only moves a point of the curve inside the hull by
+    # less than one unit in the last place of a ratio, and is made good by PrivacyLoss.slack.
+    order = np.argsort(-ratio, axis=2, kind="stable")
+    tops = np.cumsum(np.take_along_axis(top, order, axis=2), axis=2)
+    bottoms = np.cumsum(np.take_along_axis(bottom, order, axis=2), axis=2)
+    return np.stack([bottoms.ravel(), tops.ravel()], axis=1)
+
+
+def _shortlisted(points: Ints) -> Ints:
+    """The points that may be corners: those not clearly below the hull of some tangent points."""
+    points = np.unique(points, axis=0)
+    if len(points) <= _DIRECTIONS:
+        return points
+    angles = np.linspace(0.0, np.pi / 2.0, _DIRECTIONS)
+    floats = points.astype(np.float64)
+    tangent = {int(np.argmax(np.cos(t) * floats[:, 1] - np.sin(t) * floats[:, 0])) for t in angles}
+    hull = _upper_hull(points[sorted(tangent | {0, len(points) - 1})])
+    height = np.interp(floats[:, 0], hull[:, 0].astype(np.float64), hull[:, 1].astype(np.float64))
+    # The left end may be a vertical edge, where interpolation in b says nothing: keep its points.
+    return np.asarray(points[(floats[:, 1] >= height - _UNSURE) | (points[:, 0] == 0)])
+
+
+def _upper_hull(points: Ints) -> Ints:
+    """Andrew's monotone chain, upper side, in exact integers."""
+    corners: list[tuple[int, int]] = []
+    for b, a in np.unique(points, axis=0).tolist():
+        while len(corners) >= 2:
+            (b0, a0), (b1, a1) = corners[-2], corners[-1]
+            if (b1 - b0) * (a - a0) - (a1 - a0) * (b - b0) < 0:
+                break
+            corners.pop()
+        corners.append((b, a))
+    return np.array(corners, dtype=np.int64)

@@ -1,0 +1,87 @@
+"""Losses in closed form: randomized response, which is the worst of all, Gaussian and Laplace noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from fl_privquant.loss.distribution import PrivacyLoss, from_cells
+
+__all__ = ["NOT_PRIVATE", "gaussian_loss", "laplace_loss", "response_loss"]
+
+NOT_PRIVATE = PrivacyLoss(np.zeros(1), np.zeros(1), 1.0)
+"""The loss of a release that protects nothing."""
+
+Floats = NDArray[np.float64]
+
+_CELLS = 1 << 14
+# Differences of neighbouring tails lose some digits.
+_SLACK = 1e-10
+# Standard deviations of the loss that the cells cover: beyond lies less than 1e-22.
+_REACH = 9.8
+
+
+def response_loss(epsilon: float, delta: float = 0.0) -> PrivacyLoss:
+    """The loss that dominates every (``epsilon``, ``delta``)-private release, whatever its law.
+
+    Reference: Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", ICML 2015,
+    Theorem 3.4: randomized response at epsilon, which with probability delta reveals its input.
+
+    >>> response_loss(1.0).max_loss
+    1.0
+    """
+    if math.isinf(epsilon):
+        return NOT_PRIVATE
+    if epsilon == 0.0:
+        return PrivacyLoss(np.zeros(1), np.array([1.0 - delta]), delta)
+    common = (1.0 - delta) / (1.0 + math.exp(-epsilon))
+    return PrivacyLoss(np.array([-epsilon, epsilon]), np.array([1.0 - delta - common, common]), delta)
+
+
+def gaussian_loss(separation: float) -> PrivacyLoss:
+    """The loss of normal noise, for inputs ``separation`` standard deviations apart: N(s^2 / 2, s^2).
+
+    >>> round(gaussian_loss(1.0).delta(1.0), 5)
+    0.12694
+    """
+    scores = np.linspace(-_REACH, _REACH, _CELLS + 1)
+    edges = 0.5 * separation**2 + separation * scores
+    log_first, log_second = _log_between(scores), _log_between(scores + separation)
+    first = np.exp(log_first)
+    # What lies below the cells is moved up into the lowest one.
+    first[0] += math.exp(float(log_ndtr(-_REACH)))
+    decay = np.minimum(np.exp(log_second - log_first + edges[:-1]), 1.0)
+    return from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))), _SLACK)
+
+
+def laplace_loss(separation: float) -> PrivacyLoss:
+    """The loss of Laplace noise, for inputs ``separation`` scales apart: at most ``separation``.
+
+    Noise z has loss s = ``separation`` for z < 0 and -s for z > s. Between, the loss is s - 2 z and has
+    density exp((loss - s) / 2) / 4 under the first law.
+
+    >>> round(laplace_loss(1.0).delta(0.5), 6)
+    0.221199
+    """
+    edges = np.linspace(-separation, separation, _CELLS + 1)
+    width = edges[1] - edges[0]
+    first = 0.5 * np.exp(0.5 * (edges[:-1] - separation)) * math.expm1(0.5 * width)
+    # The mean of exp(-y) over a cell 0 < y < width, with density in proportion to exp(y / 2).
+    decay = np.full(_CELLS, -math.expm1(-0.5 * width) / math.expm1(0.5 * width))
+    found = from_cells(edges, first, decay, 0.0, _SLACK)
+    masses = found.masses.copy()
+    masses[0] += 0.5 * math.exp(-separation)
+    masses[-1] += 0.5
+    return PrivacyLoss(found.losses, masses, 0.0, found.slack)
+
+
+def _log_between(scores: Floats) -> Floats:
+    """Log of the normal probability between neighbouring scores, accurate in both tails."""
+    lower, upper = log_ndtr(scores), log_ndtr(-scores)
+    right = scores[:-1] > 0.0
+    large = np.where(right, upper[:-1], lower[1:])
+    small = np.where(right, upper[1:], lower[:-1])
+    return np.asarray(large + np.log(-np.expm1(small - large)))

@@ -1,0 +1,410 @@
+r"""What a secure sum tells of one client's update: a Gaussian guarantee by the L2 norm, certified.
+
+The server sees, for each coordinate, the sum of the codes of ``n`` honest clients. This module certifies,
+for a continuous table (:class:`~fl_privquant.law.table.CertifiedTable` whose law does not jump), two figures:
+
+* a **separation** a and a rate b: for inputs x, x' of one client at distance D = abs(x - x'), whatever the
+  others' inputs, the two laws of the sum are no easier to tell apart than N(0, 1) and N(a D, 1), but for
+  a probability b D. Gaussian pairs add up as squares, so two updates at L2 distance R, of d coordinates,
+  cost no more than N(0, 1) and N(a R, 1), but for a probability b sqrt(d) R: *whatever d*. Over T rounds the
+  separation is a R sqrt(T), and (epsilon, delta) follow from it by the exact formula for the normal law;
+* a **Rényi rate** for each order, the same in terms of divergences; weaker, and a cross-check.
+
+Proof
+-----
+*Notation.* r_x is the law of a client's code for input x, low_i the least weight of output i over all rows,
+gamma = sum of low_i, and * the convolution on the lattice of codes.
+
+1. *Blanket.* Every row is gamma * (low / gamma) + rest: with probability gamma a client draws from the
+   blanket low / gamma, which does not depend on its data. Tell the adversary which of the other n - 1 clients
+   did, and the codes of those that did not. Left is the sum of K ~ Binomial(n - 1, gamma) blanket draws, of
+   law Q = Q_K, and the code of the protected client. K is known to the adversary and has one law whatever
+   the inputs, so its hockey-stick divergences are the averages of those given K, and so are moments.
+2. *Slopes.* The law is continuous and linear on pieces. So r_x - r_x' = (x - x') g, with g a mixture of the
+   slopes g_j of the pieces; and any row is a mixture of the rows at knots.
+3. *Middle.* Let z = (r_x + r_x') / 2, D = x - x' > 0 and e >= 1. With w = (2 / D) (e - 1) / (e + 1),
+
+       H_e(x, x') = sum of max(r_x*Q - e r_x'*Q, 0) = (D / 2) (1 + e) * sum of max(g*Q - w z*Q, 0).
+
+   The last sum is convex in g and in z: it is at most S(w), its largest value over slopes g_j and knots'
+   rows z, averaged over K. For D < 0 replace g by -g. S falls and is convex in w.
+4. *Normal pair.* For N(D a / 2, 1) and N(-D a / 2, 1) the same algebra gives H_e = (D / 2) (1 + e) G(D, w),
+
+       G(D, w) = (P - Q) / D - w (P + Q) / 2,    P, Q = Phi(+-m / 2 - t),    m = D a,    t = log(e) / m.
+
+   *G falls with D.* By the envelope theorem (t is the best threshold) and with phi the normal density,
+   phi1, phi2 = phi(+-m / 2 - t), phi1 = e phi2, u = w / a:
+   d(G / a) / dm = ((phi1 + phi2) / 2 - mean of phi between the two) / m - u (phi1 - phi2) / 4. As
+   (phi1 - phi2) / (phi1 + phi2) = (e - 1) / (e + 1) = m u / 2, this is <= 0 if the mean is at least
+   (phi1 + phi2) / 2 * (1 - (m u / 2)^2) = phi(t) exp(-m^2 / 8) / cosh(m t / 2). And the mean is phi(t) times
+   the mean of cosh(t s) exp(-s^2 / 2) over abs(s) < m / 2, which is at least phi(t) exp(-m^2 / 8).
+5. *One check.* So S(w) <= G(2, w) + b / 4 for 0 <= w <= W, and S(W) <= b / 4, give for all D <= 2 and e >= 1
+
+       H_e(x, x') <= H_e(normal pair at m = D a) + D (1 + e) b / 8,
+
+   where e is at most 3 if W <= 1 / 2, as D w <= 1; beyond W the left side only falls. If 2 a <= 1 the normal
+   pair has H_e <= 0.39, so the right side is at most (1 - b D) H_e(normal) + b D: the pair that reveals
+   everything with probability b D, and else is the normal one. Both orders of x and x' are covered, so this
+   holds for e < 1 too. Dominating pairs compose (Zhu, Dong, Wang 2022, Theorem 10): normal ones by adding
+   squares, and the sum of D_i is at most sqrt(d) times the L2 distance.
+6. *Rényi.* With h = D g*Q / z*Q, z now the row at x', the moment of order k is 1 + sum of z*Q f(h), f(h) =
+   (1 + h)^k - 1 - k h, with 0 for 1 + h where that is negative; again convex in (g, z). For k >= 3
+   f(h) / D^2 is convex in D (it is the integral of k (k - 1) (1 - s) (g*Q)^2 / z*Q * (1 + s h)^(k - 2) over
+   s in [0, 1]): its largest value is at D = 0, k (k - 1) / 2 times the Fisher information J, or at D = 2.
+   For k = 2 it is at most J. With that value c, (k - 1) D_k <= sum of log(1 + c D_i^2) <= c R^2. Orders
+   between 2 and 3 take that of 3.
+
+*Rounding.* Sums Q come with a relative error and a lost mass (:mod:`fl_privquant.law.lattice`). g*Q is
+enlarged by the error of its positive and negative parts, z*Q made smaller; what was lost, and numbers of
+draws below the lowest that is counted on, are a probability of their own, charged to every coordinate
+(:attr:`UpdateBound.charge`): what is counted is then a pair of measures of less mass, below its
+dominating pair at every e; such pairs compose as well, and the rest has no more mass than what is charged.
+Between two values of w at which S is known it lies below its chord, and G above its tangent.
+
+References
+----------
+Balle, Bell, Gascon, Nissim, "The Privacy Blanket of the Shuffle Model", CRYPTO 2019. Dong, Roth, Su,
+"Gaussian Differential Privacy", JRSS B 2022. Zhu, Dong, Wang, "Optimal Accounting of Differential Privacy via
+Characteristic Function", AISTATS 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_sums, width_of_sum
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import CertifiedTable
+from fl_privquant.loss.renyi import INPUT_ROUNDING, is_continuous, slopes_of
+
+__all__ = [
+    "NORM_ROUNDING",
+    "SumCertificate",
+    "UpdateBound",
+    "certify_sum",
+]
+
+Floats = NDArray[np.float64]
+
+NORM_ROUNDING = 1.0 + 1e-5
+"""How much the norm of a clipped and rotated update may exceed its bound by the rounding of floats.
+
+Clips and rotations work in float32: a Hadamard transform of 2^30 coordinates, twice, may add 60 units.
+"""
+
+# Probability for which nothing is promised, for a whole update and round: far below any delta in use.
+_CHARGED = 1e-11
+_COVERED = 1e-17
+# Inputs lie in [-1, 1]: the largest distance of two of them, with the sampler's rounding.
+_WIDEST = 2.0 + 2.0**-29
+# How far knots may lie outside [-1, 1]: the sampler rounds an input by a share of its piece's length.
+_OUTSIDE = 1e-6
+_BUCKETS = 64
+_STRIKES = 1600
+_TOLERANCE = 1e-5
+# In standard deviations of the score: beyond lies less than any probability that is charged.
+_REACH = 9.5
+# Largest strike and separation for which step 5 of the proof holds.
+_LARGEST_STRIKE, _LARGEST_SEPARATION = 0.5, 0.5
+# How much of the rate b is left for the check of step 5.
+_SHARE = 0.25
+# Relative accuracy of slopes, of scipy's normal law, and of some thousand additions.
+_SLOPE_UNITS, _NORMAL_UNITS, _SUM_UNITS = 1e-12, 3e-14, 1e-11
+# Slopes and rows that are looked at together: some megabytes of strikes each.
+_PAIRS_AT_A_TIME = 256
+# Orders of Rényi divergences at which a sum is looked at: at larger ones no delta in use gains anything.
+_ORDERS = np.concatenate([[2.0], 3.0 * 1.05 ** np.arange(48), 30.0 * 1.15 ** np.arange(1, 36)])
+# Points of all convolutions together: some seconds. With fewer buckets than the least there is no use.
+_MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
+
+
+@dataclass(frozen=True, eq=False)
+class SumCertificate:
+    """What the secure sum of ``num_honest`` clients tells of one client's coordinate, for any distance.
+
+    Parameters
+    ----------
+    num_honest
+        Honest clients whose codes are in the sum, the protected one included.
+    information
+        Fisher information J of the sum about one input, in units of 1 / clip^2, rounded up.
+    """
+
+    num_honest: int
+    information: float
+    _strikes: Floats
+    _scores: Floats
+    _pairs: _Pairs
+    _sums: tuple[WeightedLaw, ...]
+
+    def separation(self, rate: float) -> float:
+        """The least a that is certified with the given b = ``rate``; infinite if there is none.
+
+        Two inputs at distance D are told apart no better than N(0, 1) and N(a D, 1), but for a probability
+        ``rate`` * D.
+        """
+        spare = _SHARE * rate
+        if self._scores[-1] > spare or math.isinf(self.information):
+            return math.inf
+        low, high = 0.0, min(4.0 * math.sqrt(self.information), _LARGEST_SEPARATION)
+        if not self._holds(high, spare):
+            return math.inf
+        while high - low > _TOLERANCE * high:
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self._holds(middle, spare) else (middle, high)
+        return high
+
+    def renyi(self, order: float) -> float:
+        """Bound of the Rényi divergence of that order, over the squared distance of two inputs."""
+        if not order > 1.0:
+            raise InvalidSpecError(f"order: {order} is not above 1")
+        if math.isinf(self.information):
+            return math.inf
+        whole = 2.0 if order <= 2.0 else max(order, 3.0)
+        if whole > _ORDERS[-1]:
+            return math.inf
+        above = int(np.searchsorted(_ORDERS, whole))
+        moments = self._moments
+        if _ORDERS[above] == whole:
+            return float(moments[above]) / (whole - 1.0)
+        # Moments are convex in the order: a chord lies above them.
+        share = (whole - _ORDERS[above - 1]) / (_ORDERS[above] - _ORDERS[above - 1])
+        chord = (1.0 - share) * moments[above - 1] + share * moments[above]
+        return float(chord) * (1.0 + _SUM_UNITS) / (whole - 1.0)
+
+    @cached_property
+    def _moments(self) -> Floats:
+        """Bounds of order - 1 times the divergence at each of the kept orders, over the squared distance.
+
+        They are computed in one go, once. For fixed h the excess (1 + h)^a - 1 - a h is convex in a; so are
+        sums and maxima of such, and a (a - 1) / 2.
+        """
+        near = _ORDERS * (_ORDERS - 1.0) / 2.0 * self.information
+        far = np.zeros(_ORDERS.size)
+        for block in self._pairs.blocks():
+            total = np.sum([block.score(each).moments(_ORDERS) for each in self._sums], axis=0)
+            far = np.maximum(far, total.max(axis=0))
+        return np.asarray(np.maximum(near, far / _WIDEST**2) * (1.0 + _SUM_UNITS))
+
+    def _holds(self, separation: float, spare: float) -> bool:
+        """Whether all chords of the scores stay below tangents of the normal pair's."""
+        middle = 0.5 * (self._strikes[1:] + self._strikes[:-1])
+        value, slope = _normal_score(separation, middle)
+        half = 0.5 * np.diff(self._strikes)
+        return bool(
+            np.all(self._scores[:-1] <= value + slope * half + spare)
+            and np.all(self._scores[1:] <= value - slope * half + spare)
+        )
+
+
+@dataclass(frozen=True)
+class UpdateBound:
+    """Two whole updates: how far apart they are, and what their certificate is charged.
+
+    Parameters
+    ----------
+    distance
+        L2 distance of two updates in units of the clip.
+    dimension
+        Number of coordinates.
+    """
+
+    distance: float
+    dimension: int
+
+    @property
+    def widened(self) -> float:
+        """The distance, with what the sampler's rounding of inputs may add."""
+        return self.distance + math.sqrt(self.dimension) * INPUT_ROUNDING
+
+    @property
+    def rate(self) -> float:
+        """The rate b that :meth:`SumCertificate.separation` is asked for."""
+        return _CHARGED / (math.sqrt(self.dimension) * self.widened)
+
+    @property
+    def charge(self) -> float:
+        """A probability, for each round, for which nothing is promised."""
+        return _CHARGED + self.dimension * _COVERED
+
+
+def certify_sum(
+    table: CertifiedTable, num_honest: int, buckets: int = _BUCKETS, num_strikes: int = _STRIKES
+) -> SumCertificate | None:
+    """The certificate of a table in the sum of ``num_honest`` honest clients.
+
+    None where there is none: the law jumps, nobody else is in the sum, or the law has so many pieces, or so
+    fine a lattice, that it would take too long.
+
+    Parameters
+    ----------
+    buckets
+        Numbers of blanket draws that are told apart: more are tighter, and take longer.
+    num_strikes
+        Points at which the sum and a normal pair are compared; the same holds of them.
+    """
+    law = table.law
+    if num_honest < 2 or not is_continuous(law) or max(-law.starts[0], law.ends[-1]) > 1.0 + _OUTSIDE:
+        return None
+    codes = table.codebook.codes // max(int(np.gcd.reduce(table.codebook.codes)), 1)
+    # Multiples of 2^-32: sums of them are exact.
+    low = law.rows.min(axis=0)
+    share = float(low.sum())
+    pairs = _Pairs.of(law, codes)
+    affordable = int(_MOST_POINTS / (len(pairs.rows) * width_of_sum(codes, low, num_honest * share)))
+    if affordable < _LEAST_BUCKETS:
+        return None
+    blanket = LatticeLaw.of(codes, low / share)
+    found, uncovered = binomial_sums(blanket, num_honest - 1, share, min(buckets, affordable))
+    if uncovered > _COVERED:
+        return None
+    sums = tuple(found)
+    information = max(
+        float(np.sum([block.score(each).information for each in sums], axis=0).max())
+        for block in pairs.blocks()
+    )
+    information *= 1.0 + _SUM_UNITS
+    strikes = np.linspace(0.0, min(_REACH * math.sqrt(information), _LARGEST_STRIKE), num_strikes + 1)
+    worst = np.max([block.excess(sums, strikes) for block in pairs.blocks()], axis=0)
+    return SumCertificate(num_honest, information, strikes, worst * (1.0 + _SUM_UNITS), pairs, sums)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Slopes of the law, each with a row: one pair in a line, one code in a column."""
+
+    slopes: Floats
+    rows: Floats
+    codes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, law: Law, codes: NDArray[np.int64]) -> _Pairs:
+        """Every slope of the law with every row."""
+        signs = (1.0,) if _is_symmetric(law, codes) else (1.0, -1.0)
+        slopes = np.concatenate([sign * np.asarray(slopes_of(law)) for sign in signs])
+        rows = law.rows
+        return cls(np.repeat(slopes, len(rows), axis=0), np.tile(rows, (len(slopes), 1)), codes)
+
+    def blocks(self) -> Iterator[_Pairs]:
+        """Some of them at a time, so that memory stays small."""
+        for start in range(0, len(self.rows), _PAIRS_AT_A_TIME):
+            chosen = slice(start, start + _PAIRS_AT_A_TIME)
+            yield _Pairs(self.slopes[chosen], self.rows[chosen], self.codes)
+
+    def score(self, drawn: WeightedLaw) -> _Score:
+        """All of them in the sum with one number of blanket draws."""
+        values = drawn.law.values
+        relative = drawn.law.relative + _SLOPE_UNITS + self.codes.size * 2.0**-53
+        shape = (len(self.rows), values.size + int(self.codes[-1]))
+        rise, size, base = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        for column, code in enumerate(self.codes.tolist()):
+            at = slice(code, code + values.size)
+            steep = self.slopes[:, column, None] * values
+            rise[:, at] += steep
+            size[:, at] += np.abs(steep)
+            base[:, at] += self.rows[:, column, None] * values
+        unused = base <= 0.0
+        rise[unused] = size[unused] = 0.0
+        return _Score(rise, relative * size, base * (1.0 - relative), drawn.weight, 1.0 + 4.0 * relative)
+
+    def excess(self, sums: Sequence[WeightedLaw], strikes: Floats) -> Floats:
+        """The largest S of all pairs at each strike."""
+        cells = (len(self.rows), strikes.size + 1)
+        first = np.arange(cells[0])[:, None] * cells[1]
+        gained, paid = np.zeros(cells), np.zeros(cells)
+        terms = strikes.size
+        for drawn in sums:
+            score = self.score(drawn)
+            # A point counts at the strikes below its quotient: it is put where these end.
+            at = (first + np.searchsorted(strikes, score.quotient, side="left")).ravel()
+            upper = (drawn.weight * (score.rise + score.error)).ravel()
+            gained += np.bincount(at, upper, gained.size).reshape(cells)
+            paid += np.bincount(at, (drawn.weight * score.base).ravel(), paid.size).reshape(cells)
+            terms += score.base.shape[1]
+        # From the largest strike down: the small sums keep their digits.
+        gained = np.cumsum(gained[:, :0:-1], axis=1)[:, ::-1]
+        paid = strikes * np.cumsum(paid[:, :0:-1], axis=1)[:, ::-1]
+        # Of sums of that many positive numbers, one after the other.
+        rounding = 2.0 * terms * np.finfo(np.float64).eps * (gained + paid)
+        return np.asarray((np.maximum(gained - paid, 0.0) + rounding).max(axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Score:
+    """The convolutions of slopes, right to ``error``, and of rows, from below: a pair in a line."""
+
+    rise: Floats
+    error: Floats
+    base: Floats
+    weight: float
+    room: float
+
+    @property
+    def quotient(self) -> Floats:
+        """The largest quotient of slope and row at each point; 0 where the row has no mass."""
+        return _over(self.rise + self.error, self.base)
+
+    @property
+    def information(self) -> Floats:
+        """The part of the Fisher information that this number of draws adds, of each pair."""
+        return np.asarray(self.weight * _over((np.abs(self.rise) + self.error) ** 2, self.base).sum(axis=1))
+
+    def moments(self, orders: Floats) -> Floats:
+        """The part of the sum of z*Q f(h) that this number of draws adds, at the largest distance.
+
+        A line for each pair, a column for each order.
+        """
+        # Where the sign of a slope is not known it is taken to be the worse one.
+        sign = np.where(self.rise > -self.error, 1.0, -1.0)
+        ratio = _WIDEST * sign * _over(np.abs(self.rise) + self.error, self.base)
+        with np.errstate(divide="ignore"):
+            logarithm = np.log1p(np.maximum(ratio, -1.0))
+        # A power loses digits with its exponent; one below 1 loses no more than 1 does.
+        units = 4.0 * np.finfo(np.float64).eps * (1.0 + np.where(ratio > 0.0, logarithm, 1.0))
+        found = np.empty((len(self.base), orders.size))
+        for at, order in enumerate(orders.tolist()):
+            with np.errstate(over="ignore"):
+                powers = np.exp(order * logarithm)
+                # The difference cancels where the ratio is small: what it may lose is added.
+                rounding = units * (1.0 + order) * np.maximum(powers, 1.0)
+                excess = np.maximum(powers - 1.0 - order * ratio, 0.0) + rounding
+            with np.errstate(over="ignore", invalid="ignore"):
+                found[:, at] = np.einsum("ij,ij->i", self.base, excess)
+        # Not a number where both the power and the quotient are beyond all floats.
+        return self.weight * self.room * np.where(np.isnan(found), np.inf, found)
+
+
+def _over(numerator: Floats, denominator: Floats) -> Floats:
+    """The quotient; 0 where the denominator is."""
+    with np.errstate(over="ignore"):
+        return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0.0)
+
+
+def _is_symmetric(law: Law, codes: NDArray[np.int64]) -> bool:
+    """Whether codes, pieces and rows mirror: then a slope's opposite is that of the mirrored piece."""
+    lengths = law.ends - law.starts
+    return (
+        np.array_equal(codes, codes[-1] - codes[::-1])
+        and np.array_equal(law.start_rows, law.end_rows[::-1, ::-1])
+        and np.allclose(lengths, lengths[::-1], rtol=1e-13, atol=0.0)
+    )
+
+
+def _normal_score(separation: float, strikes: Floats) -> tuple[Floats, Floats]:
+    """The value of G(2, w), rounded down, and the modulus of its slope."""
+    middle = _WIDEST * separation
+    tangent = np.minimum(0.5 * _WIDEST * strikes, 1.0 - 1e-15)
+    threshold = 2.0 * np.arctanh(tangent) / middle
+    upper, lower = ndtr(middle / 2.0 - threshold), ndtr(-middle / 2.0 - threshold)
+    slope = 0.5 * (upper + lower)
+    value = (upper - lower) / _WIDEST - strikes * slope
+    error = _NORMAL_UNITS * (upper + lower) * (1.0 + strikes)
+    return np.maximum(value - error, 0.0), slope

@@ -1,0 +1,171 @@
+"""The server's ledger: every client counted, restarts charged to all, budgets that stop in time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import fl_privquant as pq
+from fl_privquant.accounting import Accountant, Budget, FederationLedger, UpdateRelease, View
+from fl_privquant.accounting.ledger import Release, fingerprint
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
+
+DELTA = 1e-5
+ONE, OTHER = pq.design("one_bit", epsilon=0.5), pq.design("one_bit", epsilon=1.0)
+
+
+def release(mechanism: pq.Mechanism, number: int, dimension: int = 40, l2: float | None = None) -> Release:
+    name = fingerprint(mechanism.to_bytes())
+    return Release(number, name, mechanism.epsilon, 0.0, dimension, l2=l2)
+
+
+def asked(rounds: list[tuple[pq.Mechanism, list[int], int | None]]) -> FederationLedger:
+    ledger = FederationLedger()
+    for number, (mechanism, nodes, honest) in enumerate(rounds, start=1):
+        ledger.ask(release(mechanism, number), mechanism.to_bytes(), nodes)
+        if honest is not None:
+            ledger.summed(honest)
+    return ledger
+
+
+def spent(*events: tuple[pq.Mechanism, int | None]) -> float:
+    return (
+        Accountant([UpdateRelease(mech, 40, View(honest)) for mech, honest in events])
+        .statement(DELTA)
+        .epsilon
+    )
+
+
+def test_the_client_that_was_asked_most_is_stated() -> None:
+    ledger = asked([(ONE, [1, 2, 3], None), (ONE, [2, 3], None), (ONE, [3, 4], None)])
+    assert ledger.statement(DELTA).epsilon == spent(*[(ONE, None)] * 3)
+    assert [ledger.count(node, release(ONE, 9)) for node in (1, 2, 3, 4, 5)] == [1, 2, 3, 1, 0]
+    assert ledger.statement(DELTA).scope == "40 coordinates, 3 rounds"
+    assert FederationLedger().statement(DELTA).epsilon == 0.0
+
+
+def test_neither_of_two_histories_is_forgotten() -> None:
+    """Client 1 was asked often for little, client 2 once for much: each may be the worse."""
+    for often in (1, 2, 3, 8):
+        ledger = asked([*[(ONE, [1], None)] * often, (OTHER, [2], None)])
+        assert ledger.statement(DELTA).epsilon == max(spent(*[(ONE, None)] * often), spent((OTHER, None)))
+
+
+def test_many_histories_are_bounded_by_one() -> None:
+    kinds = [pq.design("one_bit", epsilon=0.2 + 0.1 * i) for i in range(6)]
+    rounds: list[tuple[pq.Mechanism, list[int], int | None]] = []
+    for node, pair in enumerate(itertools.combinations(kinds, 2)):
+        rounds += [(kind, [node], None) for kind in pair]
+    ledger = asked(rounds)
+    # No client has more than the two most expensive kinds; the bound has one of each.
+    assert ledger.statement(DELTA).epsilon >= spent((kinds[-1], None), (kinds[-2], None))
+    assert ledger.statement(DELTA).epsilon <= spent(*[(kind, None) for kind in kinds]) * (1.0 + 1e-12)
+
+
+def test_sums_are_counted_with_their_own_numbers() -> None:
+    ledger = asked([(ONE, [1, 2], 30), (ONE, [1, 2], 20)])
+    assert ledger.statement(DELTA, in_sum=True).epsilon == spent((ONE, 30), (ONE, 20))
+    assert ledger.statement(DELTA, in_sum=True).view == "aggregate of 20 to 30"
+    assert ledger.statement(DELTA).epsilon == spent((ONE, None), (ONE, None))
+    assert ledger.last_view == View(20)
+    # Until it is known that only a sum was seen, a round is local in both views.
+    ledger.ask(release(ONE, 3), ONE.to_bytes(), [1])
+    assert ledger.statement(DELTA, in_sum=True).epsilon > 2 * spent((ONE, 30), (ONE, 20))
+    ledger.cancel()
+    assert ledger.statement(DELTA, in_sum=True).epsilon == spent((ONE, 30), (ONE, 20))
+    assert len(ledger) == 2
+
+
+def test_sums_of_many_sizes_count_as_the_smallest() -> None:
+    rounds = [(ONE, [node], honest) for honest in range(20, 26) for node in (honest, 99)]
+    ledger = asked([*rounds, *[(ONE, [node], 40 + node) for node in range(6)]])
+    exact = spent(*[(ONE, honest) for honest in range(20, 26)])
+    assert exact <= ledger.statement(DELTA, in_sum=True).epsilon <= spent(*[(ONE, 20)] * 6)
+
+
+def test_a_checkpoint_does_not_make_sums_smaller() -> None:
+    """What a round may at least come to is noted before it is known, and a checkpoint may be written then."""
+
+    def ledger(checkpoints: bool) -> FederationLedger:
+        made = FederationLedger()
+        for number in range(12):
+            made.ask(release(ONE, number), ONE.to_bytes(), range(5 * number, 5 * number + 20))
+            made.summed(20)
+            if checkpoints:
+                made.to_dict()
+            made.summed(80 + number % 6)
+        return made
+
+    assert ledger(True).statement(DELTA, in_sum=True) == ledger(False).statement(DELTA, in_sum=True)
+
+
+def test_a_restart_charges_everybody() -> None:
+    before = asked([(ONE, [1, 2], 30), (ONE, [2], 20), (OTHER, [1], None)])
+    after = FederationLedger.from_dict(before.to_dict())
+    assert [each.round for each in after.releases] == [each.round for each in before.releases]
+    # Whoever client 7 was before, it has spent at most this.
+    assert [after.count(7, release(kind, 9)) for kind in (ONE, OTHER)] == [2, 1]
+    assert after.statement(DELTA).epsilon == spent((ONE, None), (ONE, None), (OTHER, None))
+    assert after.statement(DELTA).epsilon >= before.statement(DELTA).epsilon
+    after.ask(release(ONE, 4), ONE.to_bytes(), [7])
+    after.summed(25)
+    assert after.statement(DELTA, in_sum=True).epsilon == spent(
+        (ONE, 30), (ONE, 20), (OTHER, None), (ONE, 25)
+    )
+    again = FederationLedger.from_dict(after.to_dict())
+    assert again.statement(DELTA) == after.statement(DELTA)
+
+
+@pytest.mark.parametrize("honest", [None, 20])
+def test_a_budget_stops_before_it_is_exceeded(honest: int | None) -> None:
+    view = View(honest)
+    budget = Budget(spent(*[(ONE, honest)] * 3), DELTA)
+    ledger = asked([(ONE, [1, 2], honest)] * 3)
+    # Client 3 has spent nothing yet.
+    ledger.check(release(ONE, 4), ONE.to_bytes(), [3], budget, view)
+    with pytest.raises(BudgetExhaustedError, match=r"round 4: .* Spent: client total") as raised:
+        ledger.check(release(ONE, 4), ONE.to_bytes(), [2, 3], budget, view)
+    assert raised.value.statement.epsilon == budget.epsilon
+
+
+def test_a_norm_reaches_the_accountant() -> None:
+    ledger = FederationLedger()
+    ledger.ask(release(ONE, 1, 10_000, l2=0.5), ONE.to_bytes(), [1])
+    assert ledger.statement(DELTA).method == "l2 renyi+rdp"
+    assert Release.from_text(release(ONE, 1, l2=0.5).text).l2 == 0.5
+
+
+def test_a_ledger_without_its_mechanism_says_so() -> None:
+    content = asked([(ONE, [1], None)]).to_dict()
+    content["mechanisms"] = {}
+    with pytest.raises(InvalidSpecError, match="is not known"):
+        FederationLedger.from_dict(content).statement(DELTA)
+
+
+def last_key(ledger: FederationLedger) -> object:
+    assert ledger.last_release is not None
+    return ledger.last_release.key
+
+
+def test_the_last_release_and_its_view_survive_a_restart() -> None:
+    """A ledger that is not empty states what its last round and all of them cost, with no round open."""
+    before = asked([(ONE, [1, 2], None), (OTHER, [2], 5)])
+    after = FederationLedger.from_dict(before.to_dict())
+    assert str(after.last_view) == str(before.last_view) == "aggregate of 5"
+    assert last_key(after) == last_key(before)
+    for in_sum in (False, True):
+        assert after.last_statement(DELTA, in_sum) == before.last_statement(DELTA, in_sum)
+        assert after.last_statement(DELTA, in_sum).epsilon > 0.0
+        assert after.statement(DELTA, in_sum).epsilon >= after.last_statement(DELTA, in_sum).epsilon
+
+
+def test_a_cancelled_release_is_not_the_last() -> None:
+    ledger = asked([(ONE, [1], None), (OTHER, [1], 5)])
+    ledger.cancel()
+    assert ledger.last_view.is_local
+    assert last_key(ledger) == last_key(asked([(ONE, [1], None)]))
+    nothing = FederationLedger.from_dict(FederationLedger().to_dict())
+    assert nothing.last_release is None
+    with pytest.raises(InvalidSpecError, match="nothing was asked for yet"):
+        nothing.last_statement(DELTA)

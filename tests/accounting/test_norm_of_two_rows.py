@@ -1,0 +1,57 @@
+"""Updates of bounded norm, encoded in bits: the accountant states the smallest certified figure, by name."""
+
+from __future__ import annotations
+
+import pytest
+
+import fl_privquant as pq
+from fl_privquant.accounting import norm
+from fl_privquant.accounting.accountant import Accountant
+from fl_privquant.accounting.norm import Norms, norm_losses
+from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
+from fl_privquant.statement import PrivacyStatement, View
+
+
+def whole_run(mechanism: Mechanism, clients: int, dimension: int, rounds: int) -> PrivacyStatement:
+    accountant = Accountant()
+    norms = Norms(l2=usual_norm_ratio(dimension))
+    accountant.add(UpdateRelease(mechanism, dimension, View.aggregate(clients), norms=norms), rounds)
+    return accountant.statement(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "wish", "method"),
+    [
+        ("one_bit", {"epsilon": 0.08}, "l2 gaussian of two rows"),
+        ("pbm", {"theta": 0.0137, "levels": 4}, "l2 gaussian of bits"),
+    ],
+)
+def test_the_worst_case_of_the_others_is_stated_where_it_is_smaller_than_the_blanket(
+    name: str, wish: dict[str, float], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mechanism = pq.design(name, **wish)
+    stated = whole_run(mechanism, 100, 7850, 50)
+    assert stated.method.startswith(method)
+    monkeypatch.setattr(norm, "_BOUNDERS", [each for each in norm._BOUNDERS if each is not norm._two_rows])
+    from fl_privquant.accounting import accountant
+
+    monkeypatch.setattr(accountant, "_losses", type(accountant._losses)())
+    blanket = whole_run(mechanism, 100, 7850, 50)
+    assert blanket.method.startswith("l2 gaussian of the sum")
+    assert stated.epsilon < 0.999 * blanket.epsilon
+
+
+def test_one_client_alone_has_no_sum() -> None:
+    """The local view is not counted by the others, of whom there are none."""
+    mechanism = pq.design("one_bit", epsilon=0.5)
+    names = [name for _, name in norm_losses(mechanism, Norms(l2=2.0), 100, 1)]
+    assert "l2 gaussian of two rows" not in names
+
+
+def test_mechanisms_with_more_rows_are_counted_otherwise() -> None:
+    mechanism = pq.design("optm", epsilon=0.5, bits=2)
+    names = [name for _, name in norm_losses(mechanism, Norms(l2=2.0), 100, 1000)]
+    assert names
+    assert "l2 gaussian of two rows" not in names

@@ -1,0 +1,137 @@
+"""The command line: real runs, exit codes, pictures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fl_privquant.cli import main as cli
+from fl_privquant.cli.comparison import Compared, compare
+from fl_privquant.cli.main import app
+from fl_privquant.errors import CertificationError, InvalidSpecError
+
+RUNNER = CliRunner()
+
+
+def run(*arguments: str) -> str:
+    result = RUNNER.invoke(app, list(arguments), catch_exceptions=False, env={"COLUMNS": "120"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_compare_prints_every_mechanism_and_draws(tmp_path: Path) -> None:
+    picture = tmp_path / "compare.png"
+    out = run("compare", "--epsilon", "1", "--bits", "2", "--plot", str(picture))
+    for text in ("optm", "optm paired", "optm independent", "rqm", "erm", "one_bit", "local view", "4.34"):
+        assert text in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_says_why_there_is_none() -> None:
+    out = run("compare", "--epsilon", "0.3", "--levels", "3", "--mechanism", "rqm", "--mechanism", "one_bit")
+    assert "one_bit" in out
+    assert "optm" not in out
+
+
+def test_design_then_audit(tmp_path: Path) -> None:
+    file, picture = tmp_path / "mechanism.pqm", tmp_path / "law.pdf"
+    out = run(
+        "design", "optm", "--epsilon", "1", "--set", "bins=-3,-.5,.5,3", "--set", "family=paired",
+        "--set", "objective=mae", "--output", str(file), "--plot", str(picture),
+    )  # fmt: skip
+    assert "1.85" in out
+    assert picture.read_bytes().startswith(b"%PDF")
+    audited = run("audit", str(file))
+    assert "certified" in audited
+    assert "local view" in audited
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CertificationError):
+        run("audit", str(file))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["design", "optn", "--epsilon", "1"], "did you mean 'optm'"),
+        (["design", "optm", "--epsilon", "-1"], "not a finite number above 0"),
+        (["design", "optm", "--epsilon", "1", "--set", "family"], "expected key=value"),
+        (["compare", "--bits", "2", "--levels", "4"], "give one of the two"),
+        (["compare", "--bits", "0"], "--bits: 0"),
+        (["audit", "nowhere.pqm"], "no such file"),
+    ],
+)
+def test_user_errors_are_messages_not_tracebacks(arguments: list[str], message: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "from fl_privquant.cli.main import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_error_of_ours_is_a_message_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fl-privquant", "audit", "nowhere.pqm"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    assert "error: nowhere.pqm: no such file" in capsys.readouterr().err
+
+
+def test_a_file_is_audited_drawn_and_stated(tmp_path: Path) -> None:
+    file, picture = tmp_path / "mechanism.pqm", tmp_path / "law.png"
+    run("design", "rqm", "--epsilon", "1", "--levels", "4", "--output", str(file))
+    assert f"drawn to {picture}" in " ".join(run("audit", str(file), "--plot", str(picture)).split())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    stated = run("statement", "--file", str(file), "--dimension", "10", "--clients", "3", "--rounds", "2")
+    assert "rqm: what its ε means" in stated
+    assert "client total (10 coordinates, 2 rounds)" in stated
+
+
+def test_what_has_no_table_is_described_and_not_drawn(tmp_path: Path) -> None:
+    out = run("design", "skellam", "--epsilon", "1", "--levels", "8")
+    assert "δ" in out
+    assert "certificate" not in out
+    with pytest.raises(InvalidSpecError, match="skellam has no table"):
+        run("design", "skellam", "--epsilon", "1", "--levels", "8", "--plot", str(tmp_path / "law.png"))
+
+
+def test_values_of_other_parameters_are_read_as_what_they_are() -> None:
+    assert cli._assignment("lattice=False") == ("lattice", False)
+    assert cli._assignment("bins=-3,.5,x") == ("bins", [-3, 0.5, "x"])
+    assert cli._assignment("family=free") == ("family", "free")
+
+
+def test_a_bias_gets_a_column_of_its_own() -> None:
+    with_bias = run("compare", "--levels", "4", "--mechanism", "biased", "--mechanism", "one_bit")
+    assert "max bias" in with_bias
+    assert "max bias" not in run("compare", "--levels", "4", "--mechanism", "one_bit")
+
+
+def test_curves_are_drawn_and_gaps_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_a_gap(epsilon: float, levels: int, *rest: Any, **options: Any) -> Iterator[Compared]:
+        yield from compare(epsilon, levels, *rest, **options)
+        if epsilon < 1.0:
+            yield Compared("erm", None, 0.0, "no gamma is small enough")
+
+    monkeypatch.setattr(cli, "CURVE_LEVELS", (2, 4))
+    monkeypatch.setattr(cli, "CURVE_EPSILONS", (0.5, 1.0))
+    monkeypatch.setattr(cli, "compare", with_a_gap)
+    picture = tmp_path / "curves.png"
+    out = run(
+        "compare", "--epsilon", "0.5", "--levels", "4", "--mechanism", "one_bit", "--curve", str(picture)
+    )
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    asked = "ε = 0.5, δ = 0 (coordinate release, local view)"
+    assert "erm: N/A: no gamma is small enough" in out
+    assert f"erm: N/A for {asked} with 2 levels, {asked} with 4 levels: no gamma is small enough" in out

@@ -1,0 +1,290 @@
+"""A deployment for tests: a SuperLink and SuperNodes as processes of their own, over TLS on loopback.
+
+What a real deployment spreads over machines, on one: each client is a SuperNode that knows nothing
+but its own configuration, every message crosses HTTPS, and server and client apps run in fresh processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.flower.engines.base import Federation, RunResult, node_config
+from fl_privquant.flower.engines.internals import load_records
+
+__all__ = ["Certificates", "DeploymentEngine", "DeploymentError", "Superlink", "make_certificates"]
+
+_HOST = "127.0.0.1"
+_CONNECTION = "loopback"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+_LOG_LINES = 40
+
+
+class DeploymentError(PrivQuantError):
+    """A process of the deployment failed; the message ends with the last lines of its log."""
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of a certificate authority, and of a certificate that it signed for loopback."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class DeploymentEngine:
+    """Runs an app on a SuperLink and one SuperNode for each client, on loopback with TLS.
+
+    Apps are given as ``"package.module:attribute"``: they are imported by other processes, so their package
+    must be installed, or lie in this process's import path.
+
+    Parameters
+    ----------
+    timeout
+        Seconds after which a run that has not ended is stopped.
+    """
+
+    timeout: float = 600.0
+
+    def run(
+        self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
+    ) -> RunResult:
+        """Run the app, to its end, and stop every process again."""
+        for app in (server_app, client_app):
+            if not isinstance(app, str) or ":" not in app:
+                raise InvalidSpecError(
+                    f"app: {app!r}; for deployment give it as 'package.module:attribute', to be imported "
+                    f"by other processes"
+                )
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="fl-privquant-") as name:
+            directory = Path(name)
+            result = directory / "result"
+            app_directory = _write_app(
+                directory / "app", str(server_app), str(client_app), federation, result
+            )
+            with Superlink(directory, federation) as superlink:
+                superlink.submit(app_directory, timeout=self.timeout)
+                if not result.exists():
+                    raise DeploymentError(f"the server app left no result\n{superlink.logs()}")
+            state = load_records(result.read_bytes())
+        return RunResult("deployment", state, time.perf_counter() - start)
+
+
+class Superlink:
+    """A SuperLink with its SuperNodes on loopback, TLS on, as long as the ``with`` block lasts.
+
+    Parameters
+    ----------
+    directory
+        Holds certificates, logs and Flower's home; temporary.
+    federation
+        How many SuperNodes, and their configuration.
+    """
+
+    def __init__(self, directory: Path, federation: Federation) -> None:
+        self.directory = directory
+        self.federation = federation
+        self.home = directory / "home"
+        self.environment = {
+            **os.environ,
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            # Processes of Flower look for one another's programs there.
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "PYTHONPATH": os.pathsep.join([each for each in sys.path if each]),
+        }
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Superlink:
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
+        self.home.mkdir(parents=True)
+        certificates = make_certificates(self.directory / "certificates")
+        port, *node_ports = _free_ports(1 + self.federation.num_clients)
+        tls = [
+            f"--ssl-certfile={certificates.certificate}",
+            f"--ssl-keyfile={certificates.key}",
+            f"--ssl-ca-certfile={certificates.authority}",
+        ]
+        connection = {"address": f"{_HOST}:{port}", "root-certificates": str(certificates.authority)}
+        lines = [
+            f"[superlink.{_CONNECTION}]",
+            *(f"{key} = {json.dumps(value)}" for key, value in connection.items()),
+        ]
+        (self.home / "config.toml").write_text("\n".join(lines) + "\n")
+        self._launch("superlink", ["flower-superlink", *tls, "--port", str(port)])
+        self._wait_for(port, "superlink")
+        for partition, node_port in enumerate(node_ports):
+            config = node_config(self.federation, partition)
+            command = ["flower-supernode", *tls, f"--root-certificates={certificates.authority}"]
+            command += ["--superlink", f"{_HOST}:{port}", "--port", str(node_port)]
+            self._launch(f"supernode-{partition}", [*command, "--node-config", _flower_config(config)])
+
+    def submit(
+        self, app: Path, run_config: Mapping[str, object] | None = None, timeout: float = 600.0
+    ) -> str:
+        """Run the app in a directory, wait for its end, and return what ``flwr run`` printed."""
+        command = ["flwr", "run", str(app), _CONNECTION, "--stream"]
+        if run_config:
+            command += ["-c", _flower_config(run_config)]
+        self._launch("run", command)
+        process = self._processes["run"]
+        deadline = time.monotonic() + timeout
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                raise DeploymentError(f"the run did not end in {timeout:g} s\n{self.logs()}")
+            for name, other in self._processes.items():
+                if name != "run" and other.poll() is not None:
+                    raise DeploymentError(f"{name} ended with status {other.returncode}\n{self.logs()}")
+            time.sleep(0.2)
+        printed = (self.directory / "run.log").read_text(errors="replace")
+        del self._processes["run"]
+        if process.returncode:
+            raise DeploymentError(f"flwr run ended with status {process.returncode}\n{self.logs()}")
+        return printed
+
+    def logs(self) -> str:
+        """The last lines of every process's log."""
+        parts = []
+        for path in sorted(self.directory.glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+            parts.append("\n".join([f"--- {path.stem}", *lines]))
+        return "\n".join(parts)
+
+    def _launch(self, name: str, command: list[str]) -> None:
+        program = shutil.which(command[0], path=self.environment["PATH"])
+        if program is None:
+            raise DeploymentError(f"{command[0]}: not found; install flwr")
+        with (self.directory / f"{name}.log").open("wb") as log:
+            # A session of its own: Flower's processes start others, and all of them must go at the end.
+            self._processes[name] = subprocess.Popen(
+                [program, *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+
+    def _wait_for(self, port: int, name: str) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            if self._processes[name].poll() is not None:
+                raise DeploymentError(f"{name} did not start\n{self.logs()}")
+            with contextlib.suppress(OSError), socket.create_connection((_HOST, port), timeout=1.0):
+                return
+            if time.monotonic() > deadline:
+                raise DeploymentError(f"{name} did not listen within {_START_SECONDS:g} s\n{self.logs()}")
+            time.sleep(0.1)
+
+    def _stop(self) -> None:
+        """End the processes that were started here, clients first, each with the ones it started."""
+        for process in reversed(self._processes.values()):
+            _signal_group(process, signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        for process in self._processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0.1))
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    # The group has the process's id, as it began a session; members may outlive it.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def make_certificates(directory: Path) -> Certificates:
+    """A certificate authority for the tests, and a certificate of it for 127.0.0.1 and localhost."""
+    directory.mkdir(parents=True, exist_ok=True)
+    files = Certificates(directory / "ca.crt", directory / "server.pem", directory / "server.key")
+    authority = trustme.CA()
+    certificate = authority.issue_cert(_HOST, "localhost")
+    authority.cert_pem.write_to_path(files.authority)
+    certificate.cert_chain_pems[0].write_to_path(files.certificate)
+    certificate.private_key_pem.write_to_path(files.key)
+    return files
+
+
+def _write_app(
+    directory: Path, server_app: str, client_app: str, federation: Federation, result: Path
+) -> Path:
+    """A Flower app that runs the given apps, and writes the server's state to a file."""
+    directory.mkdir(parents=True)
+    reserved = {"privquant-server-app": server_app, "privquant-client-app": client_app}
+    reserved["privquant-result"] = str(result)
+    if federation.seed is not None:
+        reserved["privquant-sampling-seed"] = str(federation.seed)
+    config = {**federation.run_config, **reserved}
+    lines = [
+        "[project]",
+        'name = "fl-privquant-deployment"',
+        'version = "1.0.0"',
+        'license = "Apache-2.0"',
+        "dependencies = []",
+        "[tool.flwr.app]",
+        'publisher = "fl-privquant"',
+        "[tool.flwr.app.components]",
+        'serverapp = "tests.deployed:server_app"',
+        'clientapp = "tests.deployed:client_app"',
+        "[tool.flwr.app.config]",
+        *(f"{json.dumps(key)} = {_toml(value)}" for key, value in config.items()),
+    ]
+    (directory / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def _flower_config(config: Mapping[str, object]) -> str:
+    """Key-value pairs as Flower's command line takes them."""
+    return " ".join(f"{key}={_toml(value)}" for key, value in config.items())
+
+
+def _toml(value: object) -> str:
+    # JSON writes texts, whole numbers and truth values as TOML does; floats need a point or an exponent.
+    return repr(value) if isinstance(value, float) else json.dumps(value)
+
+
+def _free_ports(count: int) -> Iterator[int]:
+    """Ports that nobody listens on now, all different."""
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((_HOST, 0))
+        ports = [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+    return iter(ports)

@@ -1,0 +1,90 @@
+"""Models and statements of seeded runs, as hashes: what a change of structure must leave as it is.
+
+``seeded_runs.json`` holds a row for each run. A change that is meant to change results writes it anew:
+
+    python -m tests.e2e.seeded_runs
+
+and says in its commit which rows changed, and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from simulations.config import RunConfig
+from simulations.results import RunDirectory
+from simulations.run import execute
+
+ROOT = Path(__file__).parents[2]
+TABLE = Path(__file__).with_suffix(".json")
+
+_MEAN = "task=mean task.dimension=37 federation.num_clients=7 federation.rounds=2"
+_DIGITS = "task=digits federation.num_clients=11 federation.rounds=2"
+# These have no sum of codes: their replies are floating-point numbers, or mean nothing when summed.
+_NOT_SUMMABLE = {"gaussian", "laplace", "snapping", "none", "cldp_l2", "vqsgd", "vqsgd_private"}
+# These are made for a target.
+_TARGETS = {"optm_aggregate", "central_gaussian"}
+_VARIANTS = (
+    "mechanism=optm mechanism.bits=3 codec=rotated",
+    "mechanism=pbm codec=rotated secagg=on",
+    "mechanism=optm clip_policy=quantile federation.fraction=0.6",
+    "mechanism=optm clip_policy=quantile secagg=on",
+    "mechanism=optm bits_policy=schedule",
+    "mechanism=optm bits_policy=doubling",
+    "mechanism=skellam codec=rotated secagg=on partition=dirichlet",
+    "mechanism=optm task.model=mlp federation.strategy=fedadam engine.threads=3",
+    "mechanism=optm_aggregate privacy.epsilon=8 secagg=on",
+    "mechanism=optm_aggregate mechanism.bits=1 privacy.epsilon=2 secagg=on",
+    "mechanism=optm privacy.epsilon=400",
+    "mechanism=central_gaussian privacy.epsilon=8",
+)
+_ON_RAY = ("mechanism=optm", "mechanism=pbm secagg=on", "mechanism=cldp_l2")
+
+
+def runs() -> list[str]:
+    """The overrides of every run in the table."""
+    names = sorted(path.stem for path in (ROOT / "conf" / "mechanism").glob("*.yaml"))
+    per_client = [f"{_MEAN} mechanism={name}" for name in names if name not in _TARGETS]
+    sums = [f"{each} secagg=on" for each in per_client if each.rpartition("=")[2] not in _NOT_SUMMABLE]
+    variants = [f"{_DIGITS} {each}" for each in _VARIANTS]
+    return [*per_client, *sums, *variants, *(f"{_MEAN} {each} engine=ray" for each in _ON_RAY)]
+
+
+def outcome(run: str) -> dict[str, Any]:
+    """The hash of the model, and that of all figures in the statements, of one run from its beginning."""
+    with tempfile.TemporaryDirectory() as folder:
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            composed = compose("config", overrides=[*run.split(), f"output={folder}"])
+        config = RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
+        execute(config)
+        provenance = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+    figures = [
+        [each[key] for key in ("epsilon", "delta", "unit", "view")] for each in provenance["statements"]
+    ]
+    return {
+        "model": provenance["model_sha256"],
+        "statements": hashlib.sha256(json.dumps(figures).encode()).hexdigest(),
+        "epsilons": [each[0] for each in figures],
+    }
+
+
+def main(asked: list[str]) -> None:
+    """Write the table, or print the rows of the runs that are asked for."""
+    table = {run: outcome(run) for run in asked or runs()}
+    text = json.dumps(table, indent=1, sort_keys=True) + "\n"
+    if asked:
+        sys.stdout.write(text)
+    else:
+        TABLE.write_text(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,147 @@
+"""The law: sanity values, exact errors and divergences against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.law import Law
+from fl_privquant.mechanisms.erm import erm_law
+from fl_privquant.mechanisms.rqm import rqm_law
+from tests.conftest import random_law
+
+
+@pytest.mark.parametrize(
+    ("law", "epsilon", "mae", "mse"),
+    [
+        (rqm_law(np.array([-2.7, -0.9, 0.9, 2.7]), 0.22), 0.99877, 1.99734, 4.98059),
+        (rqm_law(np.linspace(-2.6, 2.6, 4), 0.498), 1.49964, 1.31388, None),
+        (erm_law(np.array([-5.1, -0.1, 0.1, 5.1]), 0.026), 0.99974, 2.20617, None),
+        (erm_law(np.array([-2.7, -0.4, 0.4, 2.7]), 0.043), 1.49978, 1.29822, None),
+    ],
+)
+def test_sanity_values(law: Law, epsilon: float, mae: float, mse: float | None) -> None:
+    assert law.epsilon == pytest.approx(epsilon, abs=6e-6)
+    assert law.mae() == pytest.approx(mae, abs=6e-6)
+    if mse is not None:
+        assert law.mse() == pytest.approx(mse, abs=6e-6)
+
+
+def test_epsilon_is_not_attained_on_a_grid_only() -> None:
+    """A fine grid over x approaches the exact loss from below and never exceeds it."""
+    law = rqm_law(np.array([-2.7, -0.9, 0.9, 2.7]), 0.22)
+    rows = law.pmf(np.linspace(-1.0, 1.0, 20001))
+    on_grid = np.log(rows.max(axis=0) / rows.min(axis=0)).max()
+    assert on_grid <= law.epsilon + 1e-12
+    assert on_grid == pytest.approx(law.epsilon, abs=1e-3)
+
+
+@given(seed=st.integers(0, 10_000), levels=st.integers(3, 7), knots=st.integers(2, 9))
+def test_rows_are_unbiased_distributions(seed: int, levels: int, knots: int) -> None:
+    law = random_law(seed, levels, knots)
+    x = np.linspace(-1.0, 1.0, 57)
+    assert law.pmf(x).sum(axis=1) == pytest.approx(np.ones(57))
+    assert law.mean_at(x) == pytest.approx(x, abs=1e-12)
+    assert law.max_bias < 1e-12
+
+
+def test_max_bias_sees_a_biased_row() -> None:
+    law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.2, 0.8]])
+    assert law.max_bias == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_errors_match_numerical_integration(power: int) -> None:
+    law = random_law(5, 5, 6)
+    breaks = sorted({-1.0, 1.0, *law.starts.tolist(), *[v for v in law.values if abs(v) < 1]})
+    pieces = itertools.pairwise(breaks)
+    total = sum(integrate.quad(lambda x: float(law.error_at(x, power)[0]) / 2, a, b)[0] for a, b in pieces)
+    assert (law.mae() if power == 1 else law.mse()) == pytest.approx(total, rel=1e-10)
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.3, 5.0])
+def test_density_clips_what_lies_outside(sigma: float) -> None:
+    law = random_law(2, 4, 5)
+    density = stats.norm(0.5, sigma)
+    quantiles = density.ppf((np.arange(400_000) + 0.5) / 400_000)
+    assert law.mae(density) == pytest.approx(law.mae(quantiles), rel=1e-4)
+    assert law.mse(density) == pytest.approx(law.mse(quantiles), rel=1e-4)
+
+
+def test_samples_are_averaged_exactly() -> None:
+    law = random_law(3, 4, 5)
+    samples = np.array([-0.7, 0.1, 0.1, 4.0])
+    expected = law.error_at(np.array([-0.7, 0.1, 0.1, 1.0])).mean()
+    assert law.mae(samples) == pytest.approx(expected, rel=1e-14)
+
+
+@given(seed=st.integers(0, 10_000), order=st.sampled_from([0.5, 1.0, 1.5, 2.0, 7.0, 300.0]))
+def test_renyi_against_brute_force(seed: int, order: float) -> None:
+    law = random_law(seed, 4, 4)
+    worst = 0.0
+    for p, q in itertools.product(law.pmf(np.linspace(-1, 1, 19)), repeat=2):
+        if order == 1.0:
+            worst = max(worst, float((p * np.log(p / q)).sum()))
+        else:
+            log_terms = order * np.log(p) + (1.0 - order) * np.log(q)
+            worst = max(worst, float(np.logaddexp.reduce(log_terms)) / (order - 1.0))
+    exact = law.renyi_divergence(order)
+    assert worst <= exact + 1e-10
+    # The 19 inputs include all 4 knots, where the worst pair is.
+    assert worst == pytest.approx(exact, abs=1e-9)
+    assert exact <= law.epsilon + 1e-12
+
+
+@given(seed=st.integers(0, 10_000), epsilon=st.floats(0.0, 3.0))
+def test_hockey_stick_against_all_events(seed: int, epsilon: float) -> None:
+    law = random_law(seed, 4, 3)
+    worst = 0.0
+    for p, q in itertools.product(law.rows, repeat=2):
+        for event in itertools.product([False, True], repeat=4):
+            chosen = np.array(event)
+            worst = max(worst, float(p[chosen].sum() - math.exp(epsilon) * q[chosen].sum()))
+    assert law.hockey_stick(epsilon) == pytest.approx(worst, abs=1e-12)
+    assert law.hockey_stick(law.epsilon + 1e-9) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_divergence_limits() -> None:
+    law = random_law(1, 4, 4)
+    assert law.renyi_divergence(math.inf) == law.epsilon
+    assert law.renyi_divergence(1.0) == pytest.approx(law.renyi_divergence(1.0 + 1e-7), rel=1e-5)
+    with pytest.raises(InvalidSpecError, match="order"):
+        law.renyi_divergence(0.0)
+
+
+def test_an_output_that_one_input_cannot_give_has_infinite_loss() -> None:
+    law = Law.from_knots([-1.0, 1.0], [-1.0, 1.0], [[1.0, 0.0], [0.0, 1.0]])
+    assert law.epsilon == math.inf
+    assert law.renyi_divergence(2.0) == math.inf
+    assert law.hockey_stick(10.0) == 1.0
+
+
+def test_an_unused_output_costs_nothing() -> None:
+    law = Law.from_knots([-2.0, 0.0, 2.0], [-1.0, 1.0], [[0.75, 0.0, 0.25], [0.25, 0.0, 0.75]])
+    assert law.epsilon == pytest.approx(math.log(3.0))
+    assert law.renyi_divergence(2.0) < math.log(3.0)
+
+
+def test_jumps_keep_both_limits() -> None:
+    law = erm_law(np.array([-2.7, -0.4, 0.4, 2.7]), 0.043)
+    before, after = law.pmf([-0.4 - 1e-9])[0], law.pmf([-0.4])[0]
+    assert np.abs(before - after).max() > 0.05
+    assert before @ law.values == pytest.approx(-0.4, abs=1e-8)
+    assert after @ law.values == pytest.approx(-0.4, abs=1e-12)
+
+
+def test_malformed_laws_are_refused() -> None:
+    with pytest.raises(InvalidSpecError, match="rows of shape"):
+        Law.from_knots([-1.0, 1.0], [-1.0, 1.0], [[1.0], [1.0]])
+    with pytest.raises(InvalidSpecError, match="increasing"):
+        Law.from_knots([-1.0, 1.0], [1.0, -1.0], [[0.5, 0.5], [0.5, 0.5]])

@@ -1,0 +1,214 @@
+"""Composition against closed forms and enumeration: never below the exact answer, and close to it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+
+import numpy as np
+import pytest
+
+import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.loss.compose import (
+    Part,
+    composed_epsilon,
+    pld_epsilon,
+    pure_epsilon,
+    renyi_epsilon,
+    total_loss,
+)
+from fl_privquant.loss.distribution import PrivacyLoss
+from fl_privquant.loss.dominating import dominating_loss, hull_corners
+from fl_privquant.loss.normal import gaussian_delta
+from fl_privquant.loss.response import NOT_PRIVATE, gaussian_loss, laplace_loss, response_loss
+from tests.accounting.exact import epsilon_of, hockey_stick, power, product, random_table, response_epsilon
+
+DELTAS = (1e-2, 1e-5, 1e-10)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 3.0])
+@pytest.mark.parametrize("count", [2, 3, 12, 100, 10_000])
+@pytest.mark.parametrize("delta", DELTAS)
+def test_randomized_response_by_binomials(epsilon: float, count: int, delta: float) -> None:
+    exact = response_epsilon(epsilon, count, delta)
+    found = composed_epsilon([Part(response_loss(epsilon), count)], delta).epsilon
+    assert exact - 1e-9 * count <= found <= exact * (1.0 + 1e-5) + 1e-6
+
+
+@pytest.mark.parametrize("separation", [0.01, 0.3, 2.0])
+@pytest.mark.parametrize("count", [2, 100, 10_000])
+def test_gaussian_noise_composes_to_gaussian_noise(separation: float, count: int) -> None:
+    total = separation * math.sqrt(count)
+    found = composed_epsilon([Part(gaussian_loss(separation), count)], 1e-6).epsilon
+    at = found * (1.0 - 1e-3)
+    assert gaussian_delta(total, found) <= 1e-6 * (1.0 + 1e-6)
+    assert gaussian_delta(total, at) > 1e-6
+
+
+def test_many_small_losses_tend_to_a_gaussian() -> None:
+    count = 40_000
+    loss = response_loss(0.01)
+    # A loss of 0.01 with mean 0.01 tanh(0.005) and nearly unit variance in units of 0.01.
+    limit = composed_epsilon([Part(gaussian_loss(0.01 * math.sqrt(count)), 1)], 1e-6).epsilon
+    assert composed_epsilon([Part(loss, count)], 1e-6).epsilon == pytest.approx(limit, rel=2e-3)
+
+
+def test_laplace_loss_is_the_closed_form() -> None:
+    for epsilon in (0.0, 0.3, 0.9, 1.0):
+        assert laplace_loss(1.0).delta(epsilon) == pytest.approx(-math.expm1((epsilon - 1.0) / 2.0), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("levels", [2, 3, 4])
+def test_dominating_loss_is_the_worst_pair_at_every_epsilon(seed: int, levels: int) -> None:
+    table = random_table(seed, levels, rows=4)
+    loss = dominating_loss(table)
+    assert loss.masses.sum() == pytest.approx(1.0, abs=1e-12)
+    for epsilon in np.linspace(0.0, 1.05 * table.epsilon, 40):
+        exact = table.law.hockey_stick(float(epsilon))
+        assert exact - 1e-15 <= loss.delta(float(epsilon)) <= exact + 1e-12
+    for order in (1.1, 2.0, 7.0):
+        assert loss.log_moment(order - 1.0) / (order - 1.0) >= table.law.renyi_divergence(order) - 1e-12
+    assert loss.max_loss <= table.epsilon
+
+
+def test_no_single_pair_of_rows_need_be_the_worst() -> None:
+    """The negative control: the worst pair at one epsilon is not enough, which is what the hull is for."""
+    rows = np.array([[44, 14, 6], [14, 44, 6], [30, 33, 1]]) << 26
+    corners = hull_corners(rows)
+    steps = np.diff(corners, axis=0) / 2.0**32
+    hull = PrivacyLoss(np.log(steps[::-1, 1] / steps[::-1, 0]), steps[::-1, 1])
+    laws = rows / 2.0**32
+    pairs = list(itertools.permutations(range(3), 2))
+    below = dict.fromkeys(pairs, False)
+    for epsilon in np.linspace(0.0, 1.75, 60):
+        curves = {pair: hockey_stick(laws[pair[0]], laws[pair[1]], float(epsilon)) for pair in pairs}
+        assert hull.delta(float(epsilon)) >= max(curves.values()) - 1e-15
+        for pair, value in curves.items():
+            below[pair] |= value < max(curves.values()) - 1e-6
+    assert all(below.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("levels", "count"), [(2, 12), (3, 7), (4, 5), (4, 12)])
+@pytest.mark.parametrize("delta", [1e-2, 1e-4])
+def test_one_table_by_enumeration(seed: int, levels: int, count: int, delta: float) -> None:
+    table = random_table(seed, levels, rows=2)
+    loss = dominating_loss(table)
+    rows = table.law.rows
+    exact = max(epsilon_of(power((rows[i], rows[1 - i]), count), delta) for i in (0, 1))
+    found = composed_epsilon([Part(loss, count)], delta).epsilon
+    assert exact - 1e-9 <= found
+    # The two orders of a pair dominate each other in different places: one pair for both costs a little.
+    assert found <= exact * 1.05 + 1e-3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_different_tables_and_pairs_by_enumeration(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tables = [random_table(100 + seed + i, 3, rows=3) for i in range(3)]
+    found = composed_epsilon([Part(dominating_loss(table), 2) for table in tables], 1e-3).epsilon
+    for _ in range(30):
+        pairs = []
+        for table in tables:
+            for _ in range(2):
+                i, j = rng.choice(len(table.law.rows), 2, replace=False)
+                pairs.append((table.law.rows[i], table.law.rows[j]))
+        assert epsilon_of(product(pairs), 1e-3) <= found + 1e-9
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+def test_pld_is_not_below_dp_accounting_by_more_than_its_grid(delta: float) -> None:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    mechanism = pq.design("optm", epsilon=1.0, bits=2)
+    rows = mechanism.law.rows
+    first, second = ({i: math.log(p) for i, p in enumerate(row)} for row in (rows[0], rows[-1]))
+    theirs = pld.from_two_probability_mass_functions(first, second, value_discretization_interval=1e-3)
+    loss = dominating_loss(mechanism.table)
+    other = theirs.self_compose(500).get_epsilon_for_delta(delta)
+    assert composed_epsilon([Part(loss, 500)], delta).epsilon == pytest.approx(other, rel=2e-3)
+
+
+def test_rounding_errors_of_the_transform_are_charged() -> None:
+    """At 10^9 releases errors of 1e-16 add up; the figure stays above the exact one."""
+    exact = response_epsilon(0.5, 10**6, 1e-6)
+    parts = [Part(response_loss(0.5), 10**6)]
+    _, rate = renyi_epsilon(parts, 1e-6)
+    assert exact <= pld_epsilon(parts, 1e-6, rate) * (1.0 + 1e-12) <= exact * (1.0 + 1e-6)
+    many = composed_epsilon([Part(response_loss(0.5), 10**9)], 1e-6)
+    mean = 10**9 * 0.5 * math.tanh(0.25)
+    assert mean < many.epsilon < mean + 10.0 * 0.5 * math.sqrt(10**9)
+
+
+def test_any_tilt_gives_a_bound() -> None:
+    parts = [Part(response_loss(1.0), 50)]
+    exact = response_epsilon(1.0, 50, 1e-4)
+    for rate in (1e-3, 0.1, 0.5, 1.0, 3.0, 10.0):
+        assert pld_epsilon(parts, 1e-4, rate) >= exact - 1e-9
+
+
+def test_bounds_and_their_names() -> None:
+    part = Part(response_loss(1.0), 4)
+    assert composed_epsilon([part], 0.0) == composed_epsilon([part], 0.0, refine=False)
+    assert composed_epsilon([part], 0.0).method == "pure"
+    assert composed_epsilon([part], 0.0).epsilon == pure_epsilon([part]) == 4.0
+    assert composed_epsilon([], 1e-5).epsilon == 0.0
+    assert composed_epsilon([Part(response_loss(1.0), 1)], 1e-5).method == "exact"
+    assert composed_epsilon([Part(NOT_PRIVATE, 1)], 1e-5).epsilon == math.inf
+    assert composed_epsilon([Part(response_loss(1.0, delta=1e-6), 20)], 1e-5).epsilon == math.inf
+    assert composed_epsilon([Part(response_loss(1.0, delta=1e-7), 20)], 1e-5).epsilon < 20.0
+    with pytest.raises(InvalidSpecError, match="outside"):
+        composed_epsilon([part], -1e-5)
+
+
+def test_monotone_in_count_and_delta() -> None:
+    loss = dominating_loss(pq.design("optm", epsilon=1.0, bits=2).table)
+    by_count = [
+        composed_epsilon([Part(loss, n)], 1e-6).epsilon for n in (1, 2, 5, 20, 100, 10**4, 10**6, 10**9)
+    ]
+    by_delta = [composed_epsilon([Part(loss, 300)], d).epsilon for d in (0.0, 1e-15, 1e-9, 1e-5, 1e-2, 0.5)]
+    assert by_count == sorted(by_count)
+    assert by_delta == sorted(by_delta, reverse=True)
+
+
+def test_total_loss_composes_on() -> None:
+    parts = [Part(response_loss(0.3), 20)]
+    whole = composed_epsilon([Part(response_loss(0.3), 100)], 1e-6).epsilon
+    assert composed_epsilon([Part(total_loss(parts), 5)], 1e-6).epsilon == pytest.approx(whole, rel=1e-3)
+    assert composed_epsilon([Part(total_loss(parts), 5)], 1e-6).epsilon >= whole - 1e-9
+
+
+def test_amplification_is_the_closed_form() -> None:
+    loss = response_loss(1.0)
+    for rate in (0.01, 0.3, 1.0):
+        amplified = loss.amplified(rate)
+        for epsilon in (0.0, 0.2, 0.7):
+            scaled = math.log1p(rate * math.expm1(epsilon))
+            assert amplified.delta(scaled) == pytest.approx(rate * loss.delta(epsilon), rel=1e-9, abs=1e-15)
+        assert amplified.max_loss == pytest.approx(math.log1p(rate * math.expm1(1.0)), rel=1e-9)
+    with pytest.raises(InvalidSpecError, match="rate"):
+        loss.amplified(0.0)
+
+
+def test_golden_figures_for_a_thousand_coordinates() -> None:
+    """Local view, delta 1e-5, epsilon 1 a coordinate: the paper's OPTM, ours, and the worst law there is."""
+    paper = pq.design("optm", family="independent", objective="mae", epsilon=1.0, bins=(-3, -0.5, 0.5, 3))
+    ours = pq.design("optm", epsilon=1.0, bits=2)
+    figures = [
+        composed_epsilon([Part(dominating_loss(each.table), 1000)], 1e-5).epsilon for each in (paper, ours)
+    ]
+    worst = composed_epsilon([Part(response_loss(1.0), 1000)], 1e-5).epsilon
+    assert figures[0] == pytest.approx(450.9, abs=0.2)
+    assert figures[1] == pytest.approx(505.5, abs=0.2)
+    assert max(figures) < worst == pytest.approx(577.83, abs=0.01)
+
+
+@pytest.mark.parametrize("count", [10**6, 10**7 * 10**3])
+def test_large_counts_are_fast(count: int) -> None:
+    loss = dominating_loss(pq.design("optm", epsilon=1.0, bits=2).table)
+    start = time.process_time()
+    composed_epsilon([Part(loss, count)], 1e-5)
+    assert time.process_time() - start < 2.0

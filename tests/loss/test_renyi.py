@@ -1,0 +1,87 @@
+"""Rényi divergence per squared distance: an upper bound, tight, and additive over coordinates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.law import Law
+from fl_privquant.loss.renyi import fisher_information, renyi_of_update, renyi_per_squared_distance
+
+
+def divergence(p: np.ndarray, q: np.ndarray, order: float) -> Any:
+    return np.log((p**order * q ** (1.0 - order)).sum(axis=-1)) / (order - 1.0)
+
+
+@pytest.mark.parametrize("order", [1.1, 2.0, 3.5, 8.0, 32.0])
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("one_bit", {}), ("mvu", {}), ("imvu", {}), ("optm", {"metric": "l1"}), ("optm", {})],
+)
+def test_it_bounds_every_pair_and_little_more(name: str, parameters: dict[str, Any], order: float) -> None:
+    law = pq.design(name, epsilon=1.0, **parameters).law
+    bound = renyi_per_squared_distance(law, order)
+    x = np.unique(np.concatenate([np.linspace(-1.0, 1.0, 161), law.starts, law.ends]))
+    rows = law.pmf(x)
+    distance = (x[:, None] - x) ** 2
+    apart = distance > 1e-5
+    quotient = divergence(rows[:, None], rows[None], order)[apart] / distance[apart]
+    assert quotient.max() <= bound
+    assert bound <= max(quotient.max(), order / 2 * fisher_information(law)) * 1.03
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(0.05, 1.0), min_size=3, max_size=3), min_size=2, max_size=5),
+    st.floats(1.05, 12.0),
+)
+def test_it_bounds_random_laws(rows: list[list[float]], order: float) -> None:
+    table = np.array(rows) / np.sum(rows, axis=1, keepdims=True)
+    law = Law.from_knots([-2.0, 0.0, 2.0], np.linspace(-1.0, 1.0, len(rows)), table)
+    bound = renyi_per_squared_distance(law, order)
+    x = np.sort(np.random.default_rng(0).uniform(-1.0, 1.0, 60))
+    sampled = law.pmf(x)
+    distance = (x[:, None] - x) ** 2
+    apart = distance > 1e-4
+    found = divergence(sampled[:, None], sampled[None], order)[apart] / distance[apart]
+    assert np.all(found <= bound * (1 + 1e-9) + 1e-9)
+
+
+def test_updates_cost_by_their_distance_whatever_the_dimension() -> None:
+    law = pq.design("imvu", epsilon=1.0).law
+    generator = np.random.default_rng(1)
+    for dimension in (1, 10, 400):
+        x, y = generator.normal(size=(2, dimension))
+        x, y = (0.5 * each / np.linalg.norm(each) for each in (x, y))
+        exact = divergence(law.pmf(x), law.pmf(y), 4.0).sum()
+        assert exact <= renyi_of_update(law, 4.0, float(np.linalg.norm(x - y)), dimension)
+    assert renyi_of_update(law, 4.0, 1.0, 10**6) == pytest.approx(renyi_of_update(law, 4.0, 1.0, 1), rel=1e-5)
+
+
+def test_laws_that_jump_have_none() -> None:
+    law = pq.design("erm", gamma=0.043, bins=(-2.7, -0.4, 0.4, 2.7)).law
+    assert renyi_per_squared_distance(law, 2.0) == math.inf
+    assert fisher_information(law) == math.inf
+    impossible = Law.from_knots([-1.0, 1.0], [-1.0, 1.0], [[1.0, 0.0], [0.0, 1.0]])
+    assert renyi_per_squared_distance(impossible, 2.0) == math.inf
+
+
+def test_no_unbiased_law_beats_cramer_rao() -> None:
+    for name in ("one_bit", "mvu", "imvu"):
+        mechanism = pq.design(name, epsilon=1.0)
+        assert mechanism.law.error_at(np.linspace(-1, 1, 99), 2).max() >= 1 / fisher_information(
+            mechanism.law
+        )
+
+
+@pytest.mark.parametrize("order", [1.0, 0.5, math.nan])
+def test_bad_orders(order: float) -> None:
+    with pytest.raises(InvalidSpecError, match="order"):
+        renyi_per_squared_distance(pq.design("one_bit", epsilon=1.0).law, order)

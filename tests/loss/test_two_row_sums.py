@@ -1,0 +1,192 @@
+"""The certificate of sums of two-row laws against brute force, the blanket, and its own proof."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+import fl_privquant as pq
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.loss.normal_pairs import pair_separation, spare_for
+from fl_privquant.loss.secure_sum import certify_sum
+from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
+from fl_privquant.mechanisms.pbm import PbmMechanism
+from tests.brute_sums import excess_of_pair, largest_excess, random_law, search
+
+RATE = 1e-9
+
+
+def bit_table(theta: float) -> CertifiedTable:
+    """The table of one bit that leans by theta."""
+    return PbmMechanism("pbm", 1, round(TOTAL_WEIGHT * (0.5 - theta)), 99.0).bit
+
+
+def bit_law(theta: float) -> TwoRows:
+    law = TwoRows.of(bit_table(theta))
+    assert law is not None
+    return law
+
+
+def test_no_random_law_is_told_apart_better_than_certified() -> None:
+    """Every number of others at each row; the module's command goes through as many more as one likes."""
+    worst, pairs, certified = search(laws=150, seed=3)
+    assert worst <= 1e-14
+    assert pairs > 20_000
+    assert certified > 140
+
+
+def test_a_separation_that_is_a_little_too_small_is_caught() -> None:
+    """Negative control: brute force finds most separations that are claimed 10 % too small."""
+    rng = np.random.default_rng(5)
+    caught, tried = 0, 0
+    while tried < 20:
+        law, clients, bits = random_law(rng)
+        if clients < 6:
+            continue
+        separation = sum_separation(law, clients, RATE, bits)
+        caught += largest_excess(law, clients, bits, RATE, 0.9 * separation)[0] > 1e-14
+        tried += 1
+    assert caught >= 15
+
+
+@pytest.mark.parametrize(("clients", "bits"), [(25, 1), (7, 3), (3, 7)])
+def test_the_certificate_for_one_client_more_than_there_is_is_caught(clients: int, bits: int) -> None:
+    law = bit_law(0.12)
+    separation = sum_separation(law, clients, RATE, bits)
+    assert largest_excess(law, clients, bits, RATE, separation)[0] <= 1e-14
+    too_many = sum_separation(law, 2 * clients, RATE, bits)
+    assert largest_excess(law, clients, bits, RATE, too_many)[0] > 1e-6
+
+
+def test_groups_of_cases_bound_every_case() -> None:
+    """With 3001 others cases are grouped; each of a dozen cases, by scipy's binomials, is below."""
+    theta, clients = 0.2, 3001
+    separation = sum_separation(bit_law(theta), clients, RATE)
+    worst = -math.inf
+    for upper in np.linspace(0, clients - 1, 12).astype(int):
+        counts = np.arange(clients)
+        others = np.convolve(
+            binom.pmf(counts[: upper + 1], upper, 0.5 + theta),
+            binom.pmf(counts[: clients - upper], clients - 1 - upper, 0.5 - theta),
+        )
+        for share in (0.5 - theta, 0.5, 0.5 + theta):
+            near = np.clip([share - 0.02, share + 0.02], 0.5 - theta, 0.5 + theta)
+            first, second = (np.convolve([1.0 - each, each], others) for each in near)
+            distance = float(near[1] - near[0]) / theta
+            worst = max(worst, excess_of_pair(first, second, separation * distance, RATE * distance))
+    assert worst <= 1e-13
+
+
+def test_it_never_certifies_less_than_a_central_gaussian_of_the_same_noise() -> None:
+    """The sum has the variance n (1 / (4 theta^2) - 1) in units of the clip: nothing is better hidden."""
+    for clients, theta in ((25, 0.05), (301, 0.11), (1000, 0.02)):
+        ideal = 1.0 / math.sqrt(clients * (0.25 / theta**2 - 1.0))
+        found = sum_separation(bit_law(theta), clients, 1e-15)
+        assert ideal < found < 1.2 * ideal
+
+
+@pytest.mark.parametrize(("clients", "theta"), [(100, 0.0234), (1000, 0.0343), (1000, 0.0716)])
+def test_it_is_smaller_than_the_blanket(clients: int, theta: float) -> None:
+    certificate = certify_sum(bit_table(theta), clients)
+    assert certificate is not None
+    assert sum_separation(bit_law(theta), clients, 2e-15) < 0.995 * certificate.separation(2e-15)
+
+
+def test_tables_of_one_piece_and_any_number_of_levels_are_counted() -> None:
+    mechanism = pq.design("optm_aggregate", mse=50.0, num_clients=200, dimension=1000, levels=5)
+    table = getattr(mechanism, "table", None)
+    law = TwoRows.of(table if table is not None else bit_table(0.05))
+    assert law is not None
+    found = sum_separation(law, 200, 1e-15)
+    assert math.isfinite(found)
+
+
+def test_laws_with_more_rows_or_jumps_are_not_counted() -> None:
+    assert TwoRows.of(pq.design("optm", epsilon=1.0, bits=2).table) is None
+    assert TwoRows.of(pq.design("grr", epsilon=1.0, bits=2).table) is None
+
+
+def test_two_levels_with_knots_in_between_are_two_rows() -> None:
+    mechanism = pq.design("optm", epsilon=1.0, levels=2)
+    law = TwoRows.of(mechanism.table)
+    assert law is not None
+    assert law.slope == pytest.approx(0.5, rel=1e-6)
+    assert sum_separation(law, 50, RATE) == pytest.approx(
+        sum_separation(TwoRows.of(pq.design("one_bit", epsilon=1.0).table), 50, RATE), rel=1e-3
+    )
+
+
+def test_a_row_with_an_impossible_output_is_never_certified() -> None:
+    law = TwoRows(np.array([0, 1]), np.array([1.0, 0.0]), np.array([0.5, 0.5]), 0.5)
+    assert sum_separation(law, 100, RATE) == math.inf
+
+
+def test_a_table_that_a_hostile_server_made_wide_takes_no_time_and_no_memory() -> None:
+    """Codes up to 2^30: the sum of a thousand of them would not fit any machine."""
+    wide = TwoRows(np.array([0, 1, 1 << 30]), np.array([0.3, 0.3, 0.4]), np.array([0.4, 0.3, 0.3]), 0.5)
+    start = time.process_time()
+    assert sum_separation(wide, 1000, RATE) == math.inf
+    assert time.process_time() - start < 0.5
+
+
+def test_rows_that_do_not_differ_cost_next_to_nothing() -> None:
+    row = np.array([0.3, 0.45, 0.25])
+    assert sum_separation(TwoRows(np.array([0, 1, 3]), row, row, 0.5), 25, RATE) < 1e-9
+
+
+def test_one_client_alone_is_not_certified() -> None:
+    assert sum_separation(bit_law(0.1), 1, RATE) == math.inf
+    assert sum_separation(bit_law(0.1), 1, RATE, bits=5) == math.inf
+
+
+def test_far_from_fair_bits_take_more_cells() -> None:
+    """At theta = 0.45 rows beyond the two would have negative entries in one cell."""
+    law = bit_law(0.45)
+    assert law.num_cells > 8
+    separation = sum_separation(law, 1000, RATE)
+    assert largest_excess(law, 12, 1, RATE, sum_separation(law, 12, RATE))[0] <= 1e-14
+    assert 0.0 < separation < 2.0
+
+
+def test_time_for_ten_thousand_clients() -> None:
+    """Five seconds are allowed on a quiet machine; tests share theirs."""
+    start = time.process_time()
+    found = sum_separation(bit_law(0.05), 10_000, 1e-15)
+    assert time.process_time() - start < 5.0
+    assert found == pytest.approx(1.0 / math.sqrt(10_000 * (0.25 / 0.05**2 - 1.0)), rel=0.02)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.001, 1.5), st.integers(1, 9), st.floats(-40.0, -10.0))
+def test_what_is_spared_in_steps_stays_below_what_the_chain_may_reveal(
+    most: float, steps: int, log_rate: float
+) -> None:
+    """The chain's recursion itself, with normal laws: power <= H_(k m)(level) + c' (1 - total variation)."""
+    rate = math.exp(log_rate)
+    spare = spare_for(rate, steps, most)
+    step = most / steps
+
+    def normal(level: float, separation: float) -> float:
+        return float(ndtr(ndtri(min(level, 1.0)) + separation)) if level > 0.0 else 0.0
+
+    one_step = spare + normal(spare, step)
+    total = sum(normal(one_step, at * step) for at in range(steps))
+    assert total <= rate * 2.0 * float(ndtr(-0.5 * most))
+
+
+def test_a_normal_pair_has_its_own_separation() -> None:
+    """Finely cut normal laws: the check finds their separation, and errors only enlarge it."""
+    edges = np.linspace(-8.0, 8.0, 20_001)
+    first, second = np.diff(ndtr(edges - 0.3)), np.diff(ndtr(edges))
+    exact = pair_separation(first, second, 0.0, 0.0, 1e-11)
+    assert exact == pytest.approx(0.3, abs=1e-3)
+    assert pair_separation(first, second, 1e-6, 0.0, 1e-11) > exact
+    assert pair_separation(first, second, 0.0, 1e-12, 1e-11) > exact
+    assert pair_separation(first, second, 0.0, 0.0, 1e-8) < exact
