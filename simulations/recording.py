@@ -22,8 +22,8 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_privquant.accounting import Unit
-from fl_privquant.codec.pack import packed_size
 from fl_privquant.flower import PrivQuantStrategy
+from fl_privquant.packing.pack import packed_size
 from simulations.tasks import Task
 
 __all__ = ["Probe", "RecordingStrategy"]

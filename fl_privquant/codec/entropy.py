@@ -9,7 +9,7 @@ Designs for a small epsilon make their levels nearly equally likely, and nothing
 ask :func:`expected_saving` first. It pays for levels that are rarely used (epsilon of 3 and more,
 inputs that crowd around 0, additive noise in a wide range).
 
-**What the size says.** Unlike the payloads of :mod:`fl_privquant.codec.pack`, the number of bytes
+**What the size says.** Unlike the payloads of :mod:`fl_privquant.packing.pack`, the number of bytes
 depends on the indices. They are the output of the private mechanism, so their size is
 post-processing of it and costs no privacy in the local view, where whoever counts the bytes may
 see the indices. Under secure aggregation nobody may see them: masked sums are uniform, cannot be
@@ -25,7 +25,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codec.pack import (
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.law.codebook import MAX_LEVELS
+from fl_privquant.packing.pack import (
     KIND_ENTROPY,
     Payload,
     bits_per_coordinate,
@@ -33,8 +35,6 @@ from fl_privquant.codec.pack import (
     read_body,
     write_header,
 )
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.law.codebook import MAX_LEVELS
 
 __all__ = ["WORTHWHILE_SAVING", "expected_saving", "pack_likely_indices", "unpack_likely_indices"]
 

@@ -22,6 +22,7 @@ from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bounded_noise, sum_limits
+from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, WireFormat
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import PrivacyStatement, Unit
@@ -112,6 +113,18 @@ class Mechanism(ABC):
     def max_code(self) -> int | None:
         """The largest integer to be added up; None where codes are residues and their sum may wrap."""
         return None
+
+    @property
+    def lossless(self) -> bool:
+        """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
+        return False
+
+    def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
+        """How encoded updates of ``dimension`` coordinates are written, and decoded to ``dtype``.
+
+        Unless a mechanism says otherwise, what it encodes to are its codes, one for each coordinate.
+        """
+        return PackedIntegers(self, dimension, clip, dtype, dimension, self.sum_bits(1), self.max_code)
 
     @abstractmethod
     def encode(
@@ -250,6 +263,9 @@ class LatticeMechanism(Mechanism):
     @property
     def bits_per_coordinate(self) -> float:
         return float((self.num_levels - 1).bit_length())
+
+    def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
+        return PackedIndices(self, dimension, clip, dtype, self.num_levels)
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
         return self.codebook.decode(indices, clip)

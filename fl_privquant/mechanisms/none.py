@@ -53,6 +53,10 @@ class NoMechanism(FloatMechanism, kind="none"):
     def epsilon(self) -> float:
         return math.inf
 
+    @property
+    def lossless(self) -> bool:
+        return True
+
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
     ) -> NDArray[Any]:

@@ -15,8 +15,8 @@ from fl_privquant.codec.entropy import (
     pack_likely_indices,
     unpack_likely_indices,
 )
-from fl_privquant.codec.pack import HEADER_BYTES, packed_size
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.packing.pack import HEADER_BYTES, packed_size
 
 SKEWED = [70, 10, 10, 10]
 

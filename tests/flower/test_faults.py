@@ -7,6 +7,7 @@ import pytest
 from flwr.app import Message
 
 import fl_privquant as pq
+from fl_privquant.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -307,7 +308,7 @@ def test_a_server_that_asks_for_the_same_round_1000_times_gets_what_the_budget_a
     @server.main()
     def main(grid, context):
         config = ConfigRecord({"server-round": 1})
-        Request(1, mechanism.to_bytes(), CLIP).write(config)
+        Request(1, Encoding(mechanism, CLIP)).write(config)
         content = RecordDict({"arrays": as_record(initial_arrays()), "config": config})
         node = next(iter(grid.get_node_ids()))
         answers.extend(grid.send_and_receive([Message(content, node, "train") for _ in range(1000)]))

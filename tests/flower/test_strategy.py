@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import (
 )
 
 import fl_privquant as pq
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -49,7 +50,7 @@ def test_stages_run_on_both_sides(mechanism, options):
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, **options)
     result, _ = run(strategy)
     seed = strategy.request(1).rotation_seed
-    expected = expected_model(mechanism, range(4), l2_clip=options.get("l2_clip"), rotation_seed=seed)
+    expected = expected_model(mechanism, range(4), rotation_seed=seed, **options)
     assert_same_arrays(as_arrays(result.arrays), expected)
 
 
@@ -145,7 +146,7 @@ def test_mechanism_and_clip_can_be_set_between_rounds(mechanism):
 
     def change(server_round, arrays):
         if server_round == 1:
-            strategy.mechanism, strategy.clip = other, CLIP / 2
+            strategy.encoding = Encoding(other, CLIP / 2)
 
     result, _ = run(strategy, num_rounds=2, evaluate_fn=change)
     first = expected_model(mechanism, range(4))

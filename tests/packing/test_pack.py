@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_privquant.codec.pack import (
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.packing.pack import (
     HEADER_BYTES,
     bits_per_coordinate,
     pack_codes,
@@ -19,7 +20,6 @@ from fl_privquant.codec.pack import (
     unpack_codes,
     unpack_indices,
 )
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
 # The first call compiles or loads the kernels.
 relaxed = settings(deadline=None, max_examples=150)

@@ -346,7 +346,7 @@ def _narrow(values: Ints, width: int, body: NDArray[np.uint8]) -> None:
     if width == 8 * container.itemsize:
         np.copyto(body.view(container.newbyteorder("<")), values, casting="unsafe")
         return
-    from fl_privquant.codec.pack_loops import narrow_lanes
+    from fl_privquant.packing.pack_loops import narrow_lanes
 
     steps = _steps(width)
     whole = values.size - values.size % _BLOCK
@@ -373,7 +373,7 @@ def _expand(body: NDArray[np.uint8], width: int, out: Ints) -> None:
     if width == 8 * container.itemsize:
         np.copyto(out, body.view(container.newbyteorder("<")))
         return
-    from fl_privquant.codec.pack_loops import expand_lanes
+    from fl_privquant.packing.pack_loops import expand_lanes
 
     steps = _steps(width)
     whole = out.size - out.size % _BLOCK
@@ -404,7 +404,7 @@ def _expand(body: NDArray[np.uint8], width: int, out: Ints) -> None:
 
 def _join(digits: Ints, num_levels: int, per_word: int, body: NDArray[np.uint8]) -> None:
     """Write digits, checked to be below ``num_levels``, ``per_word`` to a word."""
-    from fl_privquant.codec.pack_loops import join_digits
+    from fl_privquant.packing.pack_loops import join_digits
 
     words = digits.size // per_word
     join_digits(digits, np.uint64(num_levels), per_word, body[: 8 * words].view(_WORD))
@@ -417,7 +417,7 @@ def _join(digits: Ints, num_levels: int, per_word: int, body: NDArray[np.uint8])
 
 def _split(body: NDArray[np.uint8], num_levels: int, per_word: int, out: Ints) -> None:
     """Read digits, ``per_word`` to a word, into ``out``; no word may exceed its digits."""
-    from fl_privquant.codec.pack_loops import split_digits
+    from fl_privquant.packing.pack_loops import split_digits
 
     count = out.size // per_word
     words = body[: 8 * count].view(_WORD)
