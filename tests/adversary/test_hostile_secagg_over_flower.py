@@ -104,10 +104,7 @@ def test_the_digest_of_a_request_is_of_all_that_is_asked_for() -> None:
     ]
     others = [
         message(replace(request, round=4), values),
-        *(
-            message(replace(request, encoding=replace(request.encoding, **change)), values)
-            for change in changes
-        ),
+        *(message(replace(request, encoding=each), values) for each in encodings),
         message(replace(request, encoding=rotated, rotation_seed=1), values),
         message(request, values + np.float32(1e-30)),
         message(request, values.reshape(7, 1)),
