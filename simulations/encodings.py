@@ -161,5 +161,6 @@ def renamed_key(key: str, choice: str | None = None) -> str | None:
     if group not in _RENAMED:
         return None
     if choice is not None and not dot:
-        return f"encoding={_RENAMED_CHOICES.get(choice, choice)}"
+        choices = (_RENAMED_CHOICES.get(each, each) for each in choice.split(","))
+        return f"encoding={','.join(choices)}"
     return f"{_RENAMED[group]}{dot}{rest}"
