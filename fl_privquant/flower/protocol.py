@@ -26,6 +26,7 @@ from fl_privquant.errors import (
     InvalidUpdateError,
     PrivQuantError,
     one_line,
+    other_version,
 )
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.mechanisms.base import Mechanism
@@ -295,10 +296,8 @@ def _other_version(version: object) -> str | None:
     """What is wrong with a message of that version, and what to do; None if it is this one."""
     if version == PROTOCOL_VERSION and not isinstance(version, bool):
         return None
-    return (
-        f"protocol version {one_line(repr(version), 40)} is not {PROTOCOL_VERSION}, the one spoken here; "
-        f"install the same version of fl-privquant on both sides"
-    )
+    advice = "install the same fl-privquant on clients and server"
+    return other_version("protocol", version, PROTOCOL_VERSION, advice)
 
 
 def _field(config: ConfigRecord, key: str, kind: type[_T]) -> _T:

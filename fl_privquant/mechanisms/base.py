@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.errors import CertificationError, InvalidSpecError, one_line
+from fl_privquant.errors import CertificationError, InvalidSpecError, one_line, other_version
 from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
@@ -205,10 +205,11 @@ class Mechanism(ABC):
             raise CertificationError(f"mechanism: {len(blob)} bytes are too few to be one")
         payload, digest = blob[:-_DIGEST_BYTES], blob[-_DIGEST_BYTES:]
         magic, version, header_length = _PREFIX.unpack_from(payload)
-        if magic != _MAGIC or version != _VERSION:
-            raise CertificationError(
-                f"mechanism: starts with {magic!r}, version {version}; expected {_MAGIC!r} and {_VERSION}"
-            )
+        if magic != _MAGIC:
+            raise CertificationError(f"mechanism: starts with {magic!r}, expected {_MAGIC!r}")
+        if version != _VERSION:
+            advice = "design it anew, or install the fl-privquant that wrote it"
+            raise CertificationError(other_version("mechanism", version, _VERSION, advice))
         if hashlib.sha256(payload).digest() != digest:
             raise CertificationError("mechanism: its checksum does not match, it was damaged on the way")
         if header_length > _MAX_HEADER_BYTES:

@@ -37,7 +37,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, other_version
 from fl_privquant.law.codebook import MAX_LEVELS
 
 __all__ = [
@@ -209,9 +209,11 @@ def read_body(
     if view.nbytes < HEADER_BYTES:
         raise InvalidUpdateError(f"payload: {view.nbytes} bytes, below the {HEADER_BYTES} of a header")
     magic, version, found_kind, found_parameter, found_length = _HEADER.unpack_from(view)
+    if magic == _MAGIC and version != _VERSION:
+        advice = "install the same fl-privquant on clients and server"
+        raise InvalidUpdateError(other_version("payload", version, _VERSION, advice))
     for name, found, expected in (
         ("magic", magic, _MAGIC),
-        ("version", version, _VERSION),
         ("kind", found_kind, kind),
         ("width" if kind == KIND_CODES else "number of levels", found_parameter, parameter),
         ("length", found_length, length),

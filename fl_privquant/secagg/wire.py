@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.errors import InvalidUpdateError, other_version
 from fl_privquant.secagg.keys import SIGNATURE_BYTES
 
 __all__ = [
@@ -150,11 +150,13 @@ class Message(ABC):
         """The round of a message of this kind, and a reader of what follows."""
         reader = Reader(data, cls.__name__)
         magic, version, kind, session, number = _PREFIX.unpack(reader.take(_PREFIX.size))
-        if (magic, version, kind) != (_MAGIC, _VERSION, cls.KIND):
+        if (magic, kind) != (_MAGIC, cls.KIND):
             raise InvalidUpdateError(
-                f"{cls.__name__}: starts with {magic!r}, version {version}, kind {kind}; expected "
-                f"{_MAGIC!r}, {_VERSION}, {cls.KIND}"
+                f"{cls.__name__}: starts with {magic!r}, kind {kind}; expected {_MAGIC!r}, {cls.KIND}"
             )
+        if version != _VERSION:
+            advice = "install the same fl-privquant on clients and server"
+            raise InvalidUpdateError(other_version(cls.__name__, version, _VERSION, advice))
         return RoundId(session, number), reader
 
 

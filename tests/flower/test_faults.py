@@ -141,7 +141,7 @@ PAYLOAD_FAULTS = {
     "another length": (with_payload(lambda data: data[:8] + b"\x07" + data[9:]), "length 7"),
     "stale round": (with_info(round=0), "reply to round 0, not 1"),
     "another mechanism": (with_info(mechanism="0" * 32), "another than was asked"),
-    "another version": (with_info(version=7), "protocol version 7"),
+    "another version": (with_info(version=7), "protocol: version 7 is not 2"),
     "round of another type": (with_info(round="one"), "privquant-round"),
     "no payload": (without("privquant-update"), "holds no encoded update"),
     "no header": (without("privquant-reply"), "holds no encoded update"),

@@ -64,6 +64,8 @@ def composed(*overrides: str) -> RunConfig:
             },
             "'one_bit' has a fixed number of levels",
         ),
+        ({"mechanism": OPTM, "codec": {"clip": 0.1}}, "codec: unknown key; it is encoding now"),
+        ({"mechanism": OPTM, "clip_policy": {}}, "clip_policy: unknown key; it is encoding.clip_policy now"),
         ({"mechanism": {"name": "optn"}}, "did you mean 'optm'"),
         ({"mechanism": {**OPTM, "famly": "free"}}, "did you mean 'family'"),
         ({"mechanism": {}}, "mechanism.name: missing"),
@@ -79,7 +81,7 @@ def test_a_runs_name_depends_on_what_its_numbers_depend_on() -> None:
     same = [{"study": "x"}, {"output": "y"}, {"tracker": {"name": "tensorboard"}}]
     other = [
         {"seed": 1},
-        {"codec": {"clip": 0.1}},
+        {"encoding": {"clip": 0.1}},
         {"engine": {"name": "ray"}},
         {"mechanism": {**OPTM, "epsilon": 2.0}},
     ]
@@ -127,6 +129,10 @@ def test_sizes_of_sweeps_are_known() -> None:
     ("override", "message"),
     [
         ("mechanism=optn", "did you mean 'optm'"),
+        ("codec=rotated", "write encoding=rotated instead"),
+        ("codec.clip=0.1", "write encoding.clip instead"),
+        ("clip_policy=constant,quantile", "write encoding=plain,quantile instead"),
+        ("bits_policy.window=2", "write encoding.bits_policy.window instead"),
         ("mechanism=optm,rqn", "did you mean 'rqm'"),
         ("mechanism.epsilom=1", "did you mean 'epsilon'"),
         ("tasks=digits", "did you mean 'task'"),
