@@ -297,9 +297,7 @@ class SpendingLedger:
         content = entry.content
         if "version" in content:
             if content["version"] != _VERSION:
-                advice = (
-                    f"{_NOTHING_MORE}; install the fl-privquant that wrote it, or convert it by one that can"
-                )
+                advice = f"{_NOTHING_MORE}; install the fl-privquant that wrote it"
                 raise LedgerDamagedError(
                     other_version(f"ledger {self.path}", content["version"], _VERSION, advice)
                 )

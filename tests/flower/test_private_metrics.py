@@ -49,10 +49,13 @@ def run(strategy, mods, **options):
 @pytest.mark.parametrize("way", ["per client", "sum of codes", "secure sum"])
 @pytest.mark.parametrize("votes", [False, True])
 def test_the_wrapped_strategy_gets_the_means(way, votes):
-    clip = QuantileClip(CLIP) if votes else CLIP
+    encoding = Encoding(FINE, CLIP, l2_clip=0.3, rotate=True)
     ways = {"per client": PerClient(), "sum of codes": SumOfCodes(), "secure sum": SecureSum()}
     strategy = PrivQuantStrategy(
-        fedavg(), FINE, clip, private_metrics=RANGES, aggregation=ways[way], l2_clip=0.3, rotate=True
+        fedavg(),
+        QuantileClip(encoding) if votes else encoding,
+        private_metrics=RANGES,
+        aggregation=ways[way],
     )
     mods = [PrivQuantMod(math.inf)]
     if way == "secure sum":

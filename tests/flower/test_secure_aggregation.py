@@ -164,11 +164,12 @@ def test_wrapping_a_strategy_leaves_it_as_it_is() -> None:
     before = plain.settings()
     secure = SecureAggregationStrategy(plain, corrupt_fraction=0.2)
     assert plain.settings() == before
-    assert plain.request(1).mechanism == pq.design("none").to_bytes() != secure.request(1).mechanism
+    assert plain.request(1).encoding == plain.encoding != secure.request(1).encoding
     assert (plain.aggregation.view(20), secure.aggregation.view(20)) == (LOCAL, View(14))
     assert secure.ledger is not plain.ledger
     assert secure.budget == plain.budget
-    assert secure.rotate
+    assert secure.encoding == plain.encoding
+    assert secure.request(1).encoding.rotate
 
 
 @pytest.mark.parametrize("inner", [FedMedian, Krum])

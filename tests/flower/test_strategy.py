@@ -124,10 +124,10 @@ def test_the_clipped_share_is_reported_only_if_both_sides_agree(mechanism, asked
         assert 0.5 < metrics[METRIC_CLIPPED] < 1.0
 
 
-def test_mechanism_and_clip_can_be_functions_of_the_round(mechanism):
+def test_the_encoding_can_be_a_function_of_the_round(mechanism):
     other = pq.design("one_bit", epsilon=2.0)
     strategy = PrivQuantStrategy(
-        fedavg(), lambda number: mechanism if number == 1 else other, lambda number: CLIP / number
+        fedavg(), lambda number: Encoding(mechanism if number == 1 else other, CLIP / number)
     )
     result, _ = run(strategy, num_rounds=2)
     first = expected_model(mechanism, range(4))
@@ -140,7 +140,7 @@ def test_mechanism_and_clip_can_be_functions_of_the_round(mechanism):
     ]
 
 
-def test_mechanism_and_clip_can_be_set_between_rounds(mechanism):
+def test_the_encoding_can_be_set_between_rounds(mechanism):
     other = pq.design("one_bit", epsilon=2.0)
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
 

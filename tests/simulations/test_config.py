@@ -39,7 +39,7 @@ def composed(*overrides: str) -> RunConfig:
         ({"mechanism": OPTM, "federation": {"strategy": "fedavgn"}}, "did you mean 'fedavg"),
         ({"mechanism": OPTM, "encoding": {"clip": 0}}, "encoding.clip"),
         ({"mechanism": OPTM, "encoding": {"clip": "wide"}}, "encoding.clip: 'wide' is not float"),
-        ({"mechanism": OPTM, "codec": 3}, "expected a group"),
+        ({"mechanism": OPTM, "encoding": 3}, "expected a group"),
         ({"mechanism": OPTM, "task": {"name": "digit"}}, "did you mean 'digits'"),
         ({"mechanism": OPTM, "partition": {"name": "dirichle"}}, "did you mean 'dirichlet'"),
         ({"mechanism": OPTM, "engine": {"name": "rays"}}, "did you mean 'ray'"),
