@@ -15,7 +15,6 @@ a checkpoint keeps, so that a run that is resumed goes on as if it had not stopp
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,18 +27,20 @@ from fl_privquant.encoding import Encoding, checked_clip
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["ChangingPolicy", "DoublingMechanism", "Policy", "QuantileClip", "ScheduledMechanism"]
+__all__ = ["DoublingMechanism", "Policy", "QuantileClip", "ScheduledMechanism"]
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Policy:
-    """The encoding of each round, as it was given; this one learns nothing.
+    """The encoding of each round: that of ``base``, as :meth:`changed` changes it; here not at all.
+
+    What a policy is told it tells its base, if that is a policy too.
 
     Parameters
     ----------
     base
-        The encoding of all rounds; or a function of the round that gives it.
+        The encoding to begin with; or another policy, or any function of the round that gives an encoding.
     """
 
     def __init__(self, base: Encoding | Callable[[int], Encoding]) -> None:
@@ -48,9 +49,14 @@ class Policy:
                 f"encoding: {type(base).__name__}, expected an Encoding, or a function of the round"
             )
         self.base = base
+        self._inner = base if isinstance(base, Policy) else None
 
     def __call__(self, server_round: int) -> Encoding:
         """The encoding of the round."""
+        return self.changed(self.unchanged(server_round), server_round)
+
+    def unchanged(self, server_round: int) -> Encoding:
+        """The base's encoding of the round."""
         encoding = self.base if isinstance(self.base, Encoding) else self.base(server_round)
         if not isinstance(encoding, Encoding):
             raise InvalidSpecError(
@@ -58,21 +64,24 @@ class Policy:
             )
         return encoding
 
-    @property
-    def changes(self) -> bool:
-        """Whether rounds may differ."""
-        return not isinstance(self.base, Encoding)
+    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
+        """What becomes of the base's encoding in a round."""
+        return encoding
 
     @property
     def clip_quantile(self) -> float | None:
         """The share of coordinates that clients vote on: whether the clip holds as many. None: no vote."""
-        return None
+        return None if self._inner is None else self._inner.clip_quantile
 
     def observe_votes(self, share: float) -> None:
         """Take note of the share of clients that voted for the clip; noise may carry it beyond 0 and 1."""
+        if self._inner is not None:
+            self._inner.observe_votes(share)
 
     def observe_metrics(self, server_round: int, metrics: Mapping[str, Any] | None) -> None:
         """Take note of the metrics of an evaluation at the server, or of their aggregate over clients."""
+        if self._inner is not None:
+            self._inner.observe_metrics(server_round, metrics)
 
     def watching(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
         """The same central evaluation, for ``strategy.start``; its metrics are observed on the way."""
@@ -84,35 +93,6 @@ class Policy:
 
         return evaluate
 
-    def checkpoint_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: what was learnt, by the name of the policy."""
-        return {}
-
-    def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`checkpoint_state` gave."""
-
-
-class ChangingPolicy(Policy):
-    """A policy that changes the encodings of another one, which is told all that this one is told.
-
-    Parameters
-    ----------
-    base
-        The encoding to begin with; or another policy, or a function of the round.
-    """
-
-    base: Policy
-
-    def __init__(self, base: Encoding | Callable[[int], Encoding]) -> None:
-        super().__init__(base if isinstance(base, Policy) else Policy(base))
-
-    def __call__(self, server_round: int) -> Encoding:
-        return self.changed(self.base(server_round), server_round)
-
-    @abstractmethod
-    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
-        """What becomes of the base's encoding in a round."""
-
     def learnt(self) -> dict[str, Any]:
         """What this policy, without its base, has learnt."""
         return {}
@@ -120,28 +100,24 @@ class ChangingPolicy(Policy):
     def learn(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`learnt` gave."""
 
-    @property
-    def clip_quantile(self) -> float | None:
-        return self.base.clip_quantile
-
-    def observe_votes(self, share: float) -> None:
-        self.base.observe_votes(share)
-
-    def observe_metrics(self, server_round: int, metrics: Mapping[str, Any] | None) -> None:
-        self.base.observe_metrics(server_round, metrics)
-
     def checkpoint_state(self) -> dict[str, Any]:
-        return self.base.checkpoint_state() | {type(self).__name__: self.learnt()}
+        """What a checkpoint keeps: what was learnt, and by which policies."""
+        below = None if self._inner is None else self._inner.checkpoint_state()
+        return {"policy": type(self).__name__, "learnt": self.learnt(), "base": below}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        name = type(self).__name__
-        if name not in state:
-            raise InvalidSpecError(f"encoding: the checkpoint knows nothing of a {name}; begin anew")
-        self.learn(state[name])
-        self.base.restore_state(state)
+        """Go on from what :meth:`checkpoint_state` gave."""
+        if state["policy"] != type(self).__name__ or (state["base"] is None) != (self._inner is None):
+            raise InvalidSpecError(
+                f"encoding: the checkpoint is of a {state['policy']}, not of this {type(self).__name__}; "
+                f"give the run's own policy, or begin anew"
+            )
+        self.learn(state["learnt"])
+        if self._inner is not None:
+            self._inner.restore_state(state["base"])
 
 
-class QuantileClip(ChangingPolicy):
+class QuantileClip(Policy):
     """A clip that follows the median client's quantile of coordinates, from one private vote a client.
 
     With its update, each client of a round votes whether the clip holds ``coordinate_quantile`` of its
@@ -201,7 +177,7 @@ class QuantileClip(ChangingPolicy):
         if not (math.isfinite(rate) and rate > 0.0):
             raise InvalidSpecError(f"rate: {rate} is not a finite number above 0; 0.2 is typical")
         self.least, self.most = checked_clip("least", least), checked_clip("most", most)
-        self.clip = self.base(1).clip
+        self.clip = self.unchanged(1).clip
         if not self.least <= self.clip <= self.most:
             raise InvalidSpecError(f"clip: {self.clip} is outside least {least:g} and most {most:g}")
         self.coordinate_quantile = coordinate_quantile
@@ -230,7 +206,7 @@ class QuantileClip(ChangingPolicy):
         self.clip = checked_clip("clip", state["clip"])
 
 
-class ScheduledMechanism(ChangingPolicy):
+class ScheduledMechanism(Policy):
     """A mechanism that changes at given rounds.
 
     Parameters
@@ -264,7 +240,7 @@ class ScheduledMechanism(ChangingPolicy):
         return encoding if last == 0 else encoding.with_mechanism(self.mechanisms[rounds[last - 1]])
 
 
-class DoublingMechanism(ChangingPolicy):
+class DoublingMechanism(Policy):
     """A mechanism whose number of levels doubles when the loss stalls.
 
     Early on few levels are enough; near the end the error of quantization is what keeps the loss up. After

@@ -201,11 +201,12 @@ class PrivQuantStrategy(Requests, Strategy):
     def summary(self) -> None:
         """Log the settings, the privacy statement, and the settings of the wrapped strategy."""
         encoding = self.request(1).encoding
-        mechanism, l2_clip = encoding.mechanism, encoding.l2_clip
+        mechanism = encoding.mechanism
+        changing = "changes with the round; round 1: " if callable(self.encoding) else ""
         lines = [
-            f"Mechanism: {'changes with the round; round 1: ' if self.policy.changes else ''}{mechanism!r}",
+            f"Mechanism: {changing}{mechanism!r}",
             f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
-            f"Clip: coordinates {encoding.clip:g}, L2 norm {l2_clip or 'any'}",
+            f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}",
             f"Rotation: {'randomized Hadamard, a new one each round' if encoding.rotate else 'none'}",
             f"Aggregation: {self.aggregation!r}",
             f"Client weights: uniform ('{self.weight_key}' is replaced by 1)",

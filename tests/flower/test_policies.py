@@ -322,14 +322,18 @@ def test_a_run_that_stopped_goes_on_with_the_same_clip_and_levels(secure: bool, 
     resumed = run(secure, path)
     assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(whole.run_result.arrays))
     state = whole.private.policy.checkpoint_state()
-    assert set(state) == {"QuantileClip", "DoublingMechanism"}
+    assert (state["policy"], state["base"]["policy"]) == ("DoublingMechanism", "QuantileClip")
+    assert state["base"]["learnt"]["clip"] != 1.0
     assert resumed.private.policy.checkpoint_state() == state
 
 
 def test_a_checkpoint_without_the_policy_is_refused() -> None:
     state = PrivQuantStrategy(fedavg(), OPTM, 0.1).checkpoint_state()
-    with pytest.raises(InvalidSpecError, match="the checkpoint knows nothing of a QuantileClip"):
+    with pytest.raises(InvalidSpecError, match="is of a Policy, not of this QuantileClip"):
         PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).restore_state(state)
+    nested = PrivQuantStrategy(fedavg(), QuantileClip(QuantileClip(ENCODING)))
+    with pytest.raises(InvalidSpecError, match="not of this QuantileClip"):
+        nested.restore_state(PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).checkpoint_state())
 
 
 def test_the_aggregated_loss_of_federated_evaluation_is_observed() -> None:
