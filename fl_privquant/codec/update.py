@@ -122,7 +122,7 @@ class UpdateCodec:
         # Bound to the layout: mechanisms for whole updates are made for one number of coordinates.
         bound = self.encoding.with_mechanism(self.mechanism.for_dimension(self.dimension))
         object.__setattr__(self, "encoding", bound)
-        if self.num_extra and self.mechanism.releases(self.dimension) != self.dimension:
+        if self.num_extra and self.mechanism.encodes_whole_updates:
             asked = "clip_quantile" if self.votes else "private_metrics"
             raise InvalidSpecError(
                 f"{asked}: {self.mechanism.name} spends one epsilon on a whole update, so that one "
@@ -177,6 +177,7 @@ class UpdateCodec:
     @cached_property
     def carries_difference(self) -> bool:
         """Whether payloads hold the difference to the model, or the trained arrays themselves."""
+        # Not by its name, which is the sender's word: a forged one would send the update in the clear.
         plain = self.encoding.l2_clip is None and not self.encoding.rotate and not self.private_metrics
         return not (self.mechanism.lossless and plain)
 
