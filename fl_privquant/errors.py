@@ -16,6 +16,7 @@ __all__ = [
     "PrivQuantError",
     "SecureAggregationError",
     "one_line",
+    "other_version",
 ]
 
 _MOST_CHARACTERS: Final = 500
@@ -94,3 +95,13 @@ def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
         return shown
     note = f"... ({len(text)} characters)"
     return (shown[: max(most - len(note), 0)] + note)[:most]
+
+
+def other_version(what: str, found: object, expected: int, advice: str) -> str:
+    """What is said of a file or message in another version of its format: both versions, and what to do.
+
+    >>> other_version("run.pqm", 3, 1, "design it anew")
+    'run.pqm: version 3 is not 1, the one that this fl-privquant knows; design it anew'
+    """
+    version = one_line(repr(found), 40)
+    return f"{what}: version {version} is not {expected}, the one that this fl-privquant knows; {advice}"

@@ -19,16 +19,15 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fl_privquant.accounting import Aggregation, Budget, PrivacyStatement
 from fl_privquant.codec.layout import Layout
+from fl_privquant.encoding import Encoding
 from fl_privquant.flower import (
     CheckpointStrategy,
-    DoublingMechanism,
     PrivQuantMod,
     PrivQuantStrategy,
-    QuantileClip,
-    ScheduledMechanism,
     SecureAggregationMod,
     StoppedResult,
 )
+from fl_privquant.flower.policies import Policy
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.secagg import ClientPolicy
 from simulations import progress, trackers
@@ -110,14 +109,15 @@ def main(grid: Grid, context: Context) -> None:
     initial = task.initial_arrays()
     dimension = Layout.of(initial).dimension
     plan, aggregation = plan_of(config, dimension), aggregation_of(config)
-    encoder = _mechanism_policy(config) if plan is None else plan.encoding.mechanism
+    encoding = plan.encoding if plan is not None else _encoding(config)
     # What is recorded is what encodes: under secure aggregation, floats become fixed point.
-    mechanism = aggregation.adapted(encoder(1) if callable(encoder) else encoder)
+    first = encoding(1) if callable(encoding) else encoding
+    mechanism = aggregation.adapted(first.mechanism)
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
     def on_row(rows: list[Row], spent: PrivacyStatement | None) -> None:
-        if isinstance(encoder, DoublingMechanism):
-            encoder.observe(rows[-1]["round"], rows[-1]["loss"])
+        if callable(encoding):
+            encoding.observe_metrics(rows[-1]["round"], rows[-1])
         directory.write_rows(rows)
         shown.update(rows[-1], spent)
         tracker.log(rows[-1])
@@ -130,7 +130,7 @@ def main(grid: Grid, context: Context) -> None:
         on_row,
         secure=config.secagg.enabled,
     )
-    configured = {"encoding": plan} if plan is not None else _unplanned(config, encoder, aggregation)
+    configured = {"encoding": plan} if plan is not None else _unplanned(config, encoding, aggregation)
     private = PrivQuantStrategy(
         _trusted(config, recording, _seed(context)),
         rotation_seed=config.seed,
@@ -188,55 +188,19 @@ def _trusted(config: RunConfig, strategy: Strategy, seed: int | None) -> Strateg
     return CentralGaussianStrategy(strategy, scale, seed)
 
 
-def _unplanned(
-    config: RunConfig,
-    encoder: Mechanism | ScheduledMechanism | DoublingMechanism,
-    aggregation: Aggregation,
-) -> dict[str, Any]:
-    """How updates are encoded in a run without a plan: as configured."""
+def _encoding(config: RunConfig) -> Encoding | Policy:
+    """The encoding of each round of a run without a plan: as configured."""
+    return config.encoding.built(config.design(), config.l2_clip, config.design)
+
+
+def _unplanned(config: RunConfig, encoding: Encoding | Policy, aggregation: Aggregation) -> dict[str, Any]:
     limit = config.privacy.budget
     return {
-        "mechanism": encoder,
-        "clip": _clip_policy(config),
-        "l2_clip": config.l2_clip,
-        "rotate": bool(config.codec.rotate),
+        "encoding": encoding,
         "aggregation": aggregation,
         "budget": None if limit is None else Budget(limit, config.privacy.delta),
         "delta": config.privacy.delta,
     }
-
-
-def _mechanism_policy(config: RunConfig) -> Mechanism | ScheduledMechanism | DoublingMechanism:
-    """What encodes updates: one mechanism, or one that changes with the round."""
-    policy = config.bits_policy
-    if policy.name == "schedule":
-        levels = dict(zip(policy.rounds, policy.bits, strict=True))
-        return ScheduledMechanism({start: config.design(2**bits) for start, bits in levels.items()})
-    mechanism: Mechanism = config.design()
-    if policy.name == "doubling":
-        asked = int(mechanism.parameters["levels"])
-        return DoublingMechanism(
-            config.design,
-            asked,
-            max(asked, 2**policy.most_bits),
-            window=policy.window,
-            smoothing=policy.smoothing,
-        )
-    return mechanism
-
-
-def _clip_policy(config: RunConfig) -> float | QuantileClip:
-    policy = config.clip_policy
-    # Of the central baseline, which clips the norm alone, no coordinate is clipped.
-    clip = (config.l2_clip or 1.0) if config.codec.clip is None else config.codec.clip
-    if policy.name == "constant":
-        return clip
-    return QuantileClip(
-        clip,
-        coordinate_quantile=policy.coordinate_quantile,
-        client_quantile=policy.client_quantile,
-        rate=policy.rate,
-    )
 
 
 def _aggregating(config: FederationConfig) -> Strategy:

@@ -7,13 +7,11 @@ checks, and names the nearest valid word for one that it does not know.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
-import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +20,11 @@ from omegaconf import DictConfig, OmegaConf
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
+from simulations.config_checks import at_least, nearest, one_of, positive
+from simulations.encodings import EncodingConfig, renamed_key
 
 __all__ = [
     "CENTRAL",
-    "BitsPolicyConfig",
-    "ClipPolicyConfig",
-    "CodecConfig",
     "EngineConfig",
     "FederationConfig",
     "PartitionConfig",
@@ -71,77 +68,6 @@ OmegaConf.register_new_resolver("without_target", _without_target, replace=True)
 
 
 @dataclass(frozen=True)
-class CodecConfig:
-    """How updates become vectors: the coordinate clip, an L2 clip, the rotation.
-
-    What is null follows. Without a target the clip is 0.05, and there is no L2 clip and no rotation.
-    With one (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the clip is three
-    standard deviations of a rotated coordinate.
-    """
-
-    clip: float | None = None
-    l2_clip: float | None = None
-    rotate: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("clip", "l2_clip"):
-            if getattr(self, name) is not None:
-                _positive(f"codec.{name}", getattr(self, name))
-
-
-@dataclass(frozen=True)
-class ClipPolicyConfig:
-    """The clip of each round: codec.clip (``constant``), or that at first and then a private ``quantile``.
-
-    See :class:`fl_privquant.flower.QuantileClip`.
-    """
-
-    name: str = "constant"
-    coordinate_quantile: float = 0.99
-    client_quantile: float = 0.5
-    rate: float = 0.2
-
-    def __post_init__(self) -> None:
-        _one_of("clip_policy.name", self.name, ("constant", "quantile"))
-        for name in ("coordinate_quantile", "client_quantile"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InvalidSpecError(f"clip_policy.{name}: {getattr(self, name)} is outside (0, 1)")
-        _positive("clip_policy.rate", self.rate)
-
-
-@dataclass(frozen=True)
-class BitsPolicyConfig:
-    """The number of levels of each round: the mechanism's own (``constant``), or one that changes.
-
-    ``schedule``: 2^bits[i] levels from round rounds[i] on. ``doubling``: those of the mechanism to begin
-    with, twice as many when the loss stalls, up to 2^most_bits; see
-    :class:`fl_privquant.flower.DoublingMechanism`.
-    """
-
-    name: str = "constant"
-    rounds: tuple[int, ...] = (1, 11, 21)
-    bits: tuple[int, ...] = (2, 3, 4)
-    most_bits: int = 4
-    window: int = 3
-    smoothing: float = 0.9
-
-    def __post_init__(self) -> None:
-        _one_of("bits_policy.name", self.name, ("constant", "schedule", "doubling"))
-        if len(self.rounds) != len(self.bits) or self.rounds[:1] != (1,):
-            raise InvalidSpecError(
-                f"bits_policy.rounds: {list(self.rounds)} with bits {list(self.bits)}, expected as many "
-                f"rounds as bits, from round 1 on"
-            )
-        if list(self.rounds) != sorted(set(self.rounds)):
-            raise InvalidSpecError(f"bits_policy.rounds: {list(self.rounds)} do not increase")
-        _at_least("bits_policy.bits", min(self.bits), 1)
-        _at_least("bits_policy.most_bits", self.most_bits, 1)
-        _at_least("bits_policy.window", self.window, 1)
-        if not 0.0 <= self.smoothing < 1.0:
-            raise InvalidSpecError(f"bits_policy.smoothing: {self.smoothing} is outside [0, 1)")
-
-
-@dataclass(frozen=True)
 class TaskConfig:
     """Data and model. ``data_root`` holds IDX files (MNIST), ``dataset`` is one of the Hugging Face hub.
 
@@ -157,12 +83,12 @@ class TaskConfig:
     dimension: int = 1000
 
     def __post_init__(self) -> None:
-        _one_of("task.name", self.name, ("cancer", "digits", "mnist", "images", "mean"))
-        _one_of("task.model", self.model, ("softmax", "mlp", "cnn"))
-        _at_least("task.hidden", self.hidden, 1)
-        _at_least("task.dimension", self.dimension, 1)
+        one_of("task.name", self.name, ("cancer", "digits", "mnist", "images", "mean"))
+        one_of("task.model", self.model, ("softmax", "mlp", "cnn"))
+        at_least("task.hidden", self.hidden, 1)
+        at_least("task.dimension", self.dimension, 1)
         if self.max_examples is not None:
-            _at_least("task.max_examples", self.max_examples, 1)
+            at_least("task.max_examples", self.max_examples, 1)
 
 
 @dataclass(frozen=True)
@@ -174,9 +100,9 @@ class PartitionConfig:
     shards_per_client: int = 2
 
     def __post_init__(self) -> None:
-        _one_of("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew"))
-        _positive("partition.alpha", self.alpha)
-        _at_least("partition.shards_per_client", self.shards_per_client, 1)
+        one_of("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew"))
+        positive("partition.alpha", self.alpha)
+        at_least("partition.shards_per_client", self.shards_per_client, 1)
 
 
 @dataclass(frozen=True)
@@ -197,15 +123,13 @@ class FederationConfig:
     proximal: float = 0.0
 
     def __post_init__(self) -> None:
-        _one_of(
-            "federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian")
-        )
+        one_of("federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian"))
         for name in ("num_clients", "rounds", "local_epochs", "batch_size"):
-            _at_least(f"federation.{name}", getattr(self, name), 1)
+            at_least(f"federation.{name}", getattr(self, name), 1)
         if self.local_steps is not None:
-            _at_least("federation.local_steps", self.local_steps, 1)
+            at_least("federation.local_steps", self.local_steps, 1)
         for name in ("learning_rate", "server_learning_rate"):
-            _positive(f"federation.{name}", getattr(self, name))
+            positive(f"federation.{name}", getattr(self, name))
         if not 0.0 < self.fraction <= 1.0:
             raise InvalidSpecError(f"federation.fraction: {self.fraction} is outside (0, 1]")
         for name in ("momentum", "server_momentum"):
@@ -225,9 +149,9 @@ class EngineConfig:
     client_cpus: float = 1.0
 
     def __post_init__(self) -> None:
-        _one_of("engine.name", self.name, ("inline", "ray"))
-        _at_least("engine.threads", self.threads, 1)
-        _positive("engine.client_cpus", self.client_cpus)
+        one_of("engine.name", self.name, ("inline", "ray"))
+        at_least("engine.threads", self.threads, 1)
+        positive("engine.client_cpus", self.client_cpus)
 
 
 @dataclass(frozen=True)
@@ -246,12 +170,12 @@ class PrivacyConfig:
     budget: float | None = None
 
     def __post_init__(self) -> None:
-        _one_of("privacy.randomness", self.randomness, ("seeded", "secure"))
+        one_of("privacy.randomness", self.randomness, ("seeded", "secure"))
         if not 0.0 < self.delta < 1.0:
             raise InvalidSpecError(f"privacy.delta: {self.delta} is outside (0, 1)")
         for name in ("epsilon", "max_epsilon", "budget"):
             if getattr(self, name) is not None:
-                _positive(f"privacy.{name}", getattr(self, name))
+                positive(f"privacy.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -276,7 +200,7 @@ class TrackerConfig:
     uri: str | None = None
 
     def __post_init__(self) -> None:
-        _one_of("tracker.name", self.name, ("none", "tensorboard", "mlflow"))
+        one_of("tracker.name", self.name, ("none", "tensorboard", "mlflow"))
 
 
 @dataclass(frozen=True)
@@ -284,9 +208,7 @@ class RunConfig:
     """One run: everything that its numbers depend on, and where they go."""
 
     mechanism: Mapping[str, Any]
-    codec: CodecConfig = field(default_factory=CodecConfig)
-    clip_policy: ClipPolicyConfig = field(default_factory=ClipPolicyConfig)
-    bits_policy: BitsPolicyConfig = field(default_factory=BitsPolicyConfig)
+    encoding: EncodingConfig = field(default_factory=EncodingConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
@@ -299,7 +221,7 @@ class RunConfig:
     output: str = "outputs"
 
     def __post_init__(self) -> None:
-        _at_least("seed", self.seed, 0)
+        at_least("seed", self.seed, 0)
         if not self.study or "/" in self.study or self.study.startswith("."):
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
         object.__setattr__(self, "mechanism", _checked_mechanism(self.mechanism))
@@ -310,10 +232,10 @@ class RunConfig:
             self._check_without_target()
         else:
             self._check_target()
-        if self.bits_policy.name != "constant" and not _has_levels(str(self.mechanism["name"])):
+        if self.encoding.bits_policy.name != "constant" and not _has_levels(str(self.mechanism["name"])):
             raise InvalidSpecError(
-                f"bits_policy: {self.mechanism['name']!r} has a fixed number of levels; choose another "
-                f"mechanism, or bits_policy=constant"
+                f"encoding.bits_policy.name: {self.mechanism['name']!r} has a fixed number of levels; choose "
+                f"another mechanism, or constant"
             )
 
     def _check_without_target(self) -> None:
@@ -323,8 +245,8 @@ class RunConfig:
                 f"mechanism: {name!r} is designed for a target of the whole run; set it, for example with "
                 f"privacy.epsilon=8" + ("" if name == CENTRAL else " secagg=on")
             )
-        if self.codec.clip is None:
-            object.__setattr__(self, "codec", dataclasses.replace(self.codec, clip=_USUAL_CLIP))
+        if self.encoding.clip is None:
+            object.__setattr__(self, "encoding", dataclasses.replace(self.encoding, clip=_USUAL_CLIP))
 
     def _check_target(self) -> None:
         """Refuse what contradicts a target, from which everything else follows."""
@@ -343,21 +265,21 @@ class RunConfig:
             )
         if self.privacy.budget is not None:
             raise InvalidSpecError(f"privacy.budget: {self.privacy.budget:g}, but {target}; set one of them")
-        if self.codec.rotate is False:
-            raise InvalidSpecError(f"codec.rotate: false, but {target}, which rotates updates; leave it out")
-        for key, policy in (("clip_policy", self.clip_policy.name), ("bits_policy", self.bits_policy.name)):
-            if policy != "constant":
-                raise InvalidSpecError(
-                    f"{key}: {policy}, but {target}, which plans one encoding for all rounds; use "
-                    f"{key}=constant"
-                )
+        if self.encoding.rotate is False:
+            raise InvalidSpecError(
+                f"encoding.rotate: false, but {target}, which rotates updates; leave it out"
+            )
+        for key, policy in self.encoding.changes.items():
+            raise InvalidSpecError(
+                f"{key}: {policy}, but {target}, which plans one encoding for all rounds; use {key}=constant"
+            )
 
     @property
     def l2_clip(self) -> float | None:
         """Largest L2 norm of an update: as configured, or what a target takes; None for any."""
-        if self.codec.l2_clip is None and self.privacy.epsilon is not None:
+        if self.encoding.l2_clip is None and self.privacy.epsilon is not None:
             return _TARGET_L2_CLIP
-        return self.codec.l2_clip
+        return self.encoding.l2_clip
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -392,12 +314,6 @@ class RunConfig:
             parameters.pop("bits", None)
             parameters["levels"] = levels
         return pq.design(parameters.pop("name"), **parameters)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint at the nearest known word, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -449,7 +365,9 @@ def _build(kind: type, values: Mapping[str, Any], path: str) -> Any:
     known = {each.name for each in dataclasses.fields(kind)}
     for key in values:
         if key not in known:
-            raise InvalidSpecError(f"{path}{key}: unknown key{nearest(str(key), known)}")
+            renamed = renamed_key(f"{path}{key}")
+            hint = nearest(str(key), known) if renamed is None else f"; it is {renamed} now"
+            raise InvalidSpecError(f"{path}{key}: unknown key{hint}")
     arguments = {key: _convert(hints[key], value, f"{path}{key}") for key, value in values.items()}
     return kind(**arguments)
 
@@ -473,20 +391,3 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
             return value
     names = " or ".join("null" if each is type(None) else getattr(each, "__name__", "") for each in options)
     raise InvalidSpecError(f"{path}: {value!r} is not {names}")
-
-
-def _one_of(path: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidSpecError(
-            f"{path}: {value!r} is not one of {', '.join(choices)}{nearest(value, choices)}"
-        )
-
-
-def _at_least(path: str, value: int, least: int) -> None:
-    if value < least:
-        raise InvalidSpecError(f"{path}: {value} is below {least}")
-
-
-def _positive(path: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0.0):
-        raise InvalidSpecError(f"{path}: {value} is not a finite number above 0")

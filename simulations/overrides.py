@@ -12,7 +12,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from fl_privquant.errors import InvalidSpecError
-from simulations.config import nearest
+from simulations.config_checks import nearest
+from simulations.encodings import renamed_key
 
 __all__ = ["CONF", "check_overrides"]
 
@@ -36,6 +37,9 @@ def check_overrides(arguments: list[str]) -> int:
     }
     chosen: list[str] = []
     for override in parsed:
+        renamed = renamed_key(override.key_or_group, ",".join(_choices(override)))
+        if renamed is not None:
+            raise InvalidSpecError(f"{override.key_or_group}: unknown key; write {renamed} instead")
         if override.key_or_group in groups and not override.is_delete():
             for choice in _choices(override):
                 _check_choice(override.key_or_group, choice, groups[override.key_or_group])

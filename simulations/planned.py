@@ -53,7 +53,7 @@ def plan_of(config: RunConfig, dimension: int) -> Plan | None:
     target = Target(epsilon, config.federation.rounds, _participants(config), config.privacy.delta)
     parameters = json.dumps(dict(config.mechanism), sort_keys=True)
     return _planned(
-        target, dimension, config.l2_clip or 1.0, config.codec.clip, aggregation_of(config), parameters
+        target, dimension, config.l2_clip or 1.0, config.encoding.clip, aggregation_of(config), parameters
     )
 
 
@@ -84,8 +84,8 @@ def run_statement(
         )
     view = View.aggregate(_participants(config)) if in_sum else LOCAL
     rounds, delta = config.federation.rounds, config.privacy.delta
-    codec = config.codec
-    ratio = None if codec.l2_clip is None or codec.clip is None else codec.l2_clip / codec.clip
+    clip, l2_clip = config.encoding.clip, config.encoding.l2_clip
+    ratio = None if l2_clip is None or clip is None else l2_clip / clip
     return _counted(mechanism.to_bytes(), dimension, view, Norms(l2=ratio), rounds, delta)
 
 

@@ -126,7 +126,7 @@ class MeanEstimation:
         centre = np.random.default_rng([config.seed, 3]).uniform(-0.5, 0.5, config.task.dimension)
         spread = np.random.default_rng([config.seed, 4]).uniform(-0.5, 0.5, shape)
         # Where a target decides on the clip, vectors have about the L2 norm that it clips to.
-        bound = config.codec.clip or (config.l2_clip or 1.0) / math.sqrt(config.task.dimension)
+        bound = config.encoding.clip or (config.l2_clip or 1.0) / math.sqrt(config.task.dimension)
         self._vectors = (bound * (centre + spread)).astype(np.float32)
         self._truth = self._vectors.astype(np.float64).mean(axis=0)
 

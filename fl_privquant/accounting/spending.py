@@ -32,7 +32,7 @@ from typing import Any, Self, TextIO
 
 from fl_privquant.accounting.accountant import Accountant, Budget
 from fl_privquant.accounting.release import Release
-from fl_privquant.errors import LedgerDamagedError, one_line
+from fl_privquant.errors import LedgerDamagedError, one_line, other_version
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement, View
@@ -283,6 +283,8 @@ class SpendingLedger:
                 if chain != _hash(self._chain, content):
                     raise ValueError("it, or a line before it, was changed")
                 self._take(_Entry(content, chain))
+            except LedgerDamagedError:
+                raise
             except Exception as error:  # of whatever kind: what is in the file is not known
                 raise LedgerDamagedError(
                     f"ledger {self.path}: line {number} cannot be relied on ({one_line(error)}); "
@@ -293,7 +295,12 @@ class SpendingLedger:
         content = entry.content
         if "version" in content:
             if content["version"] != _VERSION:
-                raise ValueError(f"version {content['version']}, expected {_VERSION}")
+                advice = f"{_NOTHING_MORE}; install the fl-privquant that wrote it"
+                raise LedgerDamagedError(
+                    other_version(f"ledger {self.path}", content["version"], _VERSION, advice)
+                )
+        elif not self._entries:
+            raise ValueError("it does not say its version")
         elif "mechanism" in content:
             self._mechanisms[content["mechanism"]] = Mechanism.from_bytes(bytes.fromhex(content["bytes"]))
         else:

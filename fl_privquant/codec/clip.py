@@ -29,9 +29,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.encoding import checked_clip
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
-__all__ = ["check_clips", "checked_clip", "clip_l2", "clipped_share"]
+__all__ = ["check_clips", "clip_l2", "clipped_share"]
 
 # Room for rounding: the scaled vector's norm must not exceed the bound in its own precision either.
 _INSIDE: Final = 1.0 - 1e-6
@@ -40,17 +41,6 @@ _MARGIN: Final = 2.0**26
 # Sums of squares, and bounds, for which no power of two need be taken out; any float32 has such squares.
 _PLAIN_SQUARES: Final = (2.0**-900, 2.0**900)
 _PLAIN_BOUND: Final = 2.0**-400
-
-
-def checked_clip(name: str, value: float) -> float:
-    """The clip as a float, if it is finite and above 0."""
-    try:
-        clip = float(value)
-    except (TypeError, ValueError, OverflowError):
-        clip = math.nan
-    if not (math.isfinite(clip) and clip > 0.0):
-        raise InvalidSpecError(f"{name}: {value} is not a finite number above 0")
-    return clip
 
 
 def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dtype[Any]) -> None:

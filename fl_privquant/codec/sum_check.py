@@ -63,8 +63,9 @@ def honest_sum_test(codec: UpdateCodec, num_clients: int, odds: float = FALSE_AL
 
     >>> import fl_privquant as pq
     >>> from fl_privquant.codec.layout import Layout
+    >>> from fl_privquant.encoding import Encoding
     >>> layout = Layout.of({"weight": np.zeros(1000)})
-    >>> codec = UpdateCodec(layout, pq.design("one_bit", epsilon=1.0), clip=0.1)
+    >>> codec = UpdateCodec(layout, Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1))
     >>> test = honest_sum_test(codec, num_clients=100)
     >>> test.check(np.full(1000, 50))
     >>> test.check(np.full(1000, 90))  # doctest: +ELLIPSIS

@@ -13,11 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "add_codes",
     "flip_signs",
     "hadamard",
-    "look_up",
-    "look_up_and_add",
     "scale_in_place",
     "sum_of_squares",
 ]
@@ -61,27 +58,6 @@ def flip_signs(bits: NDArray[Any], words: Words) -> None:
         first = 64 * k
         for j in range(min(64, bits.size - first)):
             bits[first + j] ^= ((word >> np.uint64(j)) & np.uint64(1)) << np.uint64(top)
-
-
-@_compiled
-def add_codes(indices: NDArray[Any], codes: NDArray[np.int64], total: NDArray[np.int64]) -> None:
-    """Add the code of each index to the total."""
-    for i in range(indices.size):
-        total[i] += codes[indices[i]]
-
-
-@_compiled
-def look_up(indices: NDArray[Any], values: Floats, out: Floats) -> None:
-    """Write the value of each index; the caller has checked that all are in range."""
-    for i in range(indices.size):
-        out[i] = values[indices[i]]
-
-
-@_compiled
-def look_up_and_add(indices: NDArray[Any], values: Floats, old: Floats, out: Floats) -> None:
-    """Write the sum of an old coordinate and the value of its index."""
-    for i in range(indices.size):
-        out[i] = old[i] + values[indices[i]]
 
 
 @_compiled

@@ -2,76 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fl_privquant.accounting.accountant import Budget
-from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting.aggregation import Aggregation, PerClient
 from fl_privquant.accounting.target import Plan
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["Arguments"]
+__all__ = ["Arguments", "GivenEncoding"]
+
+_USUAL_DELTA = 1e-5
+
+GivenEncoding = Plan | Encoding | Callable[[int], Encoding] | Mechanism | None
+"""How a user may say what encodes updates."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """How updates are encoded and seen, as a user gave it; None where it was left out."""
+    """How updates are encoded, what the server sees of them, and what may be spent in that view."""
 
-    mechanism: Mechanism | Callable[[int], Mechanism] | None
-    clip: float | Callable[[int], float] | None
-    l2_clip: float | Callable[[int], float | None] | None
-    rotate: bool
-    aggregation: Aggregation | None
+    encoding: Encoding | Callable[[int], Encoding]
+    aggregation: Aggregation
     budget: Budget | None
-    delta: float | None
+    delta: float
 
-    def with_encoding(
-        self, encoding: Plan | Encoding | Mechanism | Callable[[int], Mechanism] | None
+    @classmethod
+    def of(
+        cls,
+        given: GivenEncoding,
+        short_form: Mapping[str, Any],
+        aggregation: Aggregation | None,
+        budget: Budget | None,
+        delta: float | None,
     ) -> Arguments:
-        """The arguments with what a plan, an encoding or a mechanism decides; refused if given twice."""
-        if isinstance(encoding, Plan):
-            _refuse("a plan sets it", aggregation=self.aggregation, budget=self.budget, delta=self.delta)
-            planned = self.with_encoding(encoding.encoding)
-            return replace(
-                planned,
-                aggregation=encoding.aggregation,
-                budget=encoding.budget,
-                delta=encoding.target.delta,
-            )
-        if isinstance(encoding, Encoding):
-            rotate = self.rotate or None
-            given = {
-                "mechanism": self.mechanism,
-                "clip": self.clip,
-                "l2_clip": self.l2_clip,
-                "rotate": rotate,
-            }
-            _refuse("the encoding sets it", **given)
-            chosen = replace(
-                self,
-                mechanism=encoding.mechanism,
-                clip=encoding.clip,
-                l2_clip=encoding.l2_clip,
-                rotate=encoding.rotate,
-            )
-        elif encoding is not None:
-            _refuse("the second argument is one", mechanism=self.mechanism)
-            chosen = replace(self, mechanism=encoding)
-        else:
-            chosen = self
-        if chosen.mechanism is None or chosen.clip is None:
-            raise InvalidSpecError(
-                "encoding: missing; give a plan or an encoding, or mechanism=... and clip=..."
-            )
-        if chosen.delta is not None and not 0.0 <= chosen.delta < 1.0:
-            raise InvalidSpecError(f"delta: {chosen.delta} is outside [0, 1)")
-        return chosen
+        """The arguments from whichever were given; refused if given twice.
+
+        ``short_form`` holds fields of :class:`~fl_privquant.encoding.Encoding`, None where they are left out.
+        """
+        encoding = _encoding(given, short_form)
+        if isinstance(given, Plan):
+            _refuse("a plan sets it", {"aggregation": aggregation, "budget": budget, "delta": delta})
+            return cls(encoding, given.aggregation, given.budget, given.target.delta)
+        if delta is not None and not 0.0 <= delta < 1.0:
+            raise InvalidSpecError(f"delta: {delta} is outside [0, 1)")
+        return cls(encoding, aggregation or PerClient(), budget, _USUAL_DELTA if delta is None else delta)
 
 
-def _refuse(reason: str, **given: Any) -> None:
+def _encoding(given: GivenEncoding, short_form: Mapping[str, Any]) -> Encoding | Callable[[int], Encoding]:
+    fields = dict(short_form)
+    if isinstance(given, Mechanism):
+        _refuse("the second argument is one", {"mechanism": fields["mechanism"]})
+        fields["mechanism"] = given
+    elif given is not None:
+        _refuse("the encoding sets it", fields)
+        return given.encoding if isinstance(given, Plan) else given
+    if fields["mechanism"] is None or fields["clip"] is None:
+        raise InvalidSpecError("encoding: missing; give a plan or an encoding, or mechanism=... and clip=...")
+    return Encoding(**{name: value for name, value in fields.items() if value is not None})
+
+
+def _refuse(reason: str, given: Mapping[str, Any]) -> None:
     """Refuse arguments that another one decides."""
     for name, value in given.items():
         if value is not None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import replace
 
-from flwr.app import Array, Message
+from flwr.app import Array, ConfigRecord, Message
 
-from fl_privquant.flower.mod import read_request
+from fl_privquant.flower.asked import Asked
 from fl_privquant.flower.protocol import Request
 
 __all__ = ["message_digest", "request_digest"]
@@ -26,11 +26,12 @@ def request_digest(request: Request, arrays: Mapping[str, Array]) -> bytes:
         state.update(len(data).to_bytes(8, "little"))
         state.update(data)
 
-    for each in fields(request):
-        if each.compare:
-            value = getattr(request, each.name)
-            add(each.name.encode())
-            add(value if isinstance(value, bytes) else repr(value).encode())
+    written = ConfigRecord()
+    replace(request, counted_releases=None).write(written)
+    for key in sorted(written):
+        value = written[key]
+        add(key.encode())
+        add(value if isinstance(value, bytes) else repr(value).encode())
     for name, array in arrays.items():
         add(repr((name, array.dtype, tuple(array.shape), array.stype)).encode())
         add(array.data)
@@ -39,4 +40,5 @@ def request_digest(request: Request, arrays: Mapping[str, Array]) -> bytes:
 
 def message_digest(message: Message) -> bytes:
     """The digest of the request and the arrays in a train message."""
-    return request_digest(*read_request(message))
+    asked = Asked.read(message)
+    return request_digest(asked.request, asked.received)

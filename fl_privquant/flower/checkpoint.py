@@ -32,13 +32,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line
+from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line, other_version
 from fl_privquant.files import held, remove_leftovers, replace_file
 from fl_privquant.flower.wrapping import KeptRun, strategy_stack
 
 __all__ = ["CheckpointError", "CheckpointStrategy"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _JSON_ENTRY: Final = "checkpoint.json"
 # What a program gives a strategy, unlike what that learns: arrays, or nothing at first.
 _SETTINGS: Final = (bool, int, float, str)
@@ -283,8 +283,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     except Exception as error:  # of whatever kind: zip files, numpy's headers and JSON have many
         raise _damaged(path, error) from error
     if not isinstance(content, dict) or content.get("version") != _VERSION:
-        version = one_line(content.get("version"), 40) if isinstance(content, dict) else "unknown"
-        raise CheckpointError(f"{path}: version {version}, expected {_VERSION}; delete it to begin anew")
+        version = content.get("version") if isinstance(content, dict) else None
+        advice = "finish the run with the fl-privquant that began it, or delete the file to begin anew"
+        raise CheckpointError(other_version(str(path), version, _VERSION, advice))
     return content, stored
 
 

@@ -19,7 +19,6 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
-from fl_privquant.codec.pack import packed_size
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
@@ -27,6 +26,7 @@ from fl_privquant.flower.binding import message_digest
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.flower.wrapping import strategy_stack
+from fl_privquant.packing.pack import packed_size
 
 __all__ = ["Decoded", "Exchange", "Opened", "check_wrapped", "exchange_of"]
 

@@ -10,7 +10,7 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord
+from flwr.app import Array, Context, Error, Message, MessageType, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.spending import SpendingLedger
-from fl_privquant.codec.layout import Layout
-from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import (
     CertificationError,
     InvalidSpecError,
@@ -28,12 +26,13 @@ from fl_privquant.errors import (
     PrivQuantError,
 )
 from fl_privquant.flower.arrays import ReceivedArray, read_arrays, records_of
+from fl_privquant.flower.asked import Asked, only_arrays, taken
 from fl_privquant.flower.client_ledger import ClientLedger, ledger_path
-from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply, Request, is_request
+from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["PrivQuantMod", "read_request"]
+__all__ = ["PrivQuantMod"]
 
 NODE_MAX_EPSILON = "privquant-max-epsilon"
 NODE_MAX_DELTA = "privquant-max-delta"
@@ -52,10 +51,7 @@ Arrays = Mapping[str, NDArray[Any]]
 class _Task:
     """What a client was asked, and has accepted."""
 
-    request: Request
-    received: Mapping[str, Array]
-    arrays: Arrays
-    codec: UpdateCodec
+    asked: Asked
     rng: RandomStream | None
     ledger: ClientLedger
 
@@ -178,32 +174,29 @@ class PrivQuantMod:
                 payload, metrics = self._trained(task, lambda: call_next(msg, ctxt))
             except (Exception, SystemExit):
                 log(WARNING, "PrivQuantMod: no usable update, zeros are released: %s", traceback.format_exc())
-                payload, metrics = task.codec.encode_nothing(task.arrays, task.rng, self.threads), {}
+                nothing = task.asked.codec.encoded_nothing(task.asked.arrays, task.rng, self.threads)
+                payload, metrics = task.asked.seal(nothing), {}
         except Exception:
             # Zeros can always be encoded, but for want of memory; then this constant is all that leaves.
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
             return _refusal(msg, InvalidUpdateError("nothing could be encoded"))
-        reply = Reply(
-            task.request.round, task.request.fingerprint, payload, metrics, simulated=task.rng is not None
-        )
+        request = task.asked.request
+        reply = Reply(request.round, request.fingerprint, payload, metrics, simulated=task.rng is not None)
         return Message(reply.to_content(), reply_to=msg)
 
     def _accepted(self, msg: Message, ctxt: Context) -> _Task:
         """The task that a message asks for, once everything about it is checked and its release is spent."""
-        request, received = read_request(msg)
-        arrays = read_arrays(received)
-        layout = Layout.of(arrays)
-        if layout.dimension == 0:
-            raise InvalidSpecError("arrays: no floating-point values, so there is nothing to encode")
-        self._check_mechanism(request.certified_mechanism(layout.dimension), ctxt)
-        codec = request.codec(layout)
+        asked = taken(msg)
+        request, codec = asked.request, asked.codec
+        self._check_mechanism(codec.mechanism, ctxt)
         rng = self._stream(ctxt, request.round)
         budgets = self._budgets(ctxt)
         ledger = ClientLedger(ctxt, self._open_file(ctxt, budgets))
-        ledger.spend(request.round, request.release(layout), budgets, request.counted_releases)
+        ledger.spend(request.round, request.release(codec.layout), budgets, request.counted_releases)
         # Their headers are parsed: the app need not do it again.
-        _only_arrays(msg, "the server").update({name: ReceivedArray(each) for name, each in received.items()})
-        return _Task(request, received, arrays, codec, rng, ledger)
+        parsed = {name: ReceivedArray(each) for name, each in asked.received.items()}
+        only_arrays(msg, "the server").update(parsed)
+        return _Task(asked, rng, ledger)
 
     def _trained(self, task: _Task, train: Callable[[], Message]) -> tuple[bytes, dict[str, Any]]:
         """The payload of what the app trains, and the metrics that may pass; raises what is wrong with it."""
@@ -214,17 +207,19 @@ class PrivQuantMod:
             task.ledger.keep()
         if out.has_error():
             raise InvalidUpdateError(f"the app replied with error {out.error.code}: {out.error.reason}")
-        trained = _read_trained(out, task.received)
+        asked, codec = task.asked, task.asked.codec
+        trained = _read_trained(out, asked.received)
         measured = {
             name: value
             for _, record in records_of(out.content, MetricRecord)
             for name, value in record.items()
         }
-        payload = task.codec.encode_difference(trained, task.arrays, task.rng, self.threads, measured)
         passed = {name: measured[name] for name in self.metrics if name in measured}
-        if task.request.report_clipping and self.report_clipping:
-            passed[METRIC_CLIPPED] = task.codec.clipped_share(trained, task.arrays)
-        return payload, passed
+        if asked.request.report_clipping and self.report_clipping:
+            passed[METRIC_CLIPPED] = codec.clipped_share(trained, asked.arrays)
+        update = codec.encoded_difference(trained, asked.arrays, task.rng, self.threads, measured)
+        # The last step: what was sealed once is what is sent.
+        return asked.seal(update), passed
 
     def _check_mechanism(self, mechanism: Mechanism, ctxt: Context) -> None:
         bound = min(self.max_epsilon, _node_limit(ctxt, NODE_MAX_EPSILON))
@@ -275,25 +270,8 @@ def _refusal(msg: Message, error: PrivQuantError) -> Message:
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=msg)
 
 
-def read_request(msg: Message) -> tuple[Request, dict[str, Array]]:
-    """The request in a train message, and the arrays that came with it."""
-    configs = [each for _, each in records_of(msg.content, ConfigRecord) if is_request(each)]
-    if len(configs) > 1:
-        raise InvalidSpecError(f"{len(configs)} configs with a request, expected one")
-    request = Request.read(configs[0] if configs else ConfigRecord())
-    # A copy of the mapping: apps may empty the record while they unpack it.
-    return request, dict(_only_arrays(msg, "the server"))
-
-
-def _only_arrays(msg: Message, sender: str) -> ArrayRecord:
-    records = [each for _, each in records_of(msg.content, ArrayRecord)]
-    if len(records) != 1:
-        raise InvalidUpdateError(f"{len(records)} ArrayRecords from {sender}, expected one")
-    return records[0]
-
-
 def _read_trained(out: Message, received: Mapping[str, Array]) -> Arrays:
-    record = _only_arrays(out, "the app")
+    record = only_arrays(out, "the app")
     if list(record) != list(received):
         missing, extra = set(received) - set(record), set(record) - set(received)
         what = (

@@ -1,27 +1,29 @@
-"""Clip and mechanism that change from round to round, each by a policy of the server.
+"""Encodings that change from round to round, each by a policy of the server.
 
 Laws are scale-free and travel with every request, so a round may have its own clip and its own number of
-levels. A policy is given to :class:`~fl_privquant.flower.PrivQuantStrategy` in place of a constant:
+levels. A policy is a function of the round that gives its :class:`~fl_privquant.encoding.Encoding`, and
+begins with one. :class:`~fl_privquant.flower.PrivQuantStrategy` takes it in place of a constant encoding:
 
-* ``clip=QuantileClip(0.1)`` follows a quantile of the clients' coordinates, found privately;
-* ``mechanism=ScheduledMechanism({1: coarse, 20: fine})`` changes at given rounds;
-* ``mechanism=DoublingMechanism(design, levels=4, most_levels=16)`` doubles the levels when the loss stalls.
+* ``QuantileClip(encoding)`` follows a quantile of the clients' coordinates, found privately;
+* ``ScheduledMechanism(encoding, {20: fine})`` changes the mechanism at given rounds;
+* ``DoublingMechanism(encoding, design, levels=4, most_levels=16)`` doubles the levels when the loss stalls.
 
-What policies know is what a checkpoint keeps, so that a run that is resumed goes on as if it had not stopped.
+Policies compose: ``QuantileClip(ScheduledMechanism(encoding, {20: fine}))`` does both. What they know is what
+a checkpoint keeps, so that a run that is resumed goes on as if it had not stopped.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from fl_privquant.codec.clip import checked_clip
+from fl_privquant.encoding import Encoding, checked_clip
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
@@ -30,19 +32,89 @@ __all__ = ["DoublingMechanism", "Policy", "QuantileClip", "ScheduledMechanism"]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class Policy(ABC):
-    """What is used in each round; :meth:`checkpoint_state` is all that it has learnt."""
+class Policy:
+    """The encoding of each round: that of ``base``, as :meth:`changed` changes it; here not at all.
 
-    @abstractmethod
-    def __call__(self, server_round: int) -> Any:
-        """What is used in the round."""
+    What a policy is told it tells its base, if that is a policy too.
 
-    def checkpoint_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: nothing, unless the policy learns."""
+    Parameters
+    ----------
+    base
+        The encoding to begin with; or another policy, or any function of the round that gives an encoding.
+    """
+
+    def __init__(self, base: Encoding | Callable[[int], Encoding]) -> None:
+        if not isinstance(base, Encoding) and not callable(base):
+            raise InvalidSpecError(
+                f"encoding: {type(base).__name__}, expected an Encoding, or a function of the round"
+            )
+        self.base = base
+        self._inner = base if isinstance(base, Policy) else None
+
+    def __call__(self, server_round: int) -> Encoding:
+        """The encoding of the round."""
+        return self.changed(self.unchanged(server_round), server_round)
+
+    def unchanged(self, server_round: int) -> Encoding:
+        """The base's encoding of the round."""
+        encoding = self.base if isinstance(self.base, Encoding) else self.base(server_round)
+        if not isinstance(encoding, Encoding):
+            raise InvalidSpecError(
+                f"encoding: the function gave {type(encoding).__name__} for round {server_round}"
+            )
+        return encoding
+
+    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
+        """What becomes of the base's encoding in a round."""
+        return encoding
+
+    @property
+    def clip_quantile(self) -> float | None:
+        """The share of coordinates that clients vote on: whether the clip holds as many. None: no vote."""
+        return None if self._inner is None else self._inner.clip_quantile
+
+    def observe_votes(self, share: float) -> None:
+        """Take note of the share of clients that voted for the clip; noise may carry it beyond 0 and 1."""
+        if self._inner is not None:
+            self._inner.observe_votes(share)
+
+    def observe_metrics(self, server_round: int, metrics: Mapping[str, Any] | None) -> None:
+        """Take note of the metrics of an evaluation at the server, or of their aggregate over clients."""
+        if self._inner is not None:
+            self._inner.observe_metrics(server_round, metrics)
+
+    def watching(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
+        """The same central evaluation, for ``strategy.start``; its metrics are observed on the way."""
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            metrics = evaluate_fn(server_round, arrays)
+            self.observe_metrics(server_round, metrics)
+            return metrics
+
+        return evaluate
+
+    def learnt(self) -> dict[str, Any]:
+        """What this policy, without its base, has learnt."""
         return {}
 
-    def restore_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027, most have nothing to restore
+    def learn(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`learnt` gave."""
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: what was learnt, and by which policies."""
+        below = None if self._inner is None else self._inner.checkpoint_state()
+        return {"policy": type(self).__name__, "learnt": self.learnt(), "base": below}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`checkpoint_state` gave."""
+        if state["policy"] != type(self).__name__ or (state["base"] is None) != (self._inner is None):
+            raise InvalidSpecError(
+                f"encoding: the checkpoint is of a {state['policy']}, not of this {type(self).__name__}; "
+                f"give the run's own policy, or begin anew"
+            )
+        self.learn(state["learnt"])
+        if self._inner is not None:
+            self._inner.restore_state(state["base"])
 
 
 class QuantileClip(Policy):
@@ -65,8 +137,8 @@ class QuantileClip(Policy):
 
     Parameters
     ----------
-    initial
-        The clip of the first round.
+    base
+        The encoding, whose clip is that of the first round; or another policy.
     coordinate_quantile
         The share of a client's coordinates that the clip is to hold.
     client_quantile
@@ -78,15 +150,16 @@ class QuantileClip(Policy):
 
     Examples
     --------
-    >>> clip = QuantileClip(1.0, rate=0.5)
-    >>> clip.observe(1.0)  # wide enough for everybody
-    >>> round(clip(2), 4)
+    >>> import fl_privquant as pq
+    >>> policy = QuantileClip(Encoding(pq.design("one_bit", epsilon=1.0), clip=1.0), rate=0.5)
+    >>> policy.observe_votes(1.0)  # wide enough for everybody
+    >>> round(policy(2).clip, 4)
     0.7788
     """
 
     def __init__(
         self,
-        initial: float,
+        base: Encoding | Callable[[int], Encoding],
         *,
         coordinate_quantile: float = 0.99,
         client_quantile: float = 0.5,
@@ -94,6 +167,7 @@ class QuantileClip(Policy):
         least: float = 1e-6,
         most: float = 1e6,
     ) -> None:
+        super().__init__(base)
         for name, share in (
             ("coordinate_quantile", coordinate_quantile),
             ("client_quantile", client_quantile),
@@ -103,28 +177,32 @@ class QuantileClip(Policy):
         if not (math.isfinite(rate) and rate > 0.0):
             raise InvalidSpecError(f"rate: {rate} is not a finite number above 0; 0.2 is typical")
         self.least, self.most = checked_clip("least", least), checked_clip("most", most)
-        if not self.least <= checked_clip("initial", initial) <= self.most:
-            raise InvalidSpecError(f"initial: {initial} is outside least {least:g} and most {most:g}")
-        self.clip = float(initial)
+        self.clip = self.unchanged(1).clip
+        if not self.least <= self.clip <= self.most:
+            raise InvalidSpecError(f"clip: {self.clip} is outside least {least:g} and most {most:g}")
         self.coordinate_quantile = coordinate_quantile
         self.client_quantile = client_quantile
         self.rate = rate
 
-    def __call__(self, server_round: int) -> float:
-        """The clip as it is now: that of the round that comes next."""
-        return self.clip
+    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
+        """The encoding with the clip as it is now: that of the round that comes next."""
+        return replace(encoding, clip=self.clip)
 
-    def observe(self, share: float) -> None:
-        """Move the clip by the share of clients that voted for it; noise may carry it beyond 0 and 1."""
+    @property
+    def clip_quantile(self) -> float:
+        return self.coordinate_quantile
+
+    def observe_votes(self, share: float) -> None:
+        super().observe_votes(share)
         step = -self.rate * (share - self.client_quantile)
         # In logarithms: a step of any size stays a number.
         moved = math.log(self.clip) + step
         self.clip = math.exp(min(max(moved, math.log(self.least)), math.log(self.most)))
 
-    def checkpoint_state(self) -> dict[str, Any]:
+    def learnt(self) -> dict[str, Any]:
         return {"clip": self.clip}
 
-    def restore_state(self, state: Mapping[str, Any]) -> None:
+    def learn(self, state: Mapping[str, Any]) -> None:
         self.clip = checked_clip("clip", state["clip"])
 
 
@@ -133,27 +211,33 @@ class ScheduledMechanism(Policy):
 
     Parameters
     ----------
+    base
+        The encoding, whose mechanism is that of the first rounds; or another policy.
     mechanisms
-        The mechanism of each round at which it changes, and of those after it; round 1 must be there.
+        The mechanism of each round at which it changes, and of those after it.
 
     Examples
     --------
     >>> import fl_privquant as pq
     >>> coarse, fine = (pq.design("grr", epsilon=3.0, levels=levels) for levels in (2, 4))
-    >>> schedule = ScheduledMechanism({1: coarse, 10: fine})
-    >>> [schedule(server_round).num_levels for server_round in (1, 9, 10, 99)]
+    >>> schedule = ScheduledMechanism(Encoding(coarse, clip=0.1), {10: fine})
+    >>> [schedule(server_round).mechanism.num_levels for server_round in (1, 9, 10, 99)]
     [2, 2, 4, 4]
     """
 
-    def __init__(self, mechanisms: Mapping[int, Mechanism]) -> None:
-        if 1 not in mechanisms or min(mechanisms) < 1:
-            raise InvalidSpecError(f"schedule: rounds {sorted(mechanisms)} do not begin with round 1")
+    def __init__(
+        self, base: Encoding | Callable[[int], Encoding], mechanisms: Mapping[int, Mechanism]
+    ) -> None:
+        super().__init__(base)
+        if min(mechanisms, default=1) < 1:
+            raise InvalidSpecError(f"schedule: round {min(mechanisms)} is below 1, the first one")
         self.mechanisms = dict(sorted(mechanisms.items()))
 
-    def __call__(self, server_round: int) -> Mechanism:
-        """The mechanism of the last change up to the round."""
+    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
+        """The encoding with the mechanism of the last change up to the round."""
         rounds = list(self.mechanisms)
-        return self.mechanisms[rounds[max(bisect_right(rounds, server_round), 1) - 1]]
+        last = bisect_right(rounds, server_round)
+        return encoding if last == 0 else encoding.with_mechanism(self.mechanisms[rounds[last - 1]])
 
 
 class DoublingMechanism(Policy):
@@ -171,6 +255,8 @@ class DoublingMechanism(Policy):
 
     Parameters
     ----------
+    base
+        The encoding, of which all but the mechanism is used; or another policy.
     design
         The mechanism with a number of levels; called once for each.
     levels
@@ -188,15 +274,17 @@ class DoublingMechanism(Policy):
     --------
     >>> import fl_privquant as pq
     >>> grr = lambda levels: pq.design("grr", epsilon=3.0, levels=levels)
-    >>> bits = DoublingMechanism(grr, levels=2, most_levels=8, window=2, smoothing=0.0)
+    >>> encoding = Encoding(grr(2), clip=0.1)
+    >>> bits = DoublingMechanism(encoding, grr, levels=2, most_levels=8, window=2, smoothing=0.0)
     >>> for server_round, loss in enumerate([1.0, 0.5, 0.25, 0.25, 0.8, 0.8]):
     ...     bits.observe(server_round, loss)
-    >>> bits(6).num_levels
+    >>> bits(6).mechanism.num_levels
     4
     """
 
     def __init__(
         self,
+        base: Encoding | Callable[[int], Encoding],
         design: Callable[[int], Mechanism],
         levels: int,
         most_levels: int,
@@ -205,6 +293,7 @@ class DoublingMechanism(Policy):
         smoothing: float = 0.9,
         metric: str = "loss",
     ) -> None:
+        super().__init__(base)
         if not 2 <= levels <= most_levels:
             raise InvalidSpecError(f"levels: {levels} is outside 2 and most_levels {most_levels}")
         if window < 1:
@@ -220,11 +309,11 @@ class DoublingMechanism(Policy):
         self._last_round = -1
         self._means: list[float] = []
 
-    def __call__(self, server_round: int) -> Mechanism:
-        """The mechanism as it is now: that of the round that comes next."""
+    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
+        """The encoding with the mechanism as it is now: that of the round that comes next."""
         if self.levels not in self._designed:
             self._designed[self.levels] = self.design(self.levels)
-        return self._designed[self.levels]
+        return encoding.with_mechanism(self._designed[self.levels])
 
     def observe(self, server_round: int, loss: float) -> None:
         """Take note of the loss after a round, once; what is not finite says nothing and is passed over."""
@@ -239,26 +328,16 @@ class DoublingMechanism(Policy):
             # The new levels get a whole window to show what they are worth.
             self._means = [mean]
 
-    def watching(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
-        """The same central evaluation, for ``strategy.start``; its loss is observed on the way."""
-
-        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            metrics = evaluate_fn(server_round, arrays)
-            self.observe_metrics(server_round, metrics)
-            return metrics
-
-        return evaluate
-
-    def observe_metrics(self, server_round: int, metrics: MetricRecord | None) -> None:
-        """Observe the loss among the metrics of an evaluation, if it is there."""
+    def observe_metrics(self, server_round: int, metrics: Mapping[str, Any] | None) -> None:
+        super().observe_metrics(server_round, metrics)
         loss = None if metrics is None else metrics.get(self.metric)
         if isinstance(loss, int | float):
             self.observe(server_round, float(loss))
 
-    def checkpoint_state(self) -> dict[str, Any]:
+    def learnt(self) -> dict[str, Any]:
         return {"levels": self.levels, "last_round": self._last_round, "means": list(self._means)}
 
-    def restore_state(self, state: Mapping[str, Any]) -> None:
+    def learn(self, state: Mapping[str, Any]) -> None:
         self.levels = int(state["levels"])
         self._last_round = int(state["last_round"])
         self._means = [float(each) for each in state["means"]]

@@ -16,19 +16,26 @@ from typing import Any, Final, TypeVar
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fl_privquant.accounting.release import Release, fingerprint
-from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange, checked_metrics
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError, one_line
+from fl_privquant.encoding import Encoding
+from fl_privquant.errors import (
+    CertificationError,
+    InvalidSpecError,
+    InvalidUpdateError,
+    PrivQuantError,
+    one_line,
+    other_version,
+)
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request", "with_counts"]
 
-PROTOCOL_VERSION: Final = 1
-"""Both sides must speak the same version; others are refused by number."""
+PROTOCOL_VERSION: Final = 2
+"""Of requests and replies, and of what is masked. Both sides must speak the same; others are refused."""
 
 KEY_VERSION: Final = "privquant-version"
 KEY_ROUND: Final = "privquant-round"
@@ -78,9 +85,9 @@ class Request:
     ----------
     round
         The number of the round.
-    mechanism
-        The mechanism, in the bytes that its receiver certifies.
-    clip, l2_clip, rotation_seed, clip_quantile, private_metrics
+    encoding
+        The mechanism, which its receiver certifies, the clips, and whether updates are rotated.
+    rotation_seed, clip_quantile, private_metrics
         As in :class:`~fl_privquant.codec.update.UpdateCodec`.
     report_clipping
         Whether the share of clipped coordinates is asked for; clients may decline.
@@ -90,10 +97,8 @@ class Request:
     """
 
     round: int
-    mechanism: bytes
-    clip: float
-    l2_clip: float | None = None
-    rotation_seed: int | None = None
+    encoding: Encoding
+    rotation_seed: int = 0
     report_clipping: bool = False
     clip_quantile: float | None = None
     private_metrics: tuple[MetricRange, ...] = ()
@@ -104,12 +109,12 @@ class Request:
         """Put the request into a round's config."""
         config[KEY_VERSION] = PROTOCOL_VERSION
         config[KEY_ROUND] = self.round
-        config[KEY_MECHANISM] = self.mechanism
-        config[KEY_CLIP] = self.clip
+        config[KEY_MECHANISM] = self.encoding.mechanism_bytes
+        config[KEY_CLIP] = self.encoding.clip
         # A config object may serve several rounds: what is not asked for now must not stay from before.
         optional = {
-            KEY_L2_CLIP: self.l2_clip,
-            KEY_ROTATION: self.rotation_seed,
+            KEY_L2_CLIP: self.encoding.l2_clip,
+            KEY_ROTATION: self.rotation_seed if self.encoding.rotate else None,
             KEY_CLIP_QUANTILE: self.clip_quantile,
             KEY_METRIC_NAMES: [each.name for each in self.private_metrics] or None,
             KEY_METRIC_RANGES: [end for each in self.private_metrics for end in each.ends] or None,
@@ -134,52 +139,31 @@ class Request:
             raise InvalidSpecError(
                 "the server sent no mechanism: wrap its strategy in PrivQuantStrategy, or remove PrivQuantMod"
             )
-        version = config[KEY_VERSION]
-        if version != PROTOCOL_VERSION or isinstance(version, bool):
-            raise InvalidSpecError(
-                f"protocol version {one_line(repr(version), 40)} is not {PROTOCOL_VERSION}, the one spoken "
-                f"here; install the same version of fl-privquant on both sides"
-            )
-        mechanism = _field(config, KEY_MECHANISM, bytes)
-        if len(mechanism) > _MAX_MECHANISM_BYTES:
-            raise InvalidSpecError(f"mechanism: {len(mechanism)} bytes, more than {_MAX_MECHANISM_BYTES}")
+        if problem := _other_version(config[KEY_VERSION]):
+            raise InvalidSpecError(problem)
         number = _field(config, KEY_ROUND, int)
         if number < 0:
             raise InvalidSpecError(f"round: {number} is below 0")
         return cls(
             round=number,
-            mechanism=mechanism,
-            clip=checked_clip("clip", _field(config, KEY_CLIP, float)),
-            l2_clip=checked_clip("l2_clip", _field(config, KEY_L2_CLIP, float))
-            if KEY_L2_CLIP in config
-            else None,
-            rotation_seed=_field(config, KEY_ROTATION, int) if KEY_ROTATION in config else None,
-            report_clipping=_field(config, KEY_REPORT, bool) if KEY_REPORT in config else False,
-            clip_quantile=_field(config, KEY_CLIP_QUANTILE, float) if KEY_CLIP_QUANTILE in config else None,
+            encoding=_read_encoding(config),
+            rotation_seed=_optional(config, KEY_ROTATION, int) or 0,
+            report_clipping=_optional(config, KEY_REPORT, bool) or False,
+            clip_quantile=_optional(config, KEY_CLIP_QUANTILE, float),
             private_metrics=_read_metrics(config),
-            counted_releases=_field(config, KEY_COUNTED, int) if KEY_COUNTED in config else None,
+            counted_releases=_optional(config, KEY_COUNTED, int),
         )
 
     @property
     def fingerprint(self) -> str:
         """What identifies the mechanism."""
-        return _fingerprint(self.mechanism)
-
-    def certified_mechanism(self, dimension: int) -> Mechanism:
-        """The mechanism for updates of ``dimension`` coordinates, certified by the caller's own process."""
-        try:
-            return certified(self.mechanism).for_dimension(dimension)
-        except CertificationError:
-            raise
-        except Exception as error:  # whatever a forged blob provokes is a refusal, never a crash
-            reason = one_line(f"{type(error).__name__}: {error}")
-            raise CertificationError(f"mechanism: malformed ({reason})") from error
+        return _fingerprint(self.encoding.mechanism_bytes)
 
     def release(self, layout: Layout) -> Release:
         """What an update of that layout spends; a vote on the clip is part of it."""
         codec = self.codec(layout)
-        bound = codec.l2_bound
-        return _release(self.mechanism, codec.dimension, None if bound is None else bound / self.clip)
+        norm = None if codec.l2_bound is None else codec.l2_bound / codec.clip
+        return _release(self.encoding.mechanism_bytes, codec.dimension, norm)
 
     def codec(self, layout: Layout) -> UpdateCodec:
         """The codec of this round's updates; one for all clients of a process."""
@@ -210,16 +194,15 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
 
 @functools.lru_cache(maxsize=_CACHED_CODECS)
 def _codec(request: Request, layout: Layout) -> UpdateCodec:
-    mechanism = request.certified_mechanism(layout.dimension)
-    return UpdateCodec(
-        layout,
-        mechanism,
-        request.clip,
-        request.l2_clip,
-        request.rotation_seed,
-        request.clip_quantile,
-        request.private_metrics,
-    )
+    try:
+        return UpdateCodec(
+            layout, request.encoding, request.rotation_seed, request.clip_quantile, request.private_metrics
+        )
+    except PrivQuantError:
+        raise
+    except Exception as error:  # whatever a forged mechanism provokes is a refusal, never a crash
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise CertificationError(f"mechanism: malformed ({reason})") from error
 
 
 @functools.lru_cache(maxsize=_CACHED_MECHANISMS)
@@ -291,11 +274,8 @@ class Reply:
             raise InvalidUpdateError(
                 "reply: holds no encoded update; add PrivQuantMod to the client's @app.train(mods=[...])"
             )
-        if info.get(KEY_VERSION) != PROTOCOL_VERSION:
-            raise InvalidUpdateError(
-                f"reply: protocol version {one_line(repr(info.get(KEY_VERSION)), 40)}, expected "
-                f"{PROTOCOL_VERSION}"
-            )
+        if problem := _other_version(info.get(KEY_VERSION)):
+            raise InvalidUpdateError(f"reply: {problem}")
         metrics = content.get(RECORD_METRICS)
         if not isinstance(metrics, MetricRecord):
             metrics = MetricRecord()
@@ -311,6 +291,14 @@ class Reply:
             raise InvalidUpdateError(f"reply: {error}") from error
 
 
+def _other_version(version: object) -> str | None:
+    """What is wrong with a message of that version, and what to do; None if it is this one."""
+    if version == PROTOCOL_VERSION and not isinstance(version, bool):
+        return None
+    advice = "install the same fl-privquant on clients and server"
+    return other_version("protocol", version, PROTOCOL_VERSION, advice)
+
+
 def _field(config: ConfigRecord, key: str, kind: type[_T]) -> _T:
     value = config.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -323,9 +311,21 @@ def _field(config: ConfigRecord, key: str, kind: type[_T]) -> _T:
     return value
 
 
+def _optional(config: ConfigRecord, key: str, kind: type[_T]) -> _T | None:
+    return _field(config, key, kind) if key in config else None
+
+
+def _read_encoding(config: ConfigRecord) -> Encoding:
+    blob = _field(config, KEY_MECHANISM, bytes)
+    if len(blob) > _MAX_MECHANISM_BYTES:
+        raise InvalidSpecError(f"mechanism: {len(blob)} bytes, more than {_MAX_MECHANISM_BYTES}")
+    clip, l2_clip = _field(config, KEY_CLIP, float), _optional(config, KEY_L2_CLIP, float)
+    return Encoding.received(blob, certified(blob), clip, l2_clip, rotate=KEY_ROTATION in config)
+
+
 def _read_metrics(config: ConfigRecord) -> tuple[MetricRange, ...]:
-    names = _field(config, KEY_METRIC_NAMES, list) if KEY_METRIC_NAMES in config else []
-    ends = _field(config, KEY_METRIC_RANGES, list) if KEY_METRIC_RANGES in config else []
+    names = _optional(config, KEY_METRIC_NAMES, list) or []
+    ends = _optional(config, KEY_METRIC_RANGES, list) or []
     if len(ends) != 2 * len(names) or not all(isinstance(name, str) for name in names):
         raise InvalidSpecError(
             f"{KEY_METRIC_NAMES}: {len(names)} names and {len(ends)} ends of ranges, expected two for each"

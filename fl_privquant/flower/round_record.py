@@ -65,8 +65,7 @@ class RoundRecord:
     @property
     def encoding(self) -> Encoding:
         """How the round's updates became integers."""
-        codec = self.codec
-        return Encoding(codec.mechanism, codec.clip, codec.l2_clip, codec.rotation_seed is not None)
+        return self.codec.encoding
 
     @property
     def wall_seconds(self) -> float:

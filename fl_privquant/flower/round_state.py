@@ -19,7 +19,7 @@ from fl_privquant.flower.exchange import Decoded, Opened
 from fl_privquant.flower.protocol import METRIC_CLIPPED, RECORD_METRICS, Reply, Request
 from fl_privquant.flower.wrapping import mean_reply
 
-__all__ = ["RoundState", "bytes_of", "reported_share_clipped"]
+__all__ = ["RoundState", "bytes_of", "mean_metrics", "reported_share_clipped"]
 
 
 @dataclass
@@ -117,7 +117,7 @@ class RoundState:
         """The one reply that the wrapped strategy sees of a sum of codes."""
         mean = self.codec.apply_sum(total, len(replies), self.model)
         decoded: Decoded = {name: partial(np.array, each) for name, each in mean.items()}
-        metrics = _mean_metrics([reply.metrics for reply in replies])
+        metrics = mean_metrics([reply.metrics for reply in replies])
         private = self.codec.metric_means(total, len(replies))
         return self._plain(mean_reply(self.request.round), decoded, {**metrics, **private})
 
@@ -162,7 +162,7 @@ def reported_share_clipped(metrics: list[Mapping[str, Any]]) -> float | None:
     return float(np.mean(numbers)) if numbers and len(numbers) == len(shares) else None
 
 
-def _mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
+def mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The means of the metrics that all clients report."""
     return {name: _mean([each[name] for each in metrics]) for name in _shared_metrics(metrics)}
 

@@ -17,13 +17,12 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from fl_privquant.codec.layout import Layout
-from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
-from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.arrays import records_of
+from fl_privquant.flower.asked import Asked, hand_over
 from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.identities import identification, node_policy, own_id
-from fl_privquant.flower.mod import read_request
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation
@@ -132,29 +131,35 @@ class SecureAggregationMod:
                 "SecureAggregationStrategy"
             )
         delivery = deliveries[0]
-        request, received = read_request(msg)
-        # Masks hang on what this client was asked for: told otherwise, the others' do not cancel with them.
-        asked = request_digest(request, received)
+        asked = Asked.read(msg)
         state = self._state(ctxt)
-        codec = request.codec(Layout.of(read_arrays(received)))
         # Before the training: what cannot be masked need not be computed.
-        _check_invitation(state.invitation, codec)
-        _keeping(state, ctxt, lambda: state.settle(delivery, asked))
+        _check_invitation(state.invitation, asked.codec)
+        # Masks hang on what this client was asked for: told otherwise, the others' do not cancel with them.
+        digest = request_digest(asked.request, asked.received)
+        _keeping(state, ctxt, lambda: state.settle(delivery, digest))
+        masked: list[bytes] = []
+
+        def mask(update: EncodedUpdate) -> bytes:
+            masked.append(_keeping(state, ctxt, lambda: state.mask(update.codes())))
+            return masked[-1]
+
+        hand_over(msg, replace(asked, seal=mask))
         out = call_next(msg, ctxt)
         if out.has_error():
-            # PrivQuantMod refuses before the app is called, for reasons that are not about data.
+            # PrivQuantMod refuses for reasons that are not about data.
             return out
         try:
             reply = Reply.from_content(out.content)
-            codes = codec.codes(reply.payload)
-            masked = _keeping(state, ctxt, lambda: state.mask(codes))
         except Exception:
             # The app has seen the data by now: the reason stays here. With PrivQuantMod below there is none.
             log(WARNING, "SecureAggregationMod: %s", traceback.format_exc())
+            reply = None
+        if reply is None or [reply.payload] != masked:
             raise SecureAggregationError(
-                "the reply could not be masked; put SecureAggregationMod directly before PrivQuantMod"
-            ) from None
-        return Message(replace(reply, payload=masked).to_content(), reply_to=msg)
+                "the reply was not masked; put SecureAggregationMod directly before PrivQuantMod"
+            )
+        return Message(reply.to_content(), reply_to=msg)
 
     def _policy(self, ctxt: Context) -> ClientPolicy:
         policy = self.policy if isinstance(self.policy, ClientPolicy) else self.policy(ctxt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from logging import ERROR, INFO, WARNING
 from typing import Any
@@ -15,24 +15,22 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from fl_privquant.accounting.accountant import Budget, coordinate_statement
-from fl_privquant.accounting.aggregation import Aggregation, PerClient
+from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import (
     BudgetExhaustedError,
     InvalidSpecError,
     PrivQuantError,
     SecureAggregationError,
 )
-from fl_privquant.flower.arguments import Arguments
+from fl_privquant.flower.arguments import Arguments, GivenEncoding
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
-from fl_privquant.flower.policies import DoublingMechanism, QuantileClip
-from fl_privquant.flower.protocol import Reply, certified, is_request, with_counts
+from fl_privquant.flower.protocol import Reply, is_request, with_counts
 from fl_privquant.flower.remarks import metric_lines, randomness_lines
 from fl_privquant.flower.requests import Requests
 from fl_privquant.flower.round_record import OnRound, RoundRecord
@@ -77,17 +75,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
     encoding
         How updates are encoded: a :class:`~fl_privquant.accounting.Plan`, which brings its aggregation and
         the target as a budget, so that the run cannot spend more; or an
-        :class:`~fl_privquant.encoding.Encoding`. Or the mechanism itself.
-    mechanism
-        What encodes updates; or a function of the round that gives it, such as a policy of
-        :mod:`fl_privquant.flower.policies`.
-    clip
-        Coordinates of updates are clipped to [-clip, clip]; or a function of the round; or a
-        :class:`~fl_privquant.flower.QuantileClip`, which clients vote on.
-    l2_clip
-        Largest L2 norm of an update, None for any; or a function of the round.
-    rotate
-        Whether updates are rotated before they are clipped, so that no coordinate stands out.
+        :class:`~fl_privquant.encoding.Encoding`; or a function of the round that gives one, such as a policy
+        of :mod:`fl_privquant.flower.policies`. Or the mechanism itself.
+    mechanism, clip, l2_clip, rotate
+        The short form: fields of an :class:`~fl_privquant.encoding.Encoding`.
     rotation_seed
         Public; each round's rotation follows from it and the round.
     report_clipping
@@ -129,12 +120,12 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
     def __init__(
         self,
         strategy: Strategy,
-        encoding: Plan | Encoding | Mechanism | Callable[[int], Mechanism] | None = None,
-        clip: float | Callable[[int], float] | None = None,
+        encoding: GivenEncoding = None,
+        clip: float | None = None,
         *,
-        mechanism: Mechanism | Callable[[int], Mechanism] | None = None,
-        l2_clip: float | Callable[[int], float | None] | None = None,
-        rotate: bool = False,
+        mechanism: Mechanism | None = None,
+        l2_clip: float | None = None,
+        rotate: bool | None = None,
         rotation_seed: int = 0,
         report_clipping: bool = False,
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
@@ -150,15 +141,12 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
-        given = Arguments(mechanism, clip, l2_clip, rotate, aggregation, budget, delta)
-        resolved = given.with_encoding(encoding)
+        short_form = {"mechanism": mechanism, "clip": clip, "l2_clip": l2_clip, "rotate": rotate or None}
+        arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
         self.plan = encoding if isinstance(encoding, Plan) else None
         if self.plan is not None and private_metrics:
             raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
-        self.mechanism = resolved.mechanism  # type: ignore[assignment]
-        self.clip = resolved.clip  # type: ignore[assignment]
-        self.l2_clip = resolved.l2_clip
-        self.rotate = resolved.rotate
+        self.encoding = arguments.encoding
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
         self.private_metrics = tuple(
@@ -172,9 +160,9 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         # Names of what clients send beside their updates, outside of all accounting.
         self.uncounted_metrics: set[str] = set()
         self.max_failed_rounds = max_failed_rounds
-        self.aggregation = PerClient() if resolved.aggregation is None else resolved.aggregation
-        self.budget = resolved.budget
-        self.delta = 1e-5 if resolved.delta is None else resolved.delta
+        self.aggregation = arguments.aggregation
+        self.budget = arguments.budget
+        self.delta = arguments.delta
         self.ledger = FederationLedger()
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
@@ -199,21 +187,18 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         }
 
     def _unplanned(self) -> dict[str, Any]:
-        names = ("mechanism", "clip", "l2_clip", "rotate", "aggregation", "budget", "delta")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("encoding", "aggregation", "budget", "delta")}
 
     def summary(self) -> None:
         """Log the settings, the privacy statement, and the settings of the wrapped strategy."""
-        request = self.request(1)
-        mechanism = certified(request.mechanism)
-        per_round = (
-            "changes with the round; round 1: " if callable(self.mechanism) or callable(self.clip) else ""
-        )
+        encoding = self.request(1).encoding
+        mechanism = encoding.mechanism
+        changing = "changes with the round; round 1: " if callable(self.encoding) else ""
         lines = [
-            f"Mechanism: {per_round}{mechanism!r}",
+            f"Mechanism: {changing}{mechanism!r}",
             f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
-            f"Clip: coordinates {request.clip:g}, L2 norm {request.l2_clip or 'any'}",
-            f"Rotation: {'randomized Hadamard, a new one each round' if self.rotate else 'none'}",
+            f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}",
+            f"Rotation: {'randomized Hadamard, a new one each round' if encoding.rotate else 'none'}",
             f"Aggregation: {self.aggregation!r}",
             f"Client weights: uniform ('{self.weighted_by_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
@@ -234,7 +219,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         """
         # From the ledger alone: it knows of rounds that were run before this process began.
         last = self.ledger.last_release
-        mechanism = certified(self.request(1).mechanism) if last is None else last.mechanism
+        mechanism = self.request(1).encoding.mechanism if last is None else last.mechanism
         found = [coordinate_statement(mechanism)]
         if last is None or math.isinf(mechanism.epsilon):
             return found
@@ -247,10 +232,11 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         """What is promised, at each level, a line each; never a bare epsilon."""
         lines = [str(each) for each in self.statements(refine)]
         last = self.ledger.last_release
-        if last is not None and isinstance(self.clip, QuantileClip) and math.isfinite(last.mechanism.epsilon):
+        voted = self.policy.clip_quantile
+        if last is not None and voted is not None and math.isfinite(last.mechanism.epsilon):
             lines.append(
                 f"one of the {last.dimension} coordinates is the client's vote on the clip: if "
-                f"it holds {self.clip.coordinate_quantile:g} of its update"
+                f"it holds {voted:g} of its update"
             )
         lines += metric_lines(self.private_metrics, self.uncounted_metrics)
         return lines + randomness_lines(self.simulated, self.simulated_nodes)
@@ -330,7 +316,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         if usable:
             self.failed_rounds = 0
             if current.codec.votes:
-                self._move_clip(current.clip_vote(opened, usable))
+                self.policy.observe_votes(current.clip_vote(opened, usable))
             arrays, metrics = super().aggregate_train(server_round, current.plain_replies(opened, received))
             aggregated = None if arrays is None else current.with_own_types(arrays), metrics
         self._tell(current, usable, opened_at)
@@ -405,16 +391,15 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         log(WARNING, "PrivQuant: round %d, node %d: %s", current.request.round, node, reason)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Delegate to the wrapped strategy; a mechanism that depends on the loss is told."""
+        """Delegate to the wrapped strategy; a policy that depends on the loss is told."""
         metrics = super().aggregate_evaluate(server_round, replies)
-        if isinstance(self.mechanism, DoublingMechanism):
-            self.mechanism.observe_metrics(server_round, metrics)
+        self.policy.observe_metrics(server_round, metrics)
         return metrics
 
     def checkpoint_state(self) -> dict[str, Any]:
         """What a checkpoint keeps: the ledger, so that nothing spent is forgotten; what policies learnt."""
         return {
-            "policies": {name: each.checkpoint_state() for name, each in self._policies.items()},
+            "policy": self.policy.checkpoint_state(),
             "ledger": self.ledger.to_dict(),
             "failed_rounds": self.failed_rounds,
             "survivors": {str(number): count for number, count in self.survivors.items()},
@@ -429,10 +414,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.survivors = {int(number): int(count) for number, count in state["survivors"].items()}
         self.simulated_nodes = set(state["simulated_nodes"])
         self.uncounted_metrics = set(map(str, state["uncounted_metrics"]))
-        for name, each in self._policies.items():
-            if name not in state["policies"]:
-                raise InvalidSpecError(f"{name}: the checkpoint knows nothing of its policy; begin anew")
-            each.restore_state(state["policies"][name])
+        self.policy.restore_state(state["policy"])
 
     def _current(self) -> RoundState:
         if self._round is None:

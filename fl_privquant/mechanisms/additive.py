@@ -29,7 +29,7 @@ from fl_privquant.errors import (
     InfeasibleDesignError,
     InvalidSpecError,
 )
-from fl_privquant.law.codebook import checked_sums
+from fl_privquant.law.codebook import MAX_LEVELS, checked_sums
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
@@ -39,6 +39,7 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, certified_delta
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, checked_whole
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
+from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
@@ -307,6 +308,11 @@ class AdditiveMechanism(Mechanism):
             stream=rng,
             threads=threads,
         )
+
+    def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
+        if self.num_levels > MAX_LEVELS:
+            return super().wire_format(dimension, clip, dtype)
+        return PackedIndices(self, dimension, clip, dtype, self.num_levels)
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
         return self.decode_sum(indices, 1, clip)

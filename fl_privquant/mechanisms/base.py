@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.errors import CertificationError, InvalidSpecError, one_line
+from fl_privquant.errors import CertificationError, InvalidSpecError, one_line, other_version
 from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
@@ -28,6 +28,7 @@ from fl_privquant.loss.dominating import dominating_loss
 from fl_privquant.loss.norms import NO_NORMS, Norms, table_update_losses
 from fl_privquant.loss.response import NOT_PRIVATE, response_loss
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bounded_noise, sum_limits
+from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, WireFormat
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
@@ -160,6 +161,13 @@ class Mechanism(ABC):
         """Further lines of a description, each with its heading."""
         return {}
 
+    def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
+        """How encoded updates of ``dimension`` coordinates are written, and decoded to ``dtype``.
+
+        Unless a mechanism says otherwise, what it encodes to are its codes, one for each coordinate.
+        """
+        return PackedIntegers(self, dimension, clip, dtype, dimension, self.sum_bits(1), self.max_code)
+
     @abstractmethod
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
@@ -239,10 +247,11 @@ class Mechanism(ABC):
             raise CertificationError(f"mechanism: {len(blob)} bytes are too few to be one")
         payload, digest = blob[:-_DIGEST_BYTES], blob[-_DIGEST_BYTES:]
         magic, version, header_length = _PREFIX.unpack_from(payload)
-        if magic != _MAGIC or version != _VERSION:
-            raise CertificationError(
-                f"mechanism: starts with {magic!r}, version {version}; expected {_MAGIC!r} and {_VERSION}"
-            )
+        if magic != _MAGIC:
+            raise CertificationError(f"mechanism: starts with {magic!r}, expected {_MAGIC!r}")
+        if version != _VERSION:
+            advice = "design it anew, or install the fl-privquant that wrote it"
+            raise CertificationError(other_version("mechanism", version, _VERSION, advice))
         if hashlib.sha256(payload).digest() != digest:
             raise CertificationError("mechanism: its checksum does not match, it was damaged on the way")
         if header_length > _MAX_HEADER_BYTES:
@@ -297,6 +306,9 @@ class LatticeMechanism(Mechanism):
     @property
     def bits_per_coordinate(self) -> float:
         return float((self.num_levels - 1).bit_length())
+
+    def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
+        return PackedIndices(self, dimension, clip, dtype, self.num_levels)
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
         return self.codebook.decode(indices, clip)

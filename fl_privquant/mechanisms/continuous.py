@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.packing.wire_format import PackedFloats
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
 
@@ -31,6 +32,9 @@ class FloatMechanism(Mechanism):
     @property
     def summable(self) -> bool:
         return False
+
+    def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> PackedFloats:
+        return PackedFloats(self, dimension, clip, dtype)
 
     def to_codes(self, indices: NDArray[Any]) -> NoReturn:
         self._refuse()

@@ -40,6 +40,7 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole
 from fl_privquant.mechanisms.sum_limits import SumLimits
 from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.packing.wire_format import PackedIntegers
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.rounding import code_type
 from fl_privquant.sampling.stream import RandomStream
@@ -209,6 +210,10 @@ class VectorMechanism(Mechanism):
     @property
     def bits_per_coordinate(self) -> float:
         return self.message_size * self.message_bits / self.dimension
+
+    def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> PackedIntegers:
+        size, bits = self.message_size, self.message_bits
+        return PackedIntegers(self, dimension, clip, dtype, size, bits, self._largest)
 
     def squared_error(self, x: ArrayLike) -> float:
         """Exact mean squared Euclidean error for an input in the unit ball.

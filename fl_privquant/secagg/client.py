@@ -12,8 +12,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codec.pack import pack_codes
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
+from fl_privquant.packing.pack import pack_codes
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.answered import answered
 from fl_privquant.secagg.client_state import ClientState, Stage

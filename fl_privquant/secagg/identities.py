@@ -31,7 +31,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fl_privquant.errors import InvalidSpecError, SecureAggregationError
+from fl_privquant.errors import InvalidSpecError, SecureAggregationError, other_version
 from fl_privquant.secagg.keys import is_signature
 
 __all__ = [
@@ -219,7 +219,8 @@ def read_known_clients(
     try:
         document = json.loads(text)
         if document["version"] != _VERSION:
-            raise InvalidSpecError(f"{path}: version {document['version']!r}, expected {_VERSION}")
+            advice = "write it anew with fl-privquant identity list add, or install the one that wrote it"
+            raise InvalidSpecError(other_version(str(path), document["version"], _VERSION, advice))
         clients = {str(name): tuple(map(_read_key, keys)) for name, keys in document["clients"].items()}
     except InvalidSpecError:
         raise

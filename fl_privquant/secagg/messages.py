@@ -300,7 +300,7 @@ class MaskRequest(Message):
 
 @dataclass(frozen=True)
 class MaskedInput(ClientMessage):
-    """The client's codes with all its masks added, packed (:func:`fl_privquant.codec.pack.pack_codes`)."""
+    """The client's codes with all its masks added, packed (:func:`fl_privquant.packing.pack.pack_codes`)."""
 
     KIND = 6
 

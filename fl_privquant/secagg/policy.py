@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fl_privquant.codec.pack import MAX_WIDTH
 from fl_privquant.cohort import checked_fraction, count_of, honest_clients
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
+from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg import keys
 from fl_privquant.secagg.messages import ClientMessage, Confirmation, Invitation, Roster
 from fl_privquant.secagg.parameters import (

@@ -7,9 +7,9 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fl_privquant.codec.pack import MAX_WIDTH
 from fl_privquant.cohort import count_of
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg.keys import Identity
 from fl_privquant.secagg.messages import SESSION_BYTES
 from fl_privquant.secagg.parameters import (

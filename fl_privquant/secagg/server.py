@@ -10,8 +10,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from fl_privquant.codec.pack import unpack_codes
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
+from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.disputes import blamed, members_left, pairs_apart
 from fl_privquant.secagg.graph import ring_graph, ring_order

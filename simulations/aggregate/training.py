@@ -17,6 +17,7 @@ import fl_privquant as pq
 from fl_privquant.codec.clip import clip_l2
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from simulations.data import Examples
@@ -86,7 +87,8 @@ class Federation:
                 clip_l2(vector, l2_clip)
             exact = np.mean(vectors, axis=0, dtype=np.float64)
             if isinstance(mechanism, Mechanism):
-                codec = UpdateCodec(layout, mechanism, clip, l2_clip, rotation_seed=(number << 31) + seed)
+                encoding = Encoding(mechanism, clip, l2_clip, rotate=True)
+                codec = UpdateCodec(layout, encoding, rotation_seed=(number << 31) + seed)
                 total = np.zeros(layout.dimension, np.int64)
                 for client, each in enumerate(gradients):
                     stream = pq.RandomStream.seeded(seed, round=number, client=client)

@@ -19,13 +19,13 @@ from rich.console import Console
 import fl_privquant as pq
 from fl_privquant.accounting import Release, View
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.codec.pack import pack_indices, unpack_indices
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.engines import Federation
 from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.law.density import UniformDensity
+from fl_privquant.packing.pack import pack_indices, unpack_indices
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.secagg import GraphParameters, choose_parameters
 from simulations.benchmarks import flower, secagg

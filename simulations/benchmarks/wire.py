@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fl_privquant.codec.pack import (
+from fl_privquant.packing.pack import (
     bits_per_coordinate,
     pack_codes,
     pack_indices,

@@ -79,7 +79,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "partition": first.partition.name,
         "mechanism": first.label,
         "secure_aggregation": first.secagg.enabled,
-        "clip": first.codec.clip,
+        "clip": first.encoding.clip,
         "l2_clip": first.l2_clip,
         "seeds": len(runs),
         **_interval("accuracy", [run["accuracy"] for run in runs]),
@@ -131,7 +131,7 @@ def _noise(config: RunConfig, mechanism: Mechanism) -> float:
         return (noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta) / clients) ** 2
     if mechanism.unit != Unit.COORDINATE.value or mechanism.max_bias > _NEGLIGIBLE_BIAS:
         return math.nan
-    return mechanism.mse() * config.codec.clip**2 / clients
+    return mechanism.mse() * config.encoding.clip**2 / clients
 
 
 def _interval(name: str, values: list[float]) -> dict[str, float]:

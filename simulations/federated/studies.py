@@ -13,7 +13,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from fl_privquant.errors import InvalidSpecError
-from simulations.config import RunConfig, nearest
+from simulations.config import RunConfig
+from simulations.config_checks import nearest
 from simulations.overrides import CONF
 
 __all__ = ["STUDIES", "Study", "study"]

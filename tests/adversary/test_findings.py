@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 
 import fl_privquant as pq
 from fl_privquant.accounting.spending import SpendingLedger
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import (
     BudgetExhaustedError,
     CertificationError,
@@ -217,9 +218,10 @@ def test_the_operators_word_on_simulation_stands(flower_log):
 def test_requests_with_numbers_beyond_the_wire_are_refused():
     from flwr.app import ConfigRecord
 
+    encoding = Encoding(pq.design("one_bit", epsilon=1.0), 0.1, rotate=True)
     for key in ("privquant-round", "privquant-clip", "privquant-rotation-seed"):
         config = ConfigRecord()
-        Request(1, b"", 0.1, rotation_seed=1).write(config)
+        Request(1, encoding, rotation_seed=1).write(config)
         config[key] = 10**400
         with pytest.raises(InvalidSpecError, match="bits"):
             Request.read(config)

@@ -22,13 +22,15 @@ from fl_privquant.accounting.release import Release
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
-from fl_privquant.codec.pack import pack_codes, pack_indices, unpack_codes, unpack_indices
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.cache import DesignCache
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower.arrays import read_array
 from fl_privquant.flower.protocol import Reply, Request
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.packing.pack import pack_codes, pack_indices, unpack_codes, unpack_indices
 from fl_privquant.secagg import RoundConfig, ServerRound, messages, new_session
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.answered import AnsweredStages
@@ -111,7 +113,8 @@ def test_requests(blobs):
     layout = Layout.of({"weights": np.zeros((3, 7), np.float32)})
     good = ConfigRecord()
     metrics = (MetricRange("loss", 0.0, 4.0),)
-    request = Request(1, blobs["optm"], 0.1, 0.5, 3, True, 0.5, metrics, counted_releases=0)
+    encoding = Encoding(Mechanism.from_bytes(blobs["optm"]), 0.1, 0.5, rotate=True)
+    request = Request(1, encoding, 3, True, 0.5, metrics, counted_releases=0)
     request.write(good)
 
     def make(rng: random.Random) -> ConfigRecord:
@@ -192,7 +195,9 @@ def test_payloads(blobs):
     rng = np.random.default_rng(5)
     layout = Layout.of({"weights": np.zeros(77, np.float32)})
     codecs = {
-        name: Request(1, blobs[name], 0.1).codec(layout) for name in blobs if name not in ("mvu", "metric")
+        name: UpdateCodec(layout, Encoding(Mechanism.from_bytes(blobs[name]), 0.1))
+        for name in blobs
+        if name not in ("mvu", "metric")
     }
     update = {"weights": rng.normal(0.0, 0.1, 77).astype(np.float32)}
     payloads = {name: codec.encode(update) for name, codec in codecs.items()}

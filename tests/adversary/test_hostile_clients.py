@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 import fl_privquant as pq
 from fl_privquant.codec.layout import Layout
-from fl_privquant.codec.pack import pack_codes, unpack_codes
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.flower import (
     PrivQuantMod,
@@ -32,6 +32,7 @@ from fl_privquant.flower import (
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Reply
+from fl_privquant.packing.pack import pack_codes, unpack_codes
 from fl_privquant.secagg import shamir
 from fl_privquant.secagg.messages import MaskedInput, SealedShares, UnmaskReply
 from tests.secagg.driver import Lost, Round, Wire, open_round
@@ -222,9 +223,8 @@ def test_one_client_cannot_move_the_mean_of_all_beyond_what_all_could(
 def test_every_stage_with_three_hostile_clients_of_25() -> None:
     """Liars in the unmask stage and a shifted input together: the sum opens, and is then refused."""
     mechanism, dimension = pq.design("stochastic", levels=16), 777
-    codec = UpdateCodec(
-        Layout.of({"w": np.zeros(dimension, np.float32)}), mechanism, 0.1, l2_clip=0.5, rotation_seed=2
-    )
+    encoding = Encoding(mechanism, 0.1, l2_clip=0.5, rotate=True)
+    codec = UpdateCodec(Layout.of({"w": np.zeros(dimension, np.float32)}), encoding, rotation_seed=2)
     round_ = open_round(25, dimension, max_code=15, graph=(24, 17), restore=False)
     liars = run_against_liars(round_, 3, seed=9)
     share_wire, width = round_.wire, mechanism.sum_bits(25)

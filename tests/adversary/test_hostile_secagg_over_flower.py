@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
+from fl_privquant.encoding import Encoding
 from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
@@ -89,17 +90,22 @@ def message(request: Request, values: np.ndarray, name: str = "weight") -> Messa
 
 
 def test_the_digest_of_a_request_is_of_all_that_is_asked_for() -> None:
-    request = Request(3, MECHANISM.to_bytes(), clip=0.1)
+    request = Request(3, Encoding(MECHANISM, clip=0.1))
     values = np.zeros(7, np.float32)
     base = message_digest(message(request, values))
     # What differs from client to client is no part of it.
     assert message_digest(message(replace(request, counted_releases=4), values)) == base
+    rotated = replace(request.encoding, rotate=True)
+    encodings = [
+        replace(request.encoding, clip=0.2),
+        replace(request.encoding, l2_clip=1.0),
+        replace(request.encoding, mechanism=pq.design("one_bit", epsilon=0.5)),
+        rotated,
+    ]
     others = [
         message(replace(request, round=4), values),
-        message(replace(request, clip=0.2), values),
-        message(replace(request, l2_clip=1.0), values),
-        message(replace(request, rotation_seed=0), values),
-        message(replace(request, mechanism=pq.design("one_bit", epsilon=0.5).to_bytes()), values),
+        *(message(replace(request, encoding=each), values) for each in encodings),
+        message(replace(request, encoding=rotated, rotation_seed=1), values),
         message(request, values + np.float32(1e-30)),
         message(request, values.reshape(7, 1)),
         message(request, values, name="bias"),
@@ -109,7 +115,7 @@ def test_the_digest_of_a_request_is_of_all_that_is_asked_for() -> None:
 
 @pytest.mark.parametrize("cut", [1, 3])
 def test_arrays_are_told_apart_by_where_they_end(cut: int) -> None:
-    request = Request(3, MECHANISM.to_bytes(), clip=0.1)
+    request = Request(3, Encoding(MECHANISM, clip=0.1))
     values = np.arange(8, dtype=np.float32)
     whole = {"a": Array(values[:4]), "b": Array(values[4:])}
     other = {"a": Array(values[: 4 - cut]), "b": Array(values[4 - cut :])}

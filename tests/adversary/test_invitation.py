@@ -126,6 +126,6 @@ def test_a_secure_mod_without_the_other_one_tells_no_reason() -> None:
     InlineEngine().run(server, client_app([SecureAggregationMod()]), Federation(5))
     assert len(reasons) == 5
     assert set(reasons) == {
-        "SecureAggregationError: the reply could not be masked; put SecureAggregationMod directly before "
+        "SecureAggregationError: the reply was not masked; put SecureAggregationMod directly before "
         "PrivQuantMod"
     }

@@ -31,7 +31,7 @@ DIGITS = {
     "mechanism": {"name": "one_bit", "epsilon": 1.0},
     "task": {"name": "digits", "model": "mlp", "hidden": 7},
     "federation": {"num_clients": 25, "rounds": 6, "fraction": 0.6, "strategy": "fedavgm"},
-    "clip_policy": {"name": "quantile"},
+    "encoding": {"clip_policy": {"name": "quantile"}},
     "engine": {"name": "inline", "threads": 3},
 }
 

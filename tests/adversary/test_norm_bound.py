@@ -17,6 +17,7 @@ import fl_privquant as pq
 from fl_privquant.codec.clip import clip_l2
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
 
@@ -26,14 +27,14 @@ DIMENSIONS = (1, 2, 7, 33, 1024, 1025)
 def encoded_vector(codec: UpdateCodec, vector: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """What the codec hands to the mechanism for this update."""
     kept: list[np.ndarray] = []
-    original = UpdateCodec._encode_prepared
+    original = UpdateCodec._drawn
 
     def keep(self, given, rng, threads):
         kept.append(np.array(given))
         return original(self, given, rng, threads)
 
     with monkeypatch.context() as patch:
-        patch.setattr(UpdateCodec, "_encode_prepared", keep)
+        patch.setattr(UpdateCodec, "_drawn", keep)
         codec.encode({"x": vector}, pq.RandomStream.seeded(1))
     return kept[0]
 
@@ -67,7 +68,11 @@ def test_small_l2_clips_hold_or_are_refused(
     for share in (1.5, 1.51, 2.5, 1.0):
         l2_clip = share * 2.0**exponent * math.sqrt(dimension)
         try:
-            codec = UpdateCodec(layout(dimension, np.float32), mechanism, 1.0, l2_clip, rotation_seed)
+            codec = UpdateCodec(
+                layout(dimension, np.float32),
+                Encoding(mechanism, 1.0, l2_clip, rotate=rotation_seed is not None),
+                rotation_seed or 0,
+            )
         except InvalidSpecError:
             assert share * 2.0**exponent < 2.0**-99
             continue
@@ -79,7 +84,7 @@ def test_small_l2_clips_hold_or_are_refused(
 def test_the_attack_that_was_found(mechanism: pq.Mechanism) -> None:
     # 1024 coordinates of 0.75 * 2^-149 each became 2^-149: 1.33 times the bound; 1.875 times at the worst.
     with pytest.raises(InvalidSpecError, match=r"l2_clip: .* for 1024 coordinates.*float32 is accurate"):
-        UpdateCodec(layout(1024, np.float32), mechanism, 1.0, 0.75 * 2.0**-149 * 32.0)
+        UpdateCodec(layout(1024, np.float32), Encoding(mechanism, 1.0, 0.75 * 2.0**-149 * 32.0))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -92,10 +97,10 @@ def test_clips_at_the_ends_of_a_types_range_are_refused(
     fits = 2.0**26 * float(reach.tiny) <= clip <= float(reach.max) / 2.0**26
     for l2_clip in (None, 1.0):
         if fits:
-            UpdateCodec(layout(25, dtype), mechanism, clip, l2_clip)
+            UpdateCodec(layout(25, dtype), Encoding(mechanism, clip, l2_clip))
         else:
             with pytest.raises(InvalidSpecError, match=r"clip: .* accurate"):
-                UpdateCodec(layout(25, dtype), mechanism, clip, l2_clip)
+                UpdateCodec(layout(25, dtype), Encoding(mechanism, clip, l2_clip))
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-165, 1e-320, 5e-324])
@@ -135,7 +140,7 @@ def test_any_update_and_any_clip(dtype: type, values: list[float], exponent: flo
     vector = np.nan_to_num(vector)
     l2_clip = 2.0**exponent
     try:
-        codec = UpdateCodec(layout(vector.size, dtype), mechanism, 1.0, l2_clip, 5 if rotate else None)
+        codec = UpdateCodec(layout(vector.size, dtype), Encoding(mechanism, 1.0, l2_clip, rotate), 5)
     except InvalidSpecError:
         return
     with pytest.MonkeyPatch.context() as patch:

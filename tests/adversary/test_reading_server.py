@@ -20,11 +20,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 import fl_privquant as pq
 from fl_privquant.codec.layout import Layout
-from fl_privquant.codec.pack import unpack_indices
+from fl_privquant.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import Reply, Request
+from fl_privquant.packing.pack import unpack_indices
 
 FEATURES = 8
 STEPS = 12
@@ -38,9 +39,15 @@ def client() -> Context:
     return Context(next(RUN_IDS), 7, {"partition-id": 0}, RecordDict(), {})
 
 
+def request_of(mechanism: pq.Mechanism, number: int, changes: dict[str, Any]) -> Request:
+    names = ("l2_clip", "rotate")
+    encoding = Encoding(mechanism, 0.2, **{name: changes[name] for name in names if name in changes})
+    return Request(number, encoding, **{name: changes[name] for name in changes if name not in names})
+
+
 def ask(arrays: dict[str, np.ndarray], mechanism: pq.Mechanism, number: int, **changes: Any) -> Message:
     config = ConfigRecord({"server-round": number})
-    Request(number, mechanism.to_bytes(), **({"clip": 0.2} | changes)).write(config)
+    request_of(mechanism, number, changes).write(config)
     record = ArrayRecord({name: Array(np.asarray(each)) for name, each in arrays.items()})
     with server_identity(1):
         return Message(RecordDict({"arrays": record, "config": config}), 7, "train")
@@ -195,9 +202,9 @@ HOSTILE_DATA: dict[str, App] = {
 REQUESTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "clipped": {"l2_clip": 0.3},
-    "rotated": {"l2_clip": 0.3, "rotation_seed": 5},
+    "rotated": {"l2_clip": 0.3, "rotate": True, "rotation_seed": 5},
     "with a vote": {"clip_quantile": 0.9},
-    "a forged seed": {"rotation_seed": -(2**62)},
+    "a forged seed": {"rotate": True, "rotation_seed": -(2**62)},
 }
 
 
@@ -228,7 +235,7 @@ def test_zeros_are_what_is_encoded(changes: dict[str, Any]) -> None:
     plain = pq.design("none", fixed_point_bits=20)
     message = ask(weights(gain=1.0), plain, 1, **changes)
     reply = PrivQuantMod(math.inf)(message, client(), HOSTILE_DATA["NaN in one place"])
-    codec = Request(1, plain.to_bytes(), **({"clip": 0.2} | changes)).codec(Layout.of(weights()))
+    codec = request_of(plain, 1, changes).codec(Layout.of(weights()))
     payload = Reply.from_content(reply.content).payload
     assert all(not np.any(each) for each in codec.decode(payload).values())
     if codec.votes:

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 import fl_privquant as pq
 from fl_privquant.codec.clip import clip_l2
 from fl_privquant.codec.layout import Layout
-from fl_privquant.codec.pack import HEADER_BYTES
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, PrivQuantError
+from fl_privquant.packing.pack import HEADER_BYTES
 from tests.typical import typical
 
 
@@ -26,9 +27,9 @@ def model(seed=0, dtype=np.float32):
     }
 
 
-def codec(mechanism=None, clip=0.2, arrays=None, **options):
+def codec(mechanism=None, clip=0.2, arrays=None, rotation_seed=0, **options):
     mechanism = mechanism or pq.design("optm", epsilon=3.0, bits=2)
-    return UpdateCodec(Layout.of(arrays or model()), mechanism, clip, **options)
+    return UpdateCodec(Layout.of(arrays or model()), Encoding(mechanism, clip, **options), rotation_seed)
 
 
 def mechanism_of(name):
@@ -36,7 +37,8 @@ def mechanism_of(name):
     return typical(name, 0.9, delta=1e-6)
 
 
-OPTIONS = [{}, {"l2_clip": 0.3}, {"rotation_seed": 5}, {"l2_clip": 0.3, "rotation_seed": 5}]
+ROTATED = {"rotate": True, "rotation_seed": 5}
+OPTIONS = [{}, {"l2_clip": 0.3}, ROTATED, {"l2_clip": 0.3, **ROTATED}]
 
 
 @pytest.mark.parametrize("name", pq.mechanisms())
@@ -56,7 +58,7 @@ def test_every_mechanism_makes_payloads_of_the_announced_size_that_decode(name, 
 
 def test_the_stages_reversed_give_the_update_on_average():
     arrays = {"w": np.random.default_rng(0).normal(0, 0.02, 3000).astype(np.float32)}
-    coder = codec(pq.design("optm", epsilon=3.0, bits=2), 0.1, arrays, rotation_seed=1)
+    coder = codec(pq.design("optm", epsilon=3.0, bits=2), 0.1, arrays, rotate=True, rotation_seed=1)
     stream = pq.RandomStream.seeded(4)
     mean = np.mean([coder.decode(coder.encode(arrays, stream))["w"] for _ in range(200)], axis=0)
     # Standard error of a mean of 200: 0.1 sqrt(mse / 200), so that 6 of them are missed once in 10^5 runs.
@@ -75,7 +77,7 @@ def test_types_and_shapes_come_back(dtype):
     old = {key: each for key, each in model(0, dtype).items() if each.dtype.kind == "f"}
     new = {key: each for key, each in model(1, dtype).items() if each.dtype.kind == "f"}
     coder = codec(arrays=old)
-    result = coder.apply(coder.encode_difference(new, old), old)
+    result = coder.apply(coder.encoded_difference(new, old).packed(), old)
     assert {key: (each.shape, each.dtype) for key, each in result.items()} == {
         key: (each.shape, each.dtype) for key, each in old.items()
     }
@@ -85,7 +87,7 @@ def test_types_and_shapes_come_back(dtype):
 @settings(max_examples=40, deadline=None)
 def test_a_sum_of_codes_decodes_to_the_mean_of_the_updates(dimension, num_clients, rotate):
     arrays = {"w": np.random.default_rng(dimension).normal(0, 0.1, dimension)}
-    coder = codec(arrays=arrays, rotation_seed=3 if rotate else None)
+    coder = codec(arrays=arrays, rotate=rotate, rotation_seed=3)
     payloads = [coder.encode(arrays, pq.RandomStream.seeded(i)) for i in range(num_clients)]
     total = np.sum([coder.codes(each) for each in payloads], axis=0, dtype=np.int64)
     mean = np.mean([coder.decode(each)["w"] for each in payloads], axis=0)
@@ -96,7 +98,7 @@ def test_the_mechanism_none_is_lossless_bit_for_bit():
     old, new = model(0), model(1)
     coder = codec(pq.design("none"))
     assert not coder.carries_difference
-    result = coder.apply(coder.encode_difference(new, old), old)
+    result = coder.apply(coder.encoded_difference(new, old).packed(), old)
     for name in coder.layout.names:
         assert result[name].tobytes() == new[name].tobytes()
 
@@ -119,7 +121,7 @@ def test_a_mechanism_that_calls_itself_none_is_not_lossless():
 
 def test_zero_updates_pass_the_l2_clip():
     arrays = {"w": np.zeros(10)}
-    coder = codec(arrays=arrays, l2_clip=1.0, rotation_seed=0)
+    coder = codec(arrays=arrays, l2_clip=1.0, rotate=True)
     assert np.isfinite(coder.decode(coder.encode(arrays))["w"]).all()
 
 
@@ -153,7 +155,7 @@ def test_what_is_not_finite_is_refused(options, bad, name):
     old, new = model(0), model(1)
     new["bias"][2] = bad
     with pytest.raises(InvalidUpdateError, match="not finite"):
-        codec(mechanism_of(name), **options).encode_difference(new, old)
+        codec(mechanism_of(name), **options).encoded_difference(new, old)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_what_is_not_finite_is_refused(options, bad, name):
 )
 def test_arrays_of_another_shape_or_kind_are_refused(change):
     with pytest.raises(InvalidUpdateError, match="expected floats of shape"):
-        codec().encode_difference({**model(1), **change}, model(0))
+        codec().encoded_difference({**model(1), **change}, model(0))
 
 
 @pytest.mark.parametrize("name", ["optm", "none", "laplace", "stochastic"])

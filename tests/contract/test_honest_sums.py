@@ -13,6 +13,7 @@ import fl_privquant as pq
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.sum_check import FALSE_ALARM_ODDS, honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise, sum_limits
 from fl_privquant.mechanisms.vector import VectorMechanism
@@ -56,8 +57,9 @@ def test_the_lists_hold_what_they_should() -> None:
 
 def codec_of(mechanism: Any, dimension: int = DIMENSION, l2_clip: float | None = None) -> UpdateCodec:
     layout = Layout.of({"weight": np.zeros(dimension, np.float32)})
-    seed = None if l2_clip is None else 3
-    return UpdateCodec(layout, mechanism, CLIP, l2_clip=l2_clip, rotation_seed=seed)
+    return UpdateCodec(
+        layout, Encoding(mechanism, CLIP, l2_clip, rotate=l2_clip is not None), rotation_seed=3
+    )
 
 
 def summed(codec: UpdateCodec, updates: list[np.ndarray], stream: pq.RandomStream) -> np.ndarray:
@@ -216,7 +218,7 @@ def test_one_coordinate_alone_is_noticed() -> None:
 def test_the_vote_on_the_clip_is_allowed_for() -> None:
     layout = Layout.of({"weight": np.zeros(3, np.float32)})
     mechanism = pq.design("stochastic", levels=64)
-    codec = UpdateCodec(layout, mechanism, CLIP, l2_clip=1e-3, rotation_seed=1, clip_quantile=0.9)
+    codec = UpdateCodec(layout, Encoding(mechanism, CLIP, 1e-3, rotate=True), clip_quantile=0.9)
     stream = pq.RandomStream.seeded(1)
     total = summed(codec, [np.ones(3, np.float32)] * 9, stream)
     honest_sum_test(codec, 9).check(total)

@@ -8,6 +8,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.sampling.stream import RandomStream
 
@@ -104,15 +105,15 @@ def fedavg(cls=FedAvg, **options):
     return cls(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, **options)
 
 
-def expected_model(mechanism, partitions, server_round=1, arrays=None, clip=CLIP, **options):
+def expected_model(mechanism, partitions, server_round=1, arrays=None, clip=CLIP, rotation_seed=0, **options):
     """The mean model of seeded clients, computed without Flower."""
     arrays = initial_arrays() if arrays is None else arrays
-    codec = UpdateCodec(Layout.of(arrays), mechanism, clip, **options)
+    codec = UpdateCodec(Layout.of(arrays), Encoding(mechanism, clip, **options), rotation_seed)
     means = {name: np.zeros_like(arrays[name]) for name in codec.layout.names}
     for partition in partitions:
         stream = RandomStream.seeded(SEED, round=server_round, client=partition)
-        payload = codec.encode_difference(trained(arrays, partition, server_round), arrays, stream)
-        for name, each in codec.apply(payload, arrays).items():
+        update = codec.encoded_difference(trained(arrays, partition, server_round), arrays, stream)
+        for name, each in codec.apply(update.packed(), arrays).items():
             means[name] += each * (1.0 / len(partitions))
     return {**arrays, **means}
 

@@ -7,6 +7,7 @@ import pytest
 from flwr.app import Message
 
 import fl_privquant as pq
+from fl_privquant.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -140,7 +141,7 @@ PAYLOAD_FAULTS = {
     "another length": (with_payload(lambda data: data[:8] + b"\x07" + data[9:]), "length 7"),
     "stale round": (with_info(round=0), "reply to round 0, not 1"),
     "another mechanism": (with_info(mechanism="0" * 32), "another than was asked"),
-    "another version": (with_info(version=7), "protocol version 7"),
+    "another version": (with_info(version=7), "protocol: version 7 is not 2"),
     "round of another type": (with_info(round="one"), "privquant-round"),
     "no payload": (without("privquant-update"), "holds no encoded update"),
     "no header": (without("privquant-reply"), "holds no encoded update"),
@@ -307,7 +308,7 @@ def test_a_server_that_asks_for_the_same_round_1000_times_gets_what_the_budget_a
     @server.main()
     def main(grid, context):
         config = ConfigRecord({"server-round": 1})
-        Request(1, mechanism.to_bytes(), CLIP).write(config)
+        Request(1, Encoding(mechanism, CLIP)).write(config)
         content = RecordDict({"arrays": as_record(initial_arrays()), "config": config})
         node = next(iter(grid.get_node_ids()))
         answers.extend(grid.send_and_receive([Message(content, node, "train") for _ in range(1000)]))

@@ -9,6 +9,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Budget, Release
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
 from fl_privquant.flower.client_ledger import ClientLedger
@@ -37,7 +38,10 @@ class Faulty:
 
 def strategy_of(mechanism, **options):
     return PrivQuantStrategy(
-        fedavg(), lambda number: mechanism if number % 2 else OTHER, CLIP, max_failed_rounds=9, **options
+        fedavg(),
+        lambda number: Encoding(mechanism if number % 2 else OTHER, CLIP),
+        max_failed_rounds=9,
+        **options,
     )
 
 

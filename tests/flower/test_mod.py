@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Budget, Release, SpendingLedger
 from fl_privquant.codec.layout import Layout
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.arrays import ReceivedArray
@@ -21,13 +22,15 @@ from tests.mechanisms.forgery import forged
 
 DIMENSION = 25
 RUN_IDS = itertools.count(1 << 40)
+ASKED = Request(1, Encoding(pq.design("one_bit", epsilon=1.0), clip=0.2))
 
 
 def ask(sent, number=1, /, **changes):
     """A server's message, with changes to the request's keys; None removes one."""
     config = ConfigRecord({"server-round": number})
-    blob = sent if isinstance(sent, bytes) else sent.to_bytes()
-    Request(number, blob, clip=0.2).write(config)
+    ASKED.write(config)
+    config["privquant-round"] = number
+    config["privquant-mechanism"] = sent if isinstance(sent, bytes) else sent.to_bytes()
     for key, value in changes.items():
         name = f"privquant-{key.replace('_', '-')}"
         config.pop(name, None)
@@ -138,9 +141,10 @@ def test_a_limit_that_cannot_be_read_is_refused_rather_than_ignored(mechanism):
     ("changes", "reason"),
     [
         ({"version": None}, "wrap its strategy in PrivQuantStrategy"),
-        ({"version": 2}, "protocol version 2 is not 1"),
-        ({"version": True}, "protocol version True is not 1"),
-        ({"version": "1"}, "protocol version '1' is not 1"),
+        ({"version": 1}, "protocol: version 1 is not 2"),
+        ({"version": 1}, "install the same fl-privquant on clients and server"),
+        ({"version": True}, "protocol: version True is not 2"),
+        ({"version": "2"}, "protocol: version '2' is not 2"),
         ({"round": None}, "privquant-round"),
         ({"round": -1}, "round: -1"),
         ({"round": True}, "privquant-round"),
@@ -214,7 +218,7 @@ def test_updates_that_do_not_fit_are_a_release_of_zeros(change, reason, flower_l
     context, mod = client(), PrivQuantMod(math.inf, seed=3)
     sent = pq.design("none", fixed_point_bits=20)
     payload = payload_of(mod(ask(sent), context, broken(change)))
-    decoded = Request(1, sent.to_bytes(), 0.2).codec(Layout.of(initial_arrays())).decode(payload)
+    decoded = Request(1, Encoding(sent, 0.2)).codec(Layout.of(initial_arrays())).decode(payload)
     assert all(np.all(each == 0.0) for each in decoded.values())
     assert len(ClientLedger(context)) == 1
     # The reason is for the client's own log.

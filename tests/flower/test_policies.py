@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import FedMedian
 import fl_privquant as pq
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     CheckpointStrategy,
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 CLIENTS, DIMENSION = 60, 200
 OPTM = pq.design("optm", epsilon=2.0, bits=2)
+ENCODING = Encoding(OPTM, 0.1)
 
 
 def updates_of_all_clients() -> np.ndarray:
@@ -46,22 +48,19 @@ def updates_of_all_clients() -> np.ndarray:
     return (scales * generator.normal(size=(CLIENTS, DIMENSION))).astype(np.float32)
 
 
-def settled_clip(
-    policy: QuantileClip, vectors: np.ndarray, mechanism: Any = OPTM, rounds: int = 90, **options: Any
-) -> float:
+def settled_clip(policy: QuantileClip, vectors: np.ndarray, rounds: int = 90) -> float:
     """The geometric mean of the clip over the last third of the rounds, by sums of codes only."""
     arrays = [{"update": each} for each in vectors]
     layout = Layout.of(arrays[0])
     clips = []
     stream = pq.RandomStream.seeded(3)
     for number in range(1, rounds + 1):
-        clip = policy(number)
-        clips.append(clip)
-        codec = UpdateCodec(layout, mechanism, clip, clip_quantile=policy.coordinate_quantile, **options)
+        clips.append(policy(number).clip)
+        codec = UpdateCodec(layout, policy(number), rotation_seed=4, clip_quantile=policy.clip_quantile)
         total = np.zeros(codec.dimension, dtype=np.int64)
         for each in arrays:
             codec.add_codes(codec.encode(each, stream), total)
-        policy.observe(codec.clip_vote_share(total, len(arrays)))
+        policy.observe_votes(codec.clip_vote_share(total, len(arrays)))
     return float(np.exp(np.mean(np.log(clips[-rounds // 3 :]))))
 
 
@@ -72,7 +71,9 @@ def settled_clip(
 def test_the_clip_settles_at_the_quantile(initial: float, coordinates: float, clients: float) -> None:
     vectors = updates_of_all_clients()
     wanted = np.quantile(np.quantile(np.abs(vectors), coordinates, axis=1), clients)
-    policy = QuantileClip(initial, coordinate_quantile=coordinates, client_quantile=clients, rate=0.3)
+    policy = QuantileClip(
+        Encoding(OPTM, initial), coordinate_quantile=coordinates, client_quantile=clients, rate=0.3
+    )
     found = settled_clip(policy, vectors)
     # A vote of 60 clients has a standard error of 0.1 at most, 0.15 in the logarithm of the clip; over
     # 30 rounds with feedback that is some 0.04 for the mean. The quantiles differ by 0.5 and more.
@@ -83,19 +84,20 @@ def test_a_clip_that_ignores_the_votes_does_not_settle_there() -> None:
     """Negative control: the same rounds, with votes that carry nothing."""
 
     class Deaf(QuantileClip):
-        def observe(self, share: float) -> None:
-            super().observe(np.random.default_rng(0).random())
+        def observe_votes(self, share: float) -> None:
+            super().observe_votes(np.random.default_rng(0).random())
 
     vectors = updates_of_all_clients()
     wanted = np.median(np.quantile(np.abs(vectors), 0.99, axis=1))
-    assert abs(math.log(settled_clip(Deaf(10.0), vectors, rounds=30) / wanted)) > 1.0
+    assert abs(math.log(settled_clip(Deaf(Encoding(OPTM, 10.0)), vectors, rounds=30) / wanted)) > 1.0
 
 
 def test_votes_are_about_the_rotated_and_shortened_update() -> None:
     """A few huge coordinates set no clip once they are spread over all."""
     vectors = np.zeros((20, 256), np.float32)
     vectors[:, 7] = 1.0
-    clip = settled_clip(QuantileClip(1.0, rate=0.5), vectors, rounds=60, l2_clip=0.5, rotation_seed=4)
+    encoding = Encoding(OPTM, 1.0, l2_clip=0.5, rotate=True)
+    clip = settled_clip(QuantileClip(encoding, rate=0.5), vectors, rounds=60)
     assert clip == pytest.approx(0.5 / math.sqrt(256), rel=0.3)
 
 
@@ -108,7 +110,7 @@ def test_a_vote_is_unbiased_and_one_more_release(name: str) -> None:
     layout = Layout.of(update)
     draws = 1_000
     for clip, wanted in ((1.0, 1.0), (0.5, 0.0)):
-        codec = UpdateCodec(layout, mechanism, clip, clip_quantile=0.9)
+        codec = UpdateCodec(layout, Encoding(mechanism, clip), clip_quantile=0.9)
         assert codec.dimension == 20
         stream = pq.RandomStream.seeded(8)
         payloads = [codec.encode(update, stream) for _ in range(draws)]
@@ -125,48 +127,49 @@ def test_a_vote_is_unbiased_and_one_more_release(name: str) -> None:
 def test_what_cannot_vote() -> None:
     layout = Layout.of({"update": np.zeros(5)})
     with pytest.raises(InvalidSpecError, match="one epsilon on a whole update"):
-        UpdateCodec(layout, pq.design("cldp_linf", epsilon=1.0), 0.1, clip_quantile=0.9)
+        UpdateCodec(layout, Encoding(pq.design("cldp_linf", epsilon=1.0), 0.1), clip_quantile=0.9)
     with pytest.raises(InvalidSpecError, match=r"clip_quantile: 0.0 is outside"):
-        UpdateCodec(layout, OPTM, 0.1, clip_quantile=0.0)
+        UpdateCodec(layout, Encoding(OPTM, 0.1), clip_quantile=0.0)
     # Nothing is clipped, so there is nothing to vote on.
-    assert UpdateCodec(layout, pq.design("none"), 0.1, clip_quantile=0.9).dimension == 5
-    silent = UpdateCodec(layout, OPTM, 0.1)
+    assert UpdateCodec(layout, Encoding(pq.design("none"), 0.1), clip_quantile=0.9).dimension == 5
+    silent = UpdateCodec(layout, Encoding(OPTM, 0.1))
     with pytest.raises(InvalidSpecError, match="did not vote"):
         silent.clip_vote(silent.encode({"update": np.zeros(5)}))
 
 
 def test_the_bound_of_the_norm_counts_the_vote() -> None:
     layout = Layout.of({"update": np.zeros(5)})
-    assert UpdateCodec(layout, OPTM, 0.4, l2_clip=0.3).l2_bound == 0.3
-    assert UpdateCodec(layout, OPTM, 0.4, l2_clip=0.3, clip_quantile=0.9).l2_bound == pytest.approx(0.5)
-    assert UpdateCodec(layout, OPTM, 0.4, clip_quantile=0.9).l2_bound is None
+    clipped = Encoding(OPTM, 0.4, l2_clip=0.3)
+    assert UpdateCodec(layout, clipped).l2_bound == 0.3
+    assert UpdateCodec(layout, clipped, clip_quantile=0.9).l2_bound == pytest.approx(0.5)
+    assert UpdateCodec(layout, Encoding(OPTM, 0.4), clip_quantile=0.9).l2_bound is None
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"initial": 0.0}, "initial"),
-        ({"initial": 1.0, "most": 0.5}, "outside least"),
-        ({"initial": 1.0, "rate": 0.0}, "rate"),
-        ({"initial": 1.0, "client_quantile": 1.0}, "client_quantile"),
-        ({"initial": 1.0, "coordinate_quantile": math.nan}, "coordinate_quantile"),
+        ({"least": 0.0}, "least"),
+        ({"most": 0.5}, "outside least"),
+        ({"rate": 0.0}, "rate"),
+        ({"client_quantile": 1.0}, "client_quantile"),
+        ({"coordinate_quantile": math.nan}, "coordinate_quantile"),
     ],
 )
 def test_bad_quantile_clips_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
-        QuantileClip(**options)
+        QuantileClip(Encoding(OPTM, 1.0), **options)
 
 
 def test_the_clip_stays_inside_its_bounds() -> None:
-    policy = QuantileClip(1.0, least=0.5, most=2.0)
-    policy.observe(1e9)
-    assert policy(1) == pytest.approx(0.5)
-    policy.observe(-1e9)
-    assert policy(1) == pytest.approx(2.0)
+    policy = QuantileClip(Encoding(OPTM, 1.0), least=0.5, most=2.0)
+    policy.observe_votes(1e9)
+    assert policy(1).clip == pytest.approx(0.5)
+    policy.observe_votes(-1e9)
+    assert policy(1).clip == pytest.approx(2.0)
 
 
 def levels_after(losses: list[float], **options: Any) -> list[int]:
-    policy = DoublingMechanism(lambda levels: OPTM, 2, 8, **options)
+    policy = DoublingMechanism(ENCODING, lambda levels: OPTM, 2, 8, **options)
     found = []
     for number, loss in enumerate(losses):
         policy.observe(number, loss)
@@ -186,7 +189,7 @@ def test_levels_double_when_the_loss_stalls() -> None:
 
 
 def test_a_round_counts_once_and_what_is_not_finite_not_at_all() -> None:
-    policy = DoublingMechanism(lambda levels: OPTM, 2, 8, window=1, smoothing=0.0)
+    policy = DoublingMechanism(ENCODING, lambda levels: OPTM, 2, 8, window=1, smoothing=0.0)
     for number, loss in ((0, 1.0), (0, 1.0), (1, math.nan), (1, 0.5), (0, 3.0)):
         policy.observe(number, loss)
     assert policy.levels == 2
@@ -205,12 +208,33 @@ def test_a_round_counts_once_and_what_is_not_finite_not_at_all() -> None:
 )
 def test_bad_doublings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
-        DoublingMechanism(lambda levels: OPTM, **({"levels": 2, "most_levels": 8} | options))
+        DoublingMechanism(ENCODING, lambda levels: OPTM, **({"levels": 2, "most_levels": 8} | options))
 
 
-def test_schedules_begin_with_round_1() -> None:
-    with pytest.raises(InvalidSpecError, match="do not begin with round 1"):
-        ScheduledMechanism({2: OPTM})
+def test_a_schedule_begins_with_the_encodings_own_mechanism() -> None:
+    fine = pq.design("optm", epsilon=2.0, bits=3)
+    schedule = ScheduledMechanism(QuantileClip(ENCODING), {3: fine, 5: OPTM})
+    assert [schedule(number).mechanism for number in (1, 2, 3, 4, 5, 9)] == [
+        OPTM,
+        OPTM,
+        fine,
+        fine,
+        OPTM,
+        OPTM,
+    ]
+    with pytest.raises(InvalidSpecError, match="round 0 is below 1"):
+        ScheduledMechanism(ENCODING, {0: OPTM})
+
+
+def test_an_encoding_may_be_any_function_of_the_round() -> None:
+    strategy = PrivQuantStrategy(fedavg(), lambda number: Encoding(OPTM, 0.1 * number, rotate=number > 1))
+    assert [strategy.request(number).encoding.clip for number in (1, 2)] == [0.1, 0.2]
+    assert [strategy.request(number).encoding.rotate for number in (1, 2)] == [False, True]
+    wrong = PrivQuantStrategy(fedavg(), lambda number: OPTM)  # type: ignore[arg-type, return-value]
+    with pytest.raises(InvalidSpecError, match="the function gave TableMechanism for round 1"):
+        wrong.request(1)
+    with pytest.raises(InvalidSpecError, match="str, expected an Encoding"):
+        PrivQuantStrategy(fedavg(), "optm")  # type: ignore[arg-type]
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -235,12 +259,12 @@ def run(
     contexts: dict[int, Any] = {}
 
     def make() -> Any:
+        clip = QuantileClip(Encoding(OPTM, 1.0), rate=0.5)
         bits = DoublingMechanism(
-            lambda levels: pq.design("optm", epsilon=2.0, levels=levels), 2, 8, window=1, smoothing=0.0
+            clip, lambda levels: pq.design("optm", epsilon=2.0, levels=levels), 2, 8, window=1, smoothing=0.0
         )
-        clip = QuantileClip(1.0, rate=0.5)
         private = PrivQuantStrategy(
-            inner or fedavg(), bits, clip, aggregation=SumOfCodes() if sum_codes else PerClient()
+            inner or fedavg(), bits, aggregation=SumOfCodes() if sum_codes else PerClient()
         )
         outermost: Any = SecureAggregationStrategy(private) if secure else private
         kept.update(private=outermost, bits=bits)
@@ -269,8 +293,8 @@ def run(
 def test_both_policies_with_secure_aggregation_and_without_to_the_last_bit() -> None:
     plain, secure = run(), run(secure=True)
     assert_same_arrays(as_arrays(secure.run_result.arrays), as_arrays(plain.run_result.arrays))
-    assert secure.private.clip.clip == plain.private.clip.clip < 1.0
-    assert secure.private.mechanism.levels == plain.private.mechanism.levels == 8
+    assert secure.private.policy(7).clip == plain.private.policy(7).clip < 1.0
+    assert secure.private.policy.levels == plain.private.policy.levels == 8
 
 
 def test_votes_are_counted_by_both_sides_and_stated() -> None:
@@ -286,7 +310,7 @@ def test_votes_are_counted_by_both_sides_and_stated() -> None:
 
 
 def test_strategies_that_see_single_updates_have_votes_too() -> None:
-    assert run(sum_codes=False, inner=fedavg(FedMedian), rounds=3).private.clip.clip < 1.0
+    assert run(sum_codes=False, inner=fedavg(FedMedian), rounds=3).private.policy(4).clip < 1.0
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -297,14 +321,19 @@ def test_a_run_that_stopped_goes_on_with_the_same_clip_and_levels(secure: bool, 
         run(secure, path, stops_in=4)
     resumed = run(secure, path)
     assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(whole.run_result.arrays))
-    assert resumed.private.clip.clip == whole.private.clip.clip
-    assert resumed.private.mechanism.checkpoint_state() == whole.private.mechanism.checkpoint_state()
+    state = whole.private.policy.checkpoint_state()
+    assert (state["policy"], state["base"]["policy"]) == ("DoublingMechanism", "QuantileClip")
+    assert state["base"]["learnt"]["clip"] != 1.0
+    assert resumed.private.policy.checkpoint_state() == state
 
 
 def test_a_checkpoint_without_the_policy_is_refused() -> None:
     state = PrivQuantStrategy(fedavg(), OPTM, 0.1).checkpoint_state()
-    with pytest.raises(InvalidSpecError, match="clip: the checkpoint knows nothing of its policy"):
-        PrivQuantStrategy(fedavg(), OPTM, QuantileClip(0.1)).restore_state(state)
+    with pytest.raises(InvalidSpecError, match="is of a Policy, not of this QuantileClip"):
+        PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).restore_state(state)
+    nested = PrivQuantStrategy(fedavg(), QuantileClip(QuantileClip(ENCODING)))
+    with pytest.raises(InvalidSpecError, match="not of this QuantileClip"):
+        nested.restore_state(PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).checkpoint_state())
 
 
 def test_the_aggregated_loss_of_federated_evaluation_is_observed() -> None:
@@ -312,8 +341,8 @@ def test_the_aggregated_loss_of_federated_evaluation_is_observed() -> None:
         def aggregate_evaluate(self, server_round: int, replies: Any) -> MetricRecord:
             return MetricRecord({"loss": 1.0, "secret": 5.0})
 
-    policy = DoublingMechanism(lambda levels: OPTM, 2, 4, window=1, smoothing=0.0)
-    strategy = PrivQuantStrategy(Evaluates(), policy, 0.1)
+    policy = DoublingMechanism(ENCODING, lambda levels: OPTM, 2, 4, window=1, smoothing=0.0)
+    strategy = PrivQuantStrategy(Evaluates(), QuantileClip(policy))
     for number in (1, 2):
         strategy.aggregate_evaluate(number, [])
     assert policy.levels == 4
@@ -322,7 +351,7 @@ def test_the_aggregated_loss_of_federated_evaluation_is_observed() -> None:
 def test_the_vote_is_in_the_norm_that_is_counted_by() -> None:
     """The vote of +-clip is one more coordinate of the L2-clipped update: without it ε would be too small."""
     layout = Layout.of({"weight": np.zeros(25, np.float32)})
-    plain = Request(1, OPTM.to_bytes(), clip=0.1, l2_clip=0.3)
+    plain = Request(1, Encoding(OPTM, clip=0.1, l2_clip=0.3))
     voting = dataclasses.replace(plain, clip_quantile=0.9)
     assert plain.release(layout).norms.l2 == pytest.approx(3.0)
     assert voting.release(layout).norms.l2 == pytest.approx(math.hypot(3.0, 1.0))

@@ -13,6 +13,7 @@ from fl_privquant.accounting import Accountant, Norms, Release
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     PerClient,
@@ -48,10 +49,13 @@ def run(strategy, mods, **options):
 @pytest.mark.parametrize("way", ["per client", "sum of codes", "secure sum"])
 @pytest.mark.parametrize("votes", [False, True])
 def test_the_wrapped_strategy_gets_the_means(way, votes):
-    clip = QuantileClip(CLIP) if votes else CLIP
+    encoding = Encoding(FINE, CLIP, l2_clip=0.3, rotate=True)
     ways = {"per client": PerClient(), "sum of codes": SumOfCodes(), "secure sum": SecureSum()}
     strategy = PrivQuantStrategy(
-        fedavg(), FINE, clip, private_metrics=RANGES, aggregation=ways[way], l2_clip=0.3, rotate=True
+        fedavg(),
+        QuantileClip(encoding) if votes else encoding,
+        private_metrics=RANGES,
+        aggregation=ways[way],
     )
     mods = [PrivQuantMod(math.inf)]
     if way == "secure sum":
@@ -81,7 +85,7 @@ def test_they_cost_what_coordinates_cost(mechanism):
 def test_estimates_are_unbiased(mechanism):
     layout = Layout.of({"x": np.zeros(3, np.float32)})
     ranges = tuple(MetricRange(name, *ends) for name, ends in RANGES.items())
-    codec = UpdateCodec(layout, mechanism, 0.1, private_metrics=ranges, clip_quantile=0.5)
+    codec = UpdateCodec(layout, Encoding(mechanism, 0.1), private_metrics=ranges, clip_quantile=0.5)
     update, count = {"x": np.zeros(3, np.float32)}, 4000
     rng, total = pq.RandomStream.seeded(8), np.zeros(codec.dimension, np.int64)
     single = np.zeros(2)
@@ -152,9 +156,9 @@ def test_without_a_mechanism_they_travel_as_they_are():
 def test_a_request_is_read_as_it_was_written(mechanism):
     ranges = tuple(MetricRange(name, *ends) for name, ends in RANGES.items())
     config = ConfigRecord()
-    Request(1, mechanism.to_bytes(), 0.2, private_metrics=ranges).write(config)
+    Request(1, Encoding(mechanism, 0.2), private_metrics=ranges).write(config)
     assert Request.read(config).private_metrics == ranges
-    Request(1, mechanism.to_bytes(), 0.2).write(config)
+    Request(1, Encoding(mechanism, 0.2)).write(config)
     assert Request.read(config).private_metrics == ()
 
 
@@ -174,7 +178,7 @@ def test_a_request_is_read_as_it_was_written(mechanism):
 )
 def test_forged_requests_are_refused(mechanism, names, ends):
     config = ConfigRecord()
-    Request(1, mechanism.to_bytes(), 0.2).write(config)
+    Request(1, Encoding(mechanism, 0.2)).write(config)
     for key, value in (("privquant-private-metrics", names), ("privquant-private-metric-ranges", ends)):
         if value is not None:
             config[key] = value

@@ -14,6 +14,8 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
 
 import fl_privquant as pq
 from fl_privquant.accounting import LOCAL, Accountant, Budget, Release, View
+from fl_privquant.codec.update import EncodedUpdate
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     NoUsableReplyError,
@@ -23,7 +25,11 @@ from fl_privquant.flower import (
     SecureAggregationStrategy,
     SumOfCodes,
 )
+from fl_privquant.flower.asked import Asked, hand_over, taken
 from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.engines.internals import server_identity
+from fl_privquant.flower.protocol import Request
+from fl_privquant.packing.wire_format import PackedIndices
 from fl_privquant.secagg import ClientRound, Stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -164,11 +170,12 @@ def test_wrapping_a_strategy_leaves_it_as_it_is() -> None:
     before = plain.settings()
     secure = SecureAggregationStrategy(plain, corrupt_fraction=0.2)
     assert plain.settings() == before
-    assert plain.request(1).mechanism == pq.design("none").to_bytes() != secure.request(1).mechanism
+    assert plain.request(1).encoding == plain.encoding != secure.request(1).encoding
     assert (plain.aggregation.view(20), secure.aggregation.view(20)) == (LOCAL, View(14))
     assert secure.ledger is not plain.ledger
     assert secure.budget == plain.budget
-    assert secure.rotate
+    assert secure.encoding == plain.encoding
+    assert secure.request(1).encoding.rotate
 
 
 @pytest.mark.parametrize("inner", [FedMedian, Krum])
@@ -290,3 +297,52 @@ def test_a_graph_that_protects_nobody_stops_the_run() -> None:
 def test_clients_that_refuse_are_not_called_silent() -> None:
     with pytest.raises(NoUsableReplyError, match=r"\(8 failed, 0 silent\)"):
         run(True, Leaves("train", set(range(CLIENTS))))
+
+
+def test_an_update_goes_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes go from the mechanism to their masks: never packed otherwise, and requests are read once."""
+    asked: list[int] = []
+    packed: list[str] = []
+    read, pack = Request.read, PackedIndices.pack
+
+    def counting(config: ConfigRecord) -> Request:
+        asked.append(1)
+        return read(config)
+
+    def noting(self: PackedIndices, encoded: Any) -> bytes:
+        packed.append("indices")
+        return pack(self, encoded)
+
+    monkeypatch.setattr(Request, "read", counting)
+    monkeypatch.setattr(PackedIndices, "pack", noting)
+    seen: list[Context] = []
+    run(secure=True, contexts=seen)
+    assert len(seen) == CLIENTS * ROUNDS
+    assert packed == []
+    # Each client once, and the server once a round, for what masks hang on.
+    assert len(asked) == (CLIENTS + 1) * ROUNDS
+    run(secure=False)
+    assert len(packed) == CLIENTS * ROUNDS
+    assert len(asked) == (2 * CLIENTS + 1) * ROUNDS
+
+
+def test_what_mods_hand_over_does_not_reach_the_app_or_come_from_afar() -> None:
+    request = Request(1, Encoding(pq.design("one_bit", epsilon=1.0), 0.1))
+    config = ConfigRecord()
+    request.write(config)
+    arrays = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
+    with server_identity(1):
+        message = Message(RecordDict({"arrays": arrays, "config": config}), 7, "train")
+    asked = Asked.read(message)
+    before = list(message.content)
+    hand_over(message, asked)
+    assert taken(message) is asked
+    assert list(message.content) == before
+    # A server cannot hand anything over: what it sends is a plain record, and the request is read.
+    hand_over(message, asked)
+    name = next(key for key in message.content if key not in before)
+    message.content[name] = ConfigRecord()
+    again = taken(message)
+    assert again is not asked
+    assert again.request == request
+    assert again.seal is EncodedUpdate.packed

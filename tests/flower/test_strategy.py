@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import (
 )
 
 import fl_privquant as pq
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -49,7 +50,7 @@ def test_stages_run_on_both_sides(mechanism, options):
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, **options)
     result, _ = run(strategy)
     seed = strategy.request(1).rotation_seed
-    expected = expected_model(mechanism, range(4), l2_clip=options.get("l2_clip"), rotation_seed=seed)
+    expected = expected_model(mechanism, range(4), rotation_seed=seed, **options)
     assert_same_arrays(as_arrays(result.arrays), expected)
 
 
@@ -123,10 +124,10 @@ def test_the_clipped_share_is_reported_only_if_both_sides_agree(mechanism, asked
         assert 0.5 < metrics[METRIC_CLIPPED] < 1.0
 
 
-def test_mechanism_and_clip_can_be_functions_of_the_round(mechanism):
+def test_the_encoding_can_be_a_function_of_the_round(mechanism):
     other = pq.design("one_bit", epsilon=2.0)
     strategy = PrivQuantStrategy(
-        fedavg(), lambda number: mechanism if number == 1 else other, lambda number: CLIP / number
+        fedavg(), lambda number: Encoding(mechanism if number == 1 else other, CLIP / number)
     )
     result, _ = run(strategy, num_rounds=2)
     first = expected_model(mechanism, range(4))
@@ -139,13 +140,13 @@ def test_mechanism_and_clip_can_be_functions_of_the_round(mechanism):
     ]
 
 
-def test_mechanism_and_clip_can_be_set_between_rounds(mechanism):
+def test_the_encoding_can_be_set_between_rounds(mechanism):
     other = pq.design("one_bit", epsilon=2.0)
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
 
     def change(server_round, arrays):
         if server_round == 1:
-            strategy.mechanism, strategy.clip = other, CLIP / 2
+            strategy.encoding = Encoding(other, CLIP / 2)
 
     result, _ = run(strategy, num_rounds=2, evaluate_fn=change)
     first = expected_model(mechanism, range(4))

@@ -83,9 +83,9 @@ def test_a_whole_run_costs_no_more_than_its_target_and_learns() -> None:
     strategy, model = run(plan())
     # Nobody was lost, so that more were honest than the target counts on.
     assert 3.0 < spent(strategy) <= 6.0
-    assert strategy.mechanism.name == "optm_aggregate"
+    assert strategy.encoding.mechanism.name == "optm_aggregate"
     # Three steps of norm 1, with the noise that the design says.
-    deviation = strategy.clip * math.sqrt(3 * strategy.mechanism.mse() / CLIENTS)
+    deviation = strategy.encoding.clip * math.sqrt(3 * strategy.encoding.mechanism.mse() / CLIENTS)
     assert abs(model.mean() * math.sqrt(DIMENSION) - 3.0) < 5.0 * deviation
     assert np.std(model) == pytest.approx(deviation, rel=0.3)
 

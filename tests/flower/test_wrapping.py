@@ -6,7 +6,6 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fl_privquant.accounting import Budget, Unit
-from fl_privquant.codec.pack import packed_size
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
@@ -21,6 +20,7 @@ from fl_privquant.flower import (
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.wrapping import strategy_stack
+from fl_privquant.packing.pack import packed_size
 from tests.flower.apps import (
     CLIP,
     SEED,

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 import fl_privquant as pq
 from fl_privquant.codec.layout import Layout
-from fl_privquant.codec.pack import pack_codes
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.fixed_point import DEFAULT_BITS, FixedPointMechanism
 from fl_privquant.mechanisms.none import NoMechanism
+from fl_privquant.packing.pack import pack_codes
 
 
 def test_none_stays_float_unless_integers_are_needed():
@@ -109,7 +110,7 @@ def test_what_is_no_sum_is_refused(total, error):
 def test_a_code_beyond_the_last_point_is_refused_with_its_payload():
     """It would not be seen in a sum: the client that sent it has to be found before."""
     mechanism = pq.design("none", fixed_point_bits=20)
-    coder = UpdateCodec(Layout.of({"weight": np.zeros(3, np.float32)}), mechanism, 0.1)
+    coder = UpdateCodec(Layout.of({"weight": np.zeros(3, np.float32)}), Encoding(mechanism, 0.1))
     total = np.zeros(3, dtype=np.int64)
     coder.add_codes(pack_codes([0, 5, mechanism.max_code], 20), total)
     with pytest.raises(InvalidUpdateError, match=r"outside 0\.\.1048574"):

@@ -15,6 +15,7 @@ from scipy import integrate, stats
 import fl_privquant as pq
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import (
     CertificationError,
     CodeOverflowError,
@@ -359,7 +360,7 @@ def test_a_smaller_claim_makes_a_more_private_mechanism(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_behind_the_codec(name: str) -> None:
     update = {"weight": np.full((4, 3), 0.05, np.float32), "bias": np.array([-0.1, 0.2])}
-    codec = UpdateCodec(Layout.of(update), designed(name, 40.0, repeats=5), clip=1.0)
+    codec = UpdateCodec(Layout.of(update), Encoding(designed(name, 40.0, repeats=5), clip=1.0))
     assert codec.mechanism.dimension == 14
     assert codec.mechanism.releases(codec.dimension) == 1
     stream = pq.RandomStream.seeded(1)

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from fl_privquant.codec.pack import unpack_codes
+from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.masks import apply_masks
 from fl_privquant.secagg.messages import MaskedInput

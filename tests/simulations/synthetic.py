@@ -78,7 +78,7 @@ def write_run(
         "seed": seed,
         "mechanism": {"name": mechanism.name, "epsilon": epsilon, "bits": bits}
         | ({"family": label.partition(" ")[2] or "free"} if mechanism.name == "optm" else {}),
-        "codec": {"clip": 0.1, "l2_clip": None, "rotate": False},
+        "encoding": {"clip": 0.1, "l2_clip": None, "rotate": False},
         "task": {"name": "digits", "model": "softmax", "learning_rate": 0.1},
         "partition": {"name": "iid", "seed": seed},
         "federation": {"num_clients": 20, "rounds": rounds, "strategy": "FedAvg", "fraction": 1.0},

@@ -23,7 +23,7 @@ def config_of(folder: Path, **changes: Any) -> RunConfig:
     values: dict[str, Any] = {
         "mechanism": {"name": "central_gaussian"},
         "privacy": {"epsilon": 4.0},
-        "codec": {"l2_clip": 0.5},
+        "encoding": {"l2_clip": 0.5},
         "task": {"name": "mean", "dimension": 20_000},
         "federation": {"num_clients": 4, "rounds": 2},
         "output": str(folder),

@@ -303,13 +303,13 @@ def test_what_varies_is_found(tmp_path: Path) -> None:
         write_run(tmp_path, "optm", optm, 1.0, seed, 2, {})
         write_run(tmp_path, "optm", optm, 1.0, seed, 2, {"task.name": "cancer", "task.model": "mlp"})
         # Its own clip is a part of one_bit, and no reason for a panel of its own.
-        write_run(tmp_path, "one_bit", mechanism_of("one_bit", 1.0, 1), 1.0, seed, 2, {"codec.clip": 0.2})
+        write_run(tmp_path, "one_bit", mechanism_of("one_bit", 1.0, 1), 1.0, seed, 2, {"encoding.clip": 0.2})
     study = Study.load(tmp_path)
     assert study.varying == ("task.name",)
     assert study.settings == ("task cancer", "task digits")
     assert study.series == ("optm", "one_bit")
     assert study.varied["task.model"] == ["mlp", "softmax"]
-    assert study.varied["codec.clip"] == ["0.1", "0.2"]
+    assert study.varied["encoding.clip"] == ["0.1", "0.2"]
     assert study.constant["federation.num_clients"] == 20
     assert [each.key for each in dimensions_of(study)] == ["setting"]
     drawn = draw_charts(charts_of(study)[:1], dimensions_of(study), tmp_path)

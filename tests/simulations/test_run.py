@@ -116,7 +116,7 @@ def test_every_mechanism_runs_end_to_end(name: str, tmp_path: Path) -> None:
         return
     mechanism = config.design()
     if mechanism.unit == "coordinate release":
-        exact = mechanism.mse() * config.codec.clip**2 / 5
+        exact = mechanism.mse() * config.encoding.clip**2 / 5
         # The error of the mean is what the law says, within its own spread over 64 coordinates.
         assert rows["mean_squared_error"].iloc[1] == pytest.approx(exact, rel=1.0, abs=1e-12)
 
@@ -129,8 +129,8 @@ def test_the_error_of_the_mean_is_what_the_law_says(tmp_path: Path) -> None:
     )
     execute(config)
     measured = rows_of(config)["mean_squared_error"].iloc[-1]
-    vectors = task_of(config)._vectors / config.codec.clip  # type: ignore[attr-defined]
-    exact = config.design().mse(vectors.ravel()) * config.codec.clip**2 / 10
+    vectors = task_of(config)._vectors / config.encoding.clip  # type: ignore[attr-defined]
+    exact = config.design().mse(vectors.ravel()) * config.encoding.clip**2 / 10
     assert measured == pytest.approx(exact, rel=0.05)
 
 
@@ -338,7 +338,7 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
     """2 x 2 runs, killed in the middle and started again: the same rows as without interruption."""
     sweep = [
         "-m", "mechanism=optm,one_bit", "seed=0,1", "task=cancer", "federation.num_clients=4",
-        "federation.rounds=6", "clip_policy=quantile", "study=killed",
+        "federation.rounds=6", "encoding=quantile", "study=killed",
     ]  # fmt: skip
     command = [sys.executable, "-m", "simulations.run", *sweep, f"output={tmp_path}"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -378,7 +378,9 @@ def _some_rounds(study: Path, runs: int, rounds: int) -> bool:
     return len(started) == runs and len(started[-1].read_text().splitlines()) > rounds
 
 
-@pytest.mark.parametrize("policies", [{}, {"clip_policy": {"name": "quantile"}, "bits_policy": DOUBLING}])
+@pytest.mark.parametrize(
+    "policies", [{}, {"encoding": {"clip_policy": {"name": "quantile"}, "bits_policy": DOUBLING}}]
+)
 def test_secure_aggregation_changes_no_number(policies: dict[str, Any], tmp_path: Path) -> None:
     found = []
     for enabled in (False, True):
@@ -402,8 +404,7 @@ def test_a_clip_that_is_too_wide_is_found_out(tmp_path: Path) -> None:
             tmp_path,
             task=task,
             federation=federation,
-            codec={"clip": 1.0},
-            clip_policy={"name": name, "rate": 0.5},
+            encoding={"clip": 1.0, "clip_policy": {"name": name, "rate": 0.5}},
         )
         execute(config)
         rows = rows_of(config)
@@ -416,7 +417,7 @@ def test_a_clip_that_is_too_wide_is_found_out(tmp_path: Path) -> None:
 
 def test_bits_follow_the_schedule(tmp_path: Path) -> None:
     policy = {"name": "schedule", "rounds": [1, 3], "bits": [1, 3]}
-    config = config_of(tmp_path, bits_policy=policy, federation={"num_clients": 4, "rounds": 4})
+    config = config_of(tmp_path, encoding={"bits_policy": policy}, federation={"num_clients": 4, "rounds": 4})
     execute(config)
     rows = rows_of(config)
     assert rows["bits_per_coordinate"].iloc[1:].tolist() == [1.0, 1.0, 3.0, 3.0]

@@ -30,7 +30,7 @@ def config_of(*overrides: str) -> RunConfig:
 SPENT_TOO_MUCH = [
     ("mechanism=optm_aggregate", "secagg=on", "federation.rounds=5"),
     ("mechanism=optm_aggregate", "secagg=on", "federation.rounds=3"),
-    ("mechanism=optm_aggregate", "secagg=on", "federation.rounds=5", "codec=rotated"),
+    ("mechanism=optm_aggregate", "secagg=on", "federation.rounds=5", "encoding=rotated"),
     ("mechanism=optm", "secagg=on", "federation.rounds=5"),
 ]
 FOR_SUMS = ["privacy.epsilon=8", "secagg=on", "mechanism=optm_aggregate"]
@@ -40,7 +40,13 @@ ODD = [
     ("mechanism=discrete_laplace", "federation.rounds=2", "federation.num_clients=7"),
     ("mechanism=optm", "federation.rounds=2", "federation.fraction=0.43", "federation.num_clients=29"),
     ("mechanism=optm_aggregate", "federation.rounds=2", "secagg=on", "task=digits", "task.model=mlp"),
-    ("mechanism=optm_aggregate", "federation.rounds=2", "secagg=on", "codec.clip=0.2", "codec.l2_clip=0.7"),
+    (
+        "mechanism=optm_aggregate",
+        "federation.rounds=2",
+        "secagg=on",
+        "encoding.clip=0.2",
+        "encoding.l2_clip=0.7",
+    ),
 ]
 
 
@@ -66,9 +72,9 @@ def test_no_run_ends_above_its_target(overrides: tuple[str, ...], tmp_path: Path
         (["mechanism=central_gaussian"], "privacy.epsilon=8"),
         (["privacy.epsilon=8", "mechanism.epsilon=1"], "set only one of them"),
         (["privacy.epsilon=8", "privacy.budget=8"], "privacy.budget"),
-        (["privacy.epsilon=8", "codec.rotate=false"], "codec.rotate"),
-        (["privacy.epsilon=8", "clip_policy=quantile"], "clip_policy"),
-        (["privacy.epsilon=8", "bits_policy=schedule"], "bits_policy"),
+        (["privacy.epsilon=8", "encoding.rotate=false"], "encoding.rotate"),
+        (["privacy.epsilon=8", "encoding=quantile"], "encoding.clip_policy.name: quantile"),
+        (["privacy.epsilon=8", "encoding=schedule"], "encoding.bits_policy.name: schedule"),
         (["privacy.epsilon=8", "mechanism=none"], "protects nothing"),
         (["privacy.epsilon=8", "mechanism=stochastic"], "protects nothing"),
         (["privacy.epsilon=-8"], "privacy.epsilon"),
@@ -97,6 +103,6 @@ def test_one_key_is_a_target_for_every_private_mechanism() -> None:
 
 def test_a_target_leaves_runs_without_one_as_they_were() -> None:
     config: Any = config_of()
-    assert (config.codec.clip, config.mechanism["epsilon"]) == (0.05, 1.0)
+    assert (config.encoding.clip, config.mechanism["epsilon"]) == (0.05, 1.0)
     assert config.l2_clip is None
-    assert not config.codec.rotate
+    assert not config.encoding.rotate

@@ -1,4 +1,4 @@
-"""Compiled loops of :mod:`fl_privquant.codec.pack`: whole 64-bit words in, whole words out.
+"""Compiled loops of packing: whole 64-bit words in, whole words out; and tables of what indices stand for.
 
 Kept apart so that numba is imported when the first payload is packed, not with the package. No
 loop here reads or writes beyond its arrays: the callers cut whole blocks and treat the rest.
@@ -7,13 +7,21 @@ loop here reads or writes beyond its arrays: the callers cut whole blocks and tr
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["expand_lanes", "join_digits", "narrow_lanes", "split_digits"]
+__all__ = [
+    "add_codes",
+    "expand_lanes",
+    "join_digits",
+    "look_up",
+    "look_up_and_add",
+    "narrow_lanes",
+    "split_digits",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -154,3 +162,26 @@ def split_digits(words: Words, base: np.uint64, per_word: int, out: Digits) -> i
             low_fraction &= _LOW_HALF
             high_fraction &= _LOW_HALF
     return -1
+
+
+@_compiled
+def add_codes(indices: NDArray[Any], codes: NDArray[np.int64], total: NDArray[np.int64]) -> None:
+    """Add the code of each index to the total."""
+    for i in range(indices.size):
+        total[i] += codes[indices[i]]
+
+
+@_compiled
+def look_up(indices: NDArray[Any], values: NDArray[Any], out: NDArray[Any]) -> None:
+    """Write the value of each index; the caller has checked that all are in range."""
+    for i in range(indices.size):
+        out[i] = values[indices[i]]
+
+
+@_compiled
+def look_up_and_add(
+    indices: NDArray[Any], values: NDArray[Any], old: NDArray[Any], out: NDArray[Any]
+) -> None:
+    """Write the sum of an old coordinate and the value of its index."""
+    for i in range(indices.size):
+        out[i] = old[i] + values[indices[i]]

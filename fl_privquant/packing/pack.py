@@ -37,7 +37,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, other_version
 from fl_privquant.law.codebook import MAX_LEVELS
 
 __all__ = [
@@ -209,9 +209,11 @@ def read_body(
     if view.nbytes < HEADER_BYTES:
         raise InvalidUpdateError(f"payload: {view.nbytes} bytes, below the {HEADER_BYTES} of a header")
     magic, version, found_kind, found_parameter, found_length = _HEADER.unpack_from(view)
+    if magic == _MAGIC and version != _VERSION:
+        advice = "install the same fl-privquant on clients and server"
+        raise InvalidUpdateError(other_version("payload", version, _VERSION, advice))
     for name, found, expected in (
         ("magic", magic, _MAGIC),
-        ("version", version, _VERSION),
         ("kind", found_kind, kind),
         ("width" if kind == KIND_CODES else "number of levels", found_parameter, parameter),
         ("length", found_length, length),
@@ -345,7 +347,7 @@ def _narrow(values: Ints, width: int, body: NDArray[np.uint8]) -> None:
     if width == 8 * container.itemsize:
         np.copyto(body.view(container.newbyteorder("<")), values, casting="unsafe")
         return
-    from fl_privquant.codec.pack_loops import narrow_lanes
+    from fl_privquant.packing.pack_loops import narrow_lanes
 
     steps = _steps(width)
     whole = values.size - values.size % _BLOCK
@@ -372,7 +374,7 @@ def _expand(body: NDArray[np.uint8], width: int, out: Ints) -> None:
     if width == 8 * container.itemsize:
         np.copyto(out, body.view(container.newbyteorder("<")))
         return
-    from fl_privquant.codec.pack_loops import expand_lanes
+    from fl_privquant.packing.pack_loops import expand_lanes
 
     steps = _steps(width)
     whole = out.size - out.size % _BLOCK
@@ -403,7 +405,7 @@ def _expand(body: NDArray[np.uint8], width: int, out: Ints) -> None:
 
 def _join(digits: Ints, num_levels: int, per_word: int, body: NDArray[np.uint8]) -> None:
     """Write digits, checked to be below ``num_levels``, ``per_word`` to a word."""
-    from fl_privquant.codec.pack_loops import join_digits
+    from fl_privquant.packing.pack_loops import join_digits
 
     words = digits.size // per_word
     join_digits(digits, np.uint64(num_levels), per_word, body[: 8 * words].view(_WORD))
@@ -416,7 +418,7 @@ def _join(digits: Ints, num_levels: int, per_word: int, body: NDArray[np.uint8])
 
 def _split(body: NDArray[np.uint8], num_levels: int, per_word: int, out: Ints) -> None:
     """Read digits, ``per_word`` to a word, into ``out``; no word may exceed its digits."""
-    from fl_privquant.codec.pack_loops import split_digits
+    from fl_privquant.packing.pack_loops import split_digits
 
     count = out.size // per_word
     words = body[: 8 * count].view(_WORD)

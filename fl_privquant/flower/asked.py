@@ -1,0 +1,101 @@
+"""What a train message asks of a client, read once for all mods of the client.
+
+A mod that goes before PrivQuantMod, as SecureAggregationMod does, hands over what it has read, and what is to
+be done with the encoded update: pack it, or mask its codes. Nothing is parsed twice, and codes that are to be
+masked are never written any other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from numpy.typing import NDArray
+
+from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.protocol import Request, is_request
+
+__all__ = ["Asked", "Seal", "hand_over", "only_arrays", "taken"]
+
+_RECORD_HANDED: Final = "privquant-handed-over"
+
+Seal = Callable[[EncodedUpdate], bytes]
+"""What makes the payload of an encoded update."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The request in a train message, and the model that came with it.
+
+    Parameters
+    ----------
+    request
+        What the server asks for, checked.
+    received
+        The model as Flower's arrays.
+    arrays
+        The same as numpy's.
+    seal
+        What makes the payload of the encoded update: packing, or masking.
+    """
+
+    request: Request
+    received: Mapping[str, Array]
+    arrays: Mapping[str, NDArray[Any]]
+    seal: Seal = EncodedUpdate.packed
+
+    @classmethod
+    def read(cls, message: Message) -> Asked:
+        """What a message asks for; raises InvalidSpecError or InvalidUpdateError where it is malformed."""
+        configs = [each for _, each in records_of(message.content, ConfigRecord) if is_request(each)]
+        if len(configs) > 1:
+            raise InvalidSpecError(f"{len(configs)} configs with a request, expected one")
+        request = Request.read(configs[0] if configs else ConfigRecord())
+        # A copy of the mapping: apps may empty the record while they unpack it.
+        received = dict(only_arrays(message, "the server"))
+        return cls(request, received, read_arrays(received))
+
+    @cached_property
+    def codec(self) -> UpdateCodec:
+        """The codec of the update."""
+        layout = Layout.of(self.arrays)
+        if layout.dimension == 0:
+            raise InvalidSpecError("arrays: no floating-point values, so there is nothing to encode")
+        return self.request.codec(layout)
+
+
+class _HandedOver(ConfigRecord):
+    """Carries what was read from one mod to the next. It is never sent: from afar comes a plain record."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__()
+        self.__dict__["asked"] = asked
+
+
+def hand_over(message: Message, asked: Asked) -> None:
+    """Leave what was read of a message for the next mod."""
+    message.content[_RECORD_HANDED] = _HandedOver(asked)
+
+
+def taken(message: Message) -> Asked:
+    """What a mod before has read of the message, taken out of it; else it is read now."""
+    handed = message.content.get(_RECORD_HANDED)
+    if not isinstance(handed, _HandedOver):
+        return Asked.read(message)
+    del message.content[_RECORD_HANDED]
+    asked: Asked = handed.__dict__["asked"]
+    return asked
+
+
+def only_arrays(message: Message, sender: str) -> ArrayRecord:
+    """The one record of arrays in a message."""
+    records = [each for _, each in records_of(message.content, ArrayRecord)]
+    if len(records) != 1:
+        raise InvalidUpdateError(f"{len(records)} ArrayRecords from {sender}, expected one")
+    return records[0]

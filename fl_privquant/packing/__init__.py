@@ -1,0 +1,1 @@
+"""How encoded updates are written as bytes: packed integers, and the wire formats that mechanisms have."""

@@ -1,0 +1,217 @@
+"""Wire formats: how what a mechanism makes of an update is written, read, decoded and added up.
+
+A mechanism says which one it has (``Mechanism.wire_format``), and may bring one of its own:
+
+* :class:`PackedIndices`, for indices of up to 65536 levels, in as few bits as a fixed layout allows;
+* :class:`PackedIntegers`, for wider codes, and for the few integers that a mechanism for whole updates draws;
+* :class:`PackedFloats`, for mechanisms without a quantizer, little-endian.
+
+Sizes depend on the mechanism and the number of coordinates, never on the data; a payload of another size, or
+with a value out of range, is refused (:mod:`fl_privquant.packing.pack`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.packing.pack import (
+    HEADER_BYTES,
+    check_range,
+    pack_codes,
+    pack_indices,
+    packed_size,
+    read_body,
+    unpack_codes,
+    unpack_indices,
+    write_header,
+)
+
+__all__ = ["Decoder", "PackedFloats", "PackedIndices", "PackedIntegers", "WireFormat", "check_finite"]
+
+# Beside the kinds of fl_privquant.packing.pack: floating-point numbers that no mechanism quantized.
+_KIND_FLOATS: Final = 16
+
+AddOnDemand = Callable[[slice, NDArray[Any]], NDArray[Any]]
+"""Old coordinates plus the estimates of those in a part of the update, as a new array."""
+
+
+class Decoder(Protocol):
+    """What a wire format asks of its mechanism."""
+
+    def decode(self, indices: NDArray[Any], clip: float = 1.0) -> NDArray[Any]:
+        """Estimates of the inputs that were encoded."""
+        ...
+
+    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        """The integers to be added up."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class WireFormat(ABC):
+    """How the encoded form of an update is written.
+
+    Parameters
+    ----------
+    mechanism
+        What encoded it.
+    dimension
+        Number of coordinates.
+    clip
+        Coordinates were clipped to [-clip, clip].
+    dtype
+        Precision of estimates.
+    """
+
+    mechanism: Decoder
+    dimension: int
+    clip: float
+    dtype: np.dtype[Any]
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Size of every payload."""
+
+    @abstractmethod
+    def pack(self, encoded: NDArray[Any]) -> bytes:
+        """The payload of what the mechanism's ``encode`` gave."""
+
+    @abstractmethod
+    def unpack(self, payload: bytes) -> NDArray[Any]:
+        """What :meth:`pack` was given; raises InvalidUpdateError for what it never makes."""
+
+    def codes(self, encoded: NDArray[Any]) -> NDArray[np.int64]:
+        """The integers of an encoded update that can be added up over clients."""
+        return self.mechanism.to_codes(encoded)
+
+    def add_codes(self, payload: bytes, total: NDArray[np.int64]) -> None:
+        """Add the :meth:`codes` of a payload to a vector, in place; a bad payload adds nothing."""
+        total += self.codes(self.unpack(payload))
+
+    def estimate(self, payload: bytes) -> NDArray[Any]:
+        """The estimates of the coordinates, as they were when they were encoded."""
+        return self.mechanism.decode(self.unpack(payload), self.clip).astype(self.dtype, copy=False)
+
+    def on_demand(self, payload: bytes) -> AddOnDemand | None:
+        """How estimates are added part by part, without all of them at once; None where there is no way.
+
+        The payload is checked now, and is held in less memory than its estimates.
+        """
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class PackedIndices(WireFormat):
+    """One index below ``num_levels`` for each coordinate; what it stands for is looked up in a table."""
+
+    num_levels: int
+
+    @property
+    def num_bytes(self) -> int:
+        return packed_size(self.dimension, num_levels=self.num_levels)
+
+    def pack(self, encoded: NDArray[Any]) -> bytes:
+        return pack_indices(encoded, self.num_levels)
+
+    def unpack(self, payload: bytes) -> NDArray[Any]:
+        return unpack_indices(payload, self.num_levels, self.dimension)
+
+    def add_codes(self, payload: bytes, total: NDArray[np.int64]) -> None:
+        from fl_privquant.packing.pack_loops import add_codes
+
+        add_codes(self.unpack(payload), self._level_codes, total)
+
+    def estimate(self, payload: bytes) -> NDArray[Any]:
+        from fl_privquant.packing.pack_loops import look_up
+
+        estimates = np.empty(self.dimension, dtype=self.dtype)
+        look_up(self.unpack(payload), self._level_values, estimates)
+        return estimates
+
+    def on_demand(self, payload: bytes) -> AddOnDemand:
+        from fl_privquant.packing.pack_loops import look_up_and_add
+
+        indices = self.unpack(payload)
+
+        def add(place: slice, old: NDArray[Any]) -> NDArray[Any]:
+            new = np.empty(old.shape, dtype=self.dtype)
+            look_up_and_add(indices[place], self._level_values, old.reshape(-1), new.reshape(-1))
+            return new
+
+        return add
+
+    @cached_property
+    def _level_values(self) -> NDArray[Any]:
+        return self.mechanism.decode(np.arange(self.num_levels), self.clip).astype(self.dtype)
+
+    @cached_property
+    def _level_codes(self) -> NDArray[np.int64]:
+        return np.ascontiguousarray(self.mechanism.to_codes(np.arange(self.num_levels)), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedIntegers(WireFormat):
+    """``count`` integers of ``width`` bits: one for each coordinate, or a few for the whole update.
+
+    ``largest`` is the largest of them; None: any of that width.
+    """
+
+    count: int
+    width: int
+    largest: int | None = None
+
+    def __post_init__(self) -> None:
+        packed_size(self.count, width=self.width)
+
+    @property
+    def num_bytes(self) -> int:
+        return packed_size(self.count, width=self.width)
+
+    def pack(self, encoded: NDArray[Any]) -> bytes:
+        return pack_codes(encoded, self.width)
+
+    def unpack(self, payload: bytes) -> NDArray[np.int64]:
+        integers = unpack_codes(payload, self.width, self.count)
+        if self.largest is not None:
+            check_range(integers, "codes", self.largest)
+        return integers.astype(np.int64)
+
+
+class PackedFloats(WireFormat):
+    """One float for each coordinate, in the precision of the update."""
+
+    @property
+    def num_bytes(self) -> int:
+        return HEADER_BYTES + self.dimension * self.dtype.itemsize
+
+    def pack(self, encoded: NDArray[Any]) -> bytes:
+        with np.errstate(over="ignore"):
+            body = np.asarray(encoded).astype(self._little_endian)
+        check_finite(body)
+        return write_header(_KIND_FLOATS, self.dtype.itemsize, self.dimension) + body.tobytes()
+
+    def unpack(self, payload: bytes) -> NDArray[Any]:
+        size = self.dimension * self.dtype.itemsize
+        body = read_body(payload, _KIND_FLOATS, self.dtype.itemsize, self.dimension, size)
+        values = body.view(self._little_endian).astype(self.dtype)
+        check_finite(values)
+        return values
+
+    @property
+    def _little_endian(self) -> np.dtype[Any]:
+        return self.dtype.newbyteorder("<")
+
+
+def check_finite(values: NDArray[Any]) -> None:
+    """Refuse a payload of floats with one that is not finite."""
+    if not np.isfinite(values).all():
+        raise InvalidUpdateError("payload: a value is not finite; the client's training diverged")

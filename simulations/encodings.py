@@ -1,0 +1,166 @@
+"""How the updates of a run are encoded: the keys of ``conf/encoding``, and the encoding of each round.
+
+A new rule for clips or bits is a class of :mod:`fl_privquant.flower.policies`, its keys and name here, and a
+YAML file in ``conf/encoding``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fl_privquant.encoding import Encoding
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.mechanisms.base import Mechanism
+from simulations.config_checks import at_least, one_of, positive
+
+if TYPE_CHECKING:
+    # Flower takes a second to import: not for a configuration that is only read.
+    from fl_privquant.flower.policies import Policy
+
+__all__ = ["BitsPolicyConfig", "ClipPolicyConfig", "EncodingConfig", "renamed_key"]
+
+# Groups of before, and where their keys are now.
+_RENAMED = {
+    "codec": "encoding",
+    "clip_policy": "encoding.clip_policy",
+    "bits_policy": "encoding.bits_policy",
+}
+# Files of before whose name is another one now.
+_RENAMED_CHOICES = {"constant": "plain"}
+
+
+@dataclass(frozen=True)
+class ClipPolicyConfig:
+    """The clip of each round: encoding.clip (``constant``), or that at first and then a private ``quantile``.
+
+    See :class:`fl_privquant.flower.QuantileClip`.
+    """
+
+    name: str = "constant"
+    coordinate_quantile: float = 0.99
+    client_quantile: float = 0.5
+    rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        path = "encoding.clip_policy"
+        one_of(f"{path}.name", self.name, ("constant", "quantile"))
+        for name in ("coordinate_quantile", "client_quantile"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise InvalidSpecError(f"{path}.{name}: {getattr(self, name)} is outside (0, 1)")
+        positive(f"{path}.rate", self.rate)
+
+    def applied(self, encoding: Encoding | Policy) -> Encoding | Policy:
+        """The encoding, with the clip of each round."""
+        if self.name == "constant":
+            return encoding
+        from fl_privquant.flower import QuantileClip
+
+        return QuantileClip(
+            encoding,
+            coordinate_quantile=self.coordinate_quantile,
+            client_quantile=self.client_quantile,
+            rate=self.rate,
+        )
+
+
+@dataclass(frozen=True)
+class BitsPolicyConfig:
+    """The number of levels of each round: the mechanism's own (``constant``), or one that changes.
+
+    ``schedule``: 2^bits[i] levels from round rounds[i] on. ``doubling``: those of the mechanism to begin
+    with, twice as many when the loss stalls, up to 2^most_bits; see
+    :class:`fl_privquant.flower.DoublingMechanism`.
+    """
+
+    name: str = "constant"
+    rounds: tuple[int, ...] = (1, 11, 21)
+    bits: tuple[int, ...] = (2, 3, 4)
+    most_bits: int = 4
+    window: int = 3
+    smoothing: float = 0.9
+
+    def __post_init__(self) -> None:
+        path = "encoding.bits_policy"
+        one_of(f"{path}.name", self.name, ("constant", "schedule", "doubling"))
+        if len(self.rounds) != len(self.bits) or self.rounds[:1] != (1,):
+            raise InvalidSpecError(
+                f"{path}.rounds: {list(self.rounds)} with bits {list(self.bits)}, expected as many rounds as "
+                f"bits, from round 1 on"
+            )
+        if list(self.rounds) != sorted(set(self.rounds)):
+            raise InvalidSpecError(f"{path}.rounds: {list(self.rounds)} do not increase")
+        at_least(f"{path}.bits", min(self.bits), 1)
+        at_least(f"{path}.most_bits", self.most_bits, 1)
+        at_least(f"{path}.window", self.window, 1)
+        if not 0.0 <= self.smoothing < 1.0:
+            raise InvalidSpecError(f"{path}.smoothing: {self.smoothing} is outside [0, 1)")
+
+    def applied(self, encoding: Encoding, design: Callable[[int], Mechanism]) -> Encoding | Policy:
+        """The encoding, with the mechanism of each round; ``design`` makes it for a number of levels."""
+        from fl_privquant.flower import DoublingMechanism, ScheduledMechanism
+
+        if self.name == "schedule":
+            levels = dict(zip(self.rounds, self.bits, strict=True))
+            return ScheduledMechanism(encoding, {start: design(2**bits) for start, bits in levels.items()})
+        if self.name == "doubling":
+            asked = int(encoding.mechanism.parameters["levels"])
+            most = max(asked, 2**self.most_bits)
+            return DoublingMechanism(
+                encoding, design, asked, most, window=self.window, smoothing=self.smoothing
+            )
+        return encoding
+
+
+@dataclass(frozen=True)
+class EncodingConfig:
+    """How updates are encoded: the coordinate clip, an L2 clip, the rotation, and what changes over rounds.
+
+    What is null follows. Without a target the clip is 0.05, and there is no L2 clip and no rotation.
+    With one (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the clip is three
+    standard deviations of a rotated coordinate.
+    """
+
+    clip: float | None = None
+    l2_clip: float | None = None
+    rotate: bool | None = None
+    clip_policy: ClipPolicyConfig = field(default_factory=ClipPolicyConfig)
+    bits_policy: BitsPolicyConfig = field(default_factory=BitsPolicyConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("clip", "l2_clip"):
+            if getattr(self, name) is not None:
+                positive(f"encoding.{name}", getattr(self, name))
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """What changes from round to round, by key, and how."""
+        names = {"clip_policy": self.clip_policy.name, "bits_policy": self.bits_policy.name}
+        return {f"encoding.{key}.name": name for key, name in names.items() if name != "constant"}
+
+    def built(
+        self, mechanism: Mechanism, l2_clip: float | None, design: Callable[[int], Mechanism]
+    ) -> Encoding | Policy:
+        """The encoding of each round of a run without a plan; ``l2_clip`` is the one that the run has."""
+        # Of the central baseline, which clips the norm alone, no coordinate is clipped.
+        clip = (l2_clip or 1.0) if self.clip is None else self.clip
+        encoding = Encoding(mechanism, clip, l2_clip, bool(self.rotate))
+        return self.clip_policy.applied(self.bits_policy.applied(encoding, design))
+
+
+def renamed_key(key: str, choice: str | None = None) -> str | None:
+    """What to write in place of a key, or of a group and its file, of before; None for one that is known.
+
+    >>> renamed_key("codec.clip"), renamed_key("codec", "rotated"), renamed_key("clip_policy", "constant")
+    ('encoding.clip', 'encoding=rotated', 'encoding=plain')
+    >>> renamed_key("bits_policy.window")
+    'encoding.bits_policy.window'
+    """
+    group, dot, rest = key.partition(".")
+    if group not in _RENAMED:
+        return None
+    if choice is not None and not dot:
+        choices = (_RENAMED_CHOICES.get(each, each) for each in choice.split(","))
+        return f"encoding={','.join(choices)}"
+    return f"{_RENAMED[group]}{dot}{rest}"
