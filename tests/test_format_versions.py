@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.accounting import SpendingLedger, UpdateRelease
+from fl_privquant.accounting import Release, SpendingLedger
 from fl_privquant.design.cache import DesignCache
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError, LedgerDamagedError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
@@ -92,7 +92,7 @@ def test_ledgers(tmp_path: Path) -> None:
     refused(LedgerDamagedError, "does not say its version", lambda: SpendingLedger(path))
     path.write_text(ledger_lines({"version": 1}))
     refused(LedgerDamagedError, "head", lambda: SpendingLedger(path))
-    SpendingLedger.accept(path).spend(1, UpdateRelease(MECHANISM, 10))
+    SpendingLedger.accept(path).spend(1, Release(MECHANISM, 10))
     assert SpendingLedger(path).rounds == (1,)
 
 
@@ -119,7 +119,7 @@ def test_lists_of_known_clients(tmp_path: Path) -> None:
 def test_messages_of_secure_aggregation_and_payloads() -> None:
     message = bytearray(UnmaskRequest(RoundId(bytes(16), 1), (1, 2), ()).to_bytes())
     message[2] += 1
-    words = "version 3 is not 2.*install the same fl-privquant on clients and server"
+    words = "version 4 of the secure-aggregation protocol, expected 3; install the same version"
     refused(InvalidUpdateError, words, lambda: UnmaskRequest.from_bytes(message))
     payload = bytearray(pack_codes([1, 2], 3))
     payload[2] += 1

@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from fl_privquant.accounting.ledger import Budget
+from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.errors import (
     CertificationError,
@@ -192,8 +192,7 @@ class PrivQuantMod:
         rng = self._stream(ctxt, request.round)
         budgets = self._budgets(ctxt)
         ledger = ClientLedger(ctxt, self._open_file(ctxt, budgets))
-        release = request.release(codec.layout)
-        ledger.spend(release, request.encoding.mechanism_bytes, budgets, request.counted_releases)
+        ledger.spend(request.round, request.release(codec.layout), budgets, request.counted_releases)
         # Their headers are parsed: the app need not do it again.
         parsed = {name: ReceivedArray(each) for name, each in asked.received.items()}
         only_arrays(msg, "the server").update(parsed)
