@@ -27,7 +27,7 @@ from fl_privquant.flower import (
     SecureAggregationMod,
     StoppedResult,
 )
-from fl_privquant.flower.policies import Policy
+from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.secagg import ClientPolicy
 from simulations import progress, trackers
@@ -111,13 +111,12 @@ def main(grid: Grid, context: Context) -> None:
     plan, aggregation = plan_of(config, dimension), aggregation_of(config)
     encoding = plan.encoding if plan is not None else _encoding(config)
     # What is recorded is what encodes: under secure aggregation, floats become fixed point.
-    first = encoding(1) if callable(encoding) else encoding
-    mechanism = aggregation.adapted(first.mechanism)
+    policy = as_policy(encoding)
+    mechanism = aggregation.adapted(policy(1).mechanism)
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
     def on_row(rows: list[Row], spent: PrivacyStatement | None) -> None:
-        if callable(encoding):
-            encoding.observe_metrics(rows[-1]["round"], rows[-1])
+        policy.observe_metrics(rows[-1]["round"], rows[-1])
         directory.write_rows(rows)
         shown.update(rows[-1], spent)
         tracker.log(rows[-1])

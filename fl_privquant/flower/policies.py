@@ -27,7 +27,7 @@ from fl_privquant.encoding import Encoding, checked_clip
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["DoublingMechanism", "Policy", "QuantileClip", "ScheduledMechanism"]
+__all__ = ["DoublingMechanism", "Policy", "QuantileClip", "ScheduledMechanism", "as_policy"]
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -115,6 +115,11 @@ class Policy:
         self.learn(state["learnt"])
         if self._inner is not None:
             self._inner.restore_state(state["base"])
+
+
+def as_policy(encoding: Encoding | Callable[[int], Encoding]) -> Policy:
+    """The policy that gives the encoding of each round: itself, or one that changes nothing."""
+    return encoding if isinstance(encoding, Policy) else Policy(encoding)
 
 
 class QuantileClip(Policy):

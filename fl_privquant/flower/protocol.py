@@ -162,8 +162,9 @@ class Request:
     def release(self, layout: Layout) -> Release:
         """What an update of that layout spends; a vote on the clip is part of it."""
         codec = self.codec(layout)
-        norm = None if codec.l2_bound is None else codec.l2_bound / codec.clip
-        return _release(self.encoding.mechanism_bytes, codec.dimension, norm)
+        bound = codec.l2_bound
+        l2 = None if bound is None else bound / codec.clip
+        return _release(self.encoding.mechanism_bytes, codec.dimension, l2)
 
     def codec(self, layout: Layout) -> UpdateCodec:
         """The codec of this round's updates; one for all clients of a process."""

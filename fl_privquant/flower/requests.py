@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.encoding import Encoding
-from fl_privquant.flower.policies import Policy
+from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.flower.protocol import Request
 
 __all__ = ["Requests"]
@@ -30,7 +30,7 @@ class Requests:
     @encoding.setter
     def encoding(self, encoding: Encoding | Callable[[int], Encoding]) -> None:
         self._encoding = encoding
-        self.policy = encoding if isinstance(encoding, Policy) else Policy(encoding)
+        self.policy = as_policy(encoding)
 
     def request(self, server_round: int) -> Request:
         """What clients are asked in a round."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-from fl_privquant.errors import InvalidUpdateError, other_version
+from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg.keys import SIGNATURE_BYTES
 
 __all__ = [
@@ -155,13 +155,15 @@ class Message(ABC):
         """The round of a message of this kind, and a reader of what follows."""
         reader = Reader(data, cls.__name__)
         magic, version, kind, session, number = _PREFIX.unpack(reader.take(_PREFIX.size))
+        if magic == _MAGIC and version != _VERSION:
+            raise InvalidUpdateError(
+                f"{cls.__name__}: version {version} of the secure-aggregation protocol, expected {_VERSION}; "
+                f"install the same version of fl-privquant on the server and on all clients"
+            )
         if (magic, kind) != (_MAGIC, cls.KIND):
             raise InvalidUpdateError(
                 f"{cls.__name__}: starts with {magic!r}, kind {kind}; expected {_MAGIC!r}, {cls.KIND}"
             )
-        if version != _VERSION:
-            advice = "install the same fl-privquant on clients and server"
-            raise InvalidUpdateError(other_version(cls.__name__, version, _VERSION, advice))
         return RoundId(session, number), reader
 
 
