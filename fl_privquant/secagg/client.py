@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -137,7 +137,7 @@ class ClientRound(ClientState):
             secrets = self._seed + self._mask_secret
             shares = shamir.split(secrets, proposal.threshold, len(proposal.entries))
             keys.wipe(secrets)
-            sealed = []
+            pairs, sealed = self._pairs_with(proposal.entries), []
             for entry, share in zip(proposal.entries, shares, strict=True):
                 if entry is own:
                     # Its own key it never gives away: a client that answers is not lost.
@@ -149,7 +149,7 @@ class ClientRound(ClientState):
                     entry.share_key,
                     self._graph_digest,
                     keys.CHANNEL,
-                    self._pair_key(entry.identity),
+                    pairs.get(entry.identity, b""),
                 )
                 self._channels[entry.client_id] = bytearray(channel)
                 block = keys.seal(channel, share.tobytes(), share_context(self._graph_digest, own, entry))
@@ -329,12 +329,13 @@ class ClientRound(ClientState):
             return b""
         return identity.public_key().public_bytes_raw()
 
-    def _pair_key(self, peer: bytes) -> bytes:
-        """In a signed round, the key by which two identities prove who seals for whom."""
+    def _pairs_with(self, entries: Sequence[RosterEntry]) -> dict[bytes, bytes]:
+        """In a signed round, the keys by which identities prove who seals for whom, by identity."""
         identity = self._policy.identity
         if not self._invitation.signed or identity is None:
-            return b""
-        return self._pair_keys.get(identity, peer)
+            return {}
+        peers = [entry.identity for entry in entries if entry.client_id != self._client_id]
+        return self._pair_keys.of(identity, peers)
 
     def _check_roster(self, roster: Roster) -> None:
         own_keys = (keys.public_key(self._mask_secret), keys.public_key(self._share_secret))

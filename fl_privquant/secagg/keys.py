@@ -10,13 +10,14 @@ with parts of 32 bytes each. For a key that two clients agree on the parts are t
 the smaller one first as bytes, so that both derive the same.
 
 In signed rounds the channel between two clients is derived from two secrets: one of keys drawn for the round,
-which are erased with it, and one of their identities (:func:`identity_pair`), which nobody else can have.
+which are erased with it, and one of their identities (:func:`identity_pairs`), which nobody else can have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Final
 
@@ -47,7 +48,7 @@ __all__ = [
     "digest",
     "exchange_key",
     "forget_signatures",
-    "identity_pair",
+    "identity_pairs",
     "is_signature",
     "is_usable",
     "public_key",
@@ -121,22 +122,26 @@ def agree(
     return derive(secret + pair, salt, purpose, low, high)
 
 
-def identity_pair(identity: Ed25519PrivateKey, peer: bytes) -> bytes:
-    """(32 bytes) the key that the owners of two identities, and nobody else, can derive: always the same.
+def identity_pairs(own: Ed25519PrivateKey, peers: Collection[bytes]) -> dict[bytes, bytes]:
+    """For each of these identities the key of 32 bytes that its owner shares with the own one, for good.
 
-    Ed25519 keys are points of the curve of X25519 in other coordinates (RFC 7748): u = (1 + y) / (1 - y).
+    Nobody else can derive it. Ed25519 keys are points of the curve of X25519 in other coordinates (RFC 7748).
     """
-    private = X25519PrivateKey.from_private_bytes(hashlib.sha512(identity.private_bytes_raw()).digest()[:32])
-    try:
-        secret = private.exchange(X25519PublicKey.from_public_bytes(exchange_key(peer)))
-    except ValueError:
-        raise SecureAggregationError(f"identity {peer.hex()}: no usable Ed25519 key") from None
-    low, high = sorted((identity.public_key().public_bytes_raw(), peer))
-    return derive(secret, b"", IDENTITY_PAIR, low, high)
+    private = X25519PrivateKey.from_private_bytes(
+        hashlib.sha512(own.private_bytes_raw()).digest()[:KEY_BYTES]
+    )
+    own_public, pairs = own.public_key().public_bytes_raw(), {}
+    for peer in peers:
+        try:
+            secret = private.exchange(X25519PublicKey.from_public_bytes(exchange_key(peer)))
+        except ValueError:
+            raise SecureAggregationError(f"identity {peer.hex()}: no usable Ed25519 key") from None
+        pairs[peer] = derive(secret, b"", IDENTITY_PAIR, *sorted((own_public, peer)))
+    return pairs
 
 
 def exchange_key(identity: bytes) -> bytes:
-    """The X25519 public key of an Ed25519 public key."""
+    """The X25519 public key of an Ed25519 public key: u = (1 + y) / (1 - y)."""
     y = int.from_bytes(identity, "little") & ((1 << 255) - 1)
     try:
         u = (1 + y) * pow(1 - y, -1, _PRIME) % _PRIME
@@ -149,7 +154,7 @@ def exchange_key(identity: bytes) -> bytes:
 def is_usable(public: bytes) -> bool:
     """Whether a key can be agreed on with the owner of this public key."""
     try:
-        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
+        _probe().exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         return False
     return True
@@ -218,6 +223,12 @@ def wipe(*secrets: bytearray) -> None:
     for secret in secrets:
         secret[:] = bytes(len(secret))
         secret.clear()
+
+
+@lru_cache(maxsize=1)
+def _probe() -> X25519PrivateKey:
+    """Any key: a point of small order gives nothing with each of them."""
+    return X25519PrivateKey.generate()
 
 
 def _signed(told: bytes, body: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -40,16 +41,17 @@ class PairKeys:
             return self._kept
         return b"".join([label + key for label, key in self._keys.items()])
 
-    def get(self, identity: Ed25519PrivateKey, peer: bytes) -> bytes:
-        """The key that the owner of this identity shares with the owner of a public one."""
-        known = self._read()
-        label = keys.digest(keys.IDENTITY_PAIR, identity.public_key().public_bytes_raw(), peer)
-        key = known.get(label)
-        if key is None:
-            key = known[label] = keys.identity_pair(identity, peer)
-            while len(known) > CAPACITY:
-                del known[next(iter(known))]
-        return key
+    def of(self, identity: Ed25519PrivateKey, peers: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The keys that the owner of this identity shares with the owners of public ones, by the latter."""
+        known, own = self._read(), identity.public_key().public_bytes_raw()
+        labels = {peer: keys.digest(keys.IDENTITY_PAIR, own, peer) for peer in peers}
+        if strangers := [peer for peer, label in labels.items() if label not in known]:
+            pairs = keys.identity_pairs(identity, strangers)
+            known |= {labels[peer]: key for peer, key in pairs.items()}
+        found = {peer: known[label] for peer, label in labels.items()}
+        for label in list(known)[: max(0, len(known) - CAPACITY)]:
+            del known[label]
+        return found
 
     def _read(self) -> dict[bytes, bytes]:
         if self._keys is None:

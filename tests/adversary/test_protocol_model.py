@@ -208,7 +208,8 @@ class Server:
         graph = self.clients[sender]._graph_digest
         block = self.block(sender, receiver)
         assert block is not None
-        for pair in (b"", keys.identity_pair(SERVER_IDENTITY, ends[0].identity)):
+        posing = keys.identity_pairs(SERVER_IDENTITY, [ends[0].identity])
+        for pair in (b"", *posing.values()):
             channel = keys.agree(
                 INVENTED[receiver], ends[1].share_key, ends[0].share_key, graph, keys.CHANNEL, pair
             )
@@ -381,7 +382,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "signatures of confirmations": (ClientPolicy, "vouches", lambda policy, message, digest: True),
     "confirmations of witnesses only": (ClientPolicy, "check_quorum", any_witness),
     "known identities": (ClientPolicy, "check_identities", unchecked),
-    "channels of identities": (ClientRound, "_pair_key", lambda client, peer: b""),
+    "channels of identities": (ClientRound, "_pairs_with", lambda client, entries: {}),
     "masks bound to the request": (client_module, "masks_digest", without_context),
     "one answer for all copies": (client_module, "answered", Forgetful()),
     "no secret of the living and the dead": (ClientRound, "_check_unmask_lists", unchecked),

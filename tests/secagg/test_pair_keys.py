@@ -24,11 +24,15 @@ def public(identity: Ed25519PrivateKey) -> bytes:
     return identity.public_key().public_bytes_raw()
 
 
+def pair(own: Ed25519PrivateKey, peer: bytes) -> bytes:
+    return keys.identity_pairs(own, [peer])[peer]
+
+
 def test_both_sides_derive_the_same_key_and_no_third() -> None:
     one, two, three = (Ed25519PrivateKey.generate() for _ in range(3))
-    assert keys.identity_pair(one, public(two)) == keys.identity_pair(two, public(one))
-    assert len({keys.identity_pair(*ends) for ends in ((one, public(two)), (one, public(three)))}) == 2
-    assert keys.identity_pair(three, public(two)) != keys.identity_pair(one, public(two))
+    assert pair(one, public(two)) == pair(two, public(one))
+    assert len({pair(*ends) for ends in ((one, public(two)), (one, public(three)))}) == 2
+    assert pair(three, public(two)) != pair(one, public(two))
 
 
 def test_the_map_between_the_curves_is_that_of_libsodium() -> None:
@@ -40,24 +44,24 @@ def test_the_map_between_the_curves_is_that_of_libsodium() -> None:
             crypto_sign_ed25519_sk_to_curve25519(one.private_bytes_raw() + public(one)), there
         )
         expected = keys.derive(secret, b"", keys.IDENTITY_PAIR, *sorted((public(one), public(two))))
-        assert keys.identity_pair(one, public(two)) == expected
+        assert pair(one, public(two)) == expected
 
 
 @pytest.mark.parametrize("y", [0, 1, 2**255 - 20, 2**255 - 18])
 def test_points_of_small_order_are_no_identities(y: int) -> None:
     with pytest.raises(SecureAggregationError, match="no usable Ed25519 key"):
-        keys.identity_pair(Ed25519PrivateKey.generate(), y.to_bytes(32, "little"))
+        pair(Ed25519PrivateKey.generate(), y.to_bytes(32, "little"))
 
 
 def test_keys_come_back_from_bytes_and_are_not_derived_again(monkeypatch: pytest.MonkeyPatch) -> None:
     own, peers = Ed25519PrivateKey.generate(), [public(Ed25519PrivateKey.generate()) for _ in range(3)]
     pairs = PairKeys()
-    found = [pairs.get(own, peer) for peer in peers]
+    found = pairs.of(own, peers)
     again = PairKeys(pairs.to_bytes())
-    monkeypatch.setattr(keys, "identity_pair", lambda *ends: pytest.fail("derived again"))
-    assert [again.get(own, peer) for peer in peers] == found
+    monkeypatch.setattr(keys, "identity_pairs", lambda *ends: pytest.fail("derived again"))
+    assert again.of(own, peers) == found
     assert again.to_bytes() == pairs.to_bytes() == PairKeys(pairs.to_bytes()).to_bytes()
-    assert not any(key.hex() in repr(pairs) for key in found)
+    assert not any(key.hex() in repr(pairs) for key in found.values())
     with pytest.raises(InvalidUpdateError, match="multiple of 64"):
         PairKeys(bytes(65))
 
@@ -66,18 +70,18 @@ def test_a_replaced_identity_has_another_key() -> None:
     """On either side: what was kept for the former one is not found."""
     own, new, peer, other = (Ed25519PrivateKey.generate() for _ in range(4))
     pairs = PairKeys()
-    former = pairs.get(own, public(peer))
-    assert pairs.get(new, public(peer)) == keys.identity_pair(peer, public(new)) != former
-    assert pairs.get(own, public(other)) == keys.identity_pair(other, public(own)) != former
+    former = pairs.of(own, [public(peer)])[public(peer)]
+    assert pairs.of(new, [public(peer)])[public(peer)] == pair(peer, public(new)) != former
+    assert pairs.of(own, [public(other)])[public(other)] == pair(other, public(own)) != former
 
 
 def test_no_more_than_the_capacity_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Ed25519PrivateKey.generate()
-    monkeypatch.setattr(keys, "identity_pair", lambda identity, peer: peer)
+    monkeypatch.setattr(keys, "identity_pairs", lambda identity, peers: {each: each for each in peers})
     pairs = PairKeys()
     peers = [i.to_bytes(32, "little") for i in range(CAPACITY + 5)]
-    for peer in peers:
-        pairs.get(own, peer)
+    pairs.of(own, peers[:10])
+    assert set(pairs.of(own, peers)) == set(peers)
     assert len(pairs.to_bytes()) == 64 * CAPACITY
     assert peers[4] not in pairs.to_bytes()
     assert peers[5] in pairs.to_bytes()
@@ -113,7 +117,7 @@ def test_a_later_round_derives_no_pair_key_again(monkeypatch: pytest.MonkeyPatch
     round_ = open_round(6, signed=True)
     round_.run()
     assert all(len(client._pair_keys.to_bytes()) == 5 * 64 for client in round_.clients.values())
-    monkeypatch.setattr(keys, "identity_pair", lambda *ends: pytest.fail("derived again"))
+    monkeypatch.setattr(keys, "identity_pairs", lambda *ends: pytest.fail("derived again"))
     finish(next_round(round_))
 
 
