@@ -34,7 +34,7 @@ from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.gaussian import GaussianMechanism
 from fl_privquant.mechanisms.laplace import LaplaceMechanism
-from fl_privquant.mechanisms.pbm import PbmMechanism
+from fl_privquant.mechanisms.sum_of_bits import SumOfBits
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit
 
 __all__ = ["Accountant", "coordinate_statement", "round_statement", "statement_levels", "unit_loss"]
@@ -182,13 +182,13 @@ def unit_loss(mechanism: Mechanism, num_honest: int = 1) -> tuple[PrivacyLoss, s
     if num_honest > 1 and mechanism.summable:
         if isinstance(mechanism, TableMechanism):
             return blanket_loss(mechanism.table, num_honest), "blanket+"
-        if isinstance(mechanism, PbmMechanism):
+        if isinstance(mechanism, SumOfBits):
             return pbm_loss(mechanism, num_honest), "blanket+"
         if isinstance(mechanism, AdditiveMechanism):
             return noise_loss(mechanism, num_honest), "noise sum+"
     if isinstance(mechanism, TableMechanism):
         return dominating_loss(mechanism.table), ""
-    if isinstance(mechanism, PbmMechanism):
+    if isinstance(mechanism, SumOfBits):
         return pbm_loss(mechanism), ""
     if isinstance(mechanism, AdditiveMechanism):
         return noise_loss(mechanism), ""

@@ -33,6 +33,8 @@ from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.gaussian import GaussianMechanism
 from fl_privquant.mechanisms.metric import MetricTableMechanism
 from fl_privquant.mechanisms.pbm import PbmMechanism
+from fl_privquant.mechanisms.stratified_bits import StratifiedBits
+from fl_privquant.mechanisms.sum_of_bits import SumOfBits
 
 __all__ = ["NO_NORMS", "NormBound", "Norms", "norm_losses", "register_norm_bound"]
 
@@ -166,12 +168,13 @@ def _two_rows(
         return None
     if isinstance(mechanism, TableMechanism):
         table, bits, name = mechanism.table, 1, "l2 gaussian of two rows"
-    elif isinstance(mechanism, PbmMechanism):
+    elif isinstance(mechanism, SumOfBits):
         table, bits, name = mechanism.bit, mechanism.trials, "l2 gaussian of bits"
     else:
         return None
     update = UpdateBound(2.0 * norms.l2 * NORM_ROUNDING, dimension)
-    separation = _two_row_separation(table, num_honest, update.rate, bits)
+    stratified = isinstance(mechanism, StratifiedBits)
+    separation = _two_row_separation(table, num_honest, update.rate, bits, stratified)
     if math.isinf(separation):
         return None
     loss = gaussian_loss(separation * update.widened)
@@ -179,9 +182,11 @@ def _two_rows(
 
 
 @lru_cache(maxsize=64)
-def _two_row_separation(table: CertifiedTable, num_honest: int, rate: float, bits: int) -> float:
+def _two_row_separation(
+    table: CertifiedTable, num_honest: int, rate: float, bits: int, stratified: bool
+) -> float:
     law = TwoRows.of(table)
-    return math.inf if law is None else sum_separation(law, num_honest, rate, bits)
+    return math.inf if law is None else sum_separation(law, num_honest, rate, bits, stratified)
 
 
 @lru_cache(maxsize=64)

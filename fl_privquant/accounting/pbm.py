@@ -1,10 +1,10 @@
-"""The Poisson binomial mechanism: bits of randomized response, of which only the sum is sent.
+"""Sums of bits of randomized response, such as the Poisson binomial mechanism: only the sum is sent.
 
-Its laws for inputs x are Binomial(trials, 1/2 + theta x), whose likelihood ratios are monotone in x: every
+The laws for inputs x have likelihood ratios that are monotone in x, because more bits lean up: every
 hockey-stick curve is largest between x = -1 and x = 1 (a set of largest ratios is a set of largest codes,
-whose probability grows with x). In the sum over n clients, each bit of the n - 1 others is a fair coin with
-probability 2 rare / 2^32, whatever the input: the blanket of :mod:`fl_privquant.loss.blanket`, bit by
-bit.
+whose probability grows with x), where the law is Binomial(trials, 1/2 -+ theta). In the sum over n clients,
+each bit of the n - 1 others is a fair coin with probability 2 rare / 2^32, whatever the input: the blanket of
+:mod:`fl_privquant.loss.blanket`, bit by bit.
 
 The mechanism's own theorem is in :mod:`fl_privquant.accounting.theorems`.
 """
@@ -18,7 +18,7 @@ from fl_privquant.law.lattice import LatticeLaw
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.blanket import BlanketDraws, covered_loss
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
-from fl_privquant.mechanisms.pbm import PbmMechanism
+from fl_privquant.mechanisms.sum_of_bits import SumOfBits
 
 __all__ = ["pbm_loss"]
 
@@ -26,7 +26,7 @@ __all__ = ["pbm_loss"]
 _BINOMIAL = 1e-11
 
 
-def pbm_loss(mechanism: PbmMechanism, num_honest: int = 1) -> PrivacyLoss:
+def pbm_loss(mechanism: SumOfBits, num_honest: int = 1) -> PrivacyLoss:
     """The loss of one coordinate, in the sum of ``num_honest`` honest clients; 1 is the local view."""
     codes = np.arange(mechanism.trials + 1)
     rare = mechanism.rare / TOTAL_WEIGHT

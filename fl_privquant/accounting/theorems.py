@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.compose import Moments
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
-from fl_privquant.mechanisms.pbm import PbmMechanism, aggregate_renyi
+from fl_privquant.mechanisms.pbm import aggregate_renyi
+from fl_privquant.mechanisms.sum_of_bits import SumOfBits
 
 __all__ = ["ChordMoments", "theorem_losses"]
 
@@ -92,7 +93,7 @@ def _poisson_binomial(trials: int, theta: float, num_honest: int, max_loss: floa
 
 def _bits(mechanism: Mechanism) -> tuple[int, float] | None:
     """Bits of symmetric randomized response that a coordinate is, and how far they lean: at most so far."""
-    if isinstance(mechanism, PbmMechanism):
+    if isinstance(mechanism, SumOfBits):
         return mechanism.trials, mechanism.theta
     if isinstance(mechanism, TableMechanism) and mechanism.num_levels == 2:
         # Every row lies between the two extreme ones; leaning as far as either way is a bound.

@@ -23,23 +23,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from fractions import Fraction
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law.codebook import Codebook
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
-from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
-from fl_privquant.mechanisms.base import LatticeMechanism
+from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, register
-from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
+from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 
@@ -118,65 +115,8 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
     return PbmMechanism.of_bits("pbm", trials, rare, spec.parameters())
 
 
-@dataclass(frozen=True, eq=False)
-class PbmMechanism(LatticeMechanism, kind="pbm"):
-    """``trials`` certified bits of randomized response a coordinate, of which the number of ones is sent.
-
-    Parameters
-    ----------
-    name
-        The registered name.
-    trials
-        Number of bits.
-    rare
-        The integer weight, of 2^32, of a 1 where x = -1 and of a 0 where x = 1; below one half.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this.
-    parameters
-        How it was designed, for reports.
-    """
-
-    name: str
-    trials: int
-    rare: int
-    claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        checked_levels(self.trials + 1)
-        if not 1 <= self.rare < _HALF:
-            raise CertificationError(f"weight of the rare bit: {self.rare} is outside 1..{_HALF - 1}")
-        if not self.epsilon <= self.claimed_epsilon:
-            raise CertificationError(
-                f"{self.statement.above(self.claimed_epsilon)}; it is {self.trials} times "
-                f"log({TOTAL_WEIGHT - self.rare}/{self.rare})"
-            )
-
-    @classmethod
-    def of_bits(cls, name: str, trials: int, rare: int, parameters: Mapping[str, Any]) -> PbmMechanism:
-        """The mechanism with these bits, which claims the loss that is certified."""
-        return cls(name, trials, rare, _loss(trials, rare), parameters)
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.num_levels} levels, theta {self.theta:.6g}, certified "
-            f"{self.statement.brief}, mse {self.mse():.5g}, mae {self.mae():.5g}>"
-        )
-
-    @cached_property
-    def epsilon(self) -> float:
-        return _loss(self.trials, self.rare)
-
-    @property
-    def theta(self) -> float:
-        """How much the probability of a success moves with the input: exact, a multiple of 2^-32."""
-        return (_HALF - self.rare) / TOTAL_WEIGHT
-
-    @cached_property
-    def codebook(self) -> Codebook:
-        """Codes 0..trials and the estimates they stand for."""
-        outer = 0.5 / self.theta
-        return Codebook(np.arange(self.trials + 1), 2.0 * outer / self.trials, -outer)
+class PbmMechanism(SumOfBits, kind="pbm"):
+    """Each bit is from the upper row with probability (1 + x) / 2; see :class:`SumOfBits`."""
 
     def pmf(self, x: ArrayLike) -> Floats:
         """(n, m) exact output probabilities for inputs in [-1, 1]."""
@@ -218,27 +158,6 @@ class PbmMechanism(LatticeMechanism, kind="pbm"):
         for _ in range(self.trials - 1):
             total += self._sampler.encode(x, clip=clip, stream=stream, threads=threads)
         return np.asarray(total)
-
-    @property
-    def coordinate_noise(self) -> CoordinateNoise:
-        # The mean of independent bits, with the largest variance where both sides are equally likely.
-        outer = 0.5 / self.theta
-        noise = bounded_noise(1.0, 0.0, outer**2, 1.0 + outer)
-        return CoordinateNoise(
-            1.0,
-            0.0,
-            noise.variance / self.trials,
-            lambda rate: self.trials * noise.log_moment(rate / self.trials),
-            noise.largest,
-        )
-
-    @cached_property
-    def bit(self) -> CertifiedTable:
-        """The table that each trial is drawn from."""
-        outer = 0.5 / self.theta
-        weights = np.array([[TOTAL_WEIGHT - self.rare, self.rare], [self.rare, TOTAL_WEIGHT - self.rare]])
-        values = Codebook(np.array([0, 1]), 2.0 * outer, -outer)
-        return CertifiedTable(values, weights, np.array([0]), np.array([1]))
 
     @cached_property
     def _sampler(self) -> Sampler:
@@ -337,17 +256,10 @@ def _power_excess(h: Floats, order: float) -> Floats:
     return np.where(small, series, np.expm1(order * np.log1p(h)) - order * h)
 
 
-def _loss(trials: int, rare: int) -> float:
-    """The privacy loss of all trials together, rounded up."""
-    exact = trials * Fraction(log_ratio_upper(TOTAL_WEIGHT - rare, rare))
-    nearest = float(exact)
-    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
-
-
 def _rare_for_epsilon(trials: int, epsilon: float) -> int:
     """The smallest weight of the rare bit that keeps the loss within epsilon."""
     rare = max(math.ceil(TOTAL_WEIGHT / (math.exp(min(epsilon / trials, 50.0)) + 1.0)), 1)
-    while rare < _HALF and _loss(trials, rare) > epsilon:
+    while rare < _HALF and loss_of_bits(trials, rare) > epsilon:
         rare += 1
     if rare >= _HALF:
         raise InvalidSpecError(
@@ -362,7 +274,7 @@ def _rare_for_renyi(trials: int, renyi: float, num_clients: int, order: float) -
 
     def probed(rare: int) -> float:
         theta = (_HALF - rare) / TOTAL_WEIGHT
-        loss = _loss(trials, rare)
+        loss = loss_of_bits(trials, rare)
         cut = _cut(loss, order)
         at_one = _bits(others + trials, 0, theta, cut)
         return _divergence(at_one, _bits(others, trials, theta, cut), loss, order)
