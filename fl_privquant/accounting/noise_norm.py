@@ -67,7 +67,7 @@ from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 
-__all__ = ["rounded_length", "shift_separation"]
+__all__ = ["rounded_length", "rounded_mean_square", "shift_separation", "shifted_noise"]
 
 Floats = NDArray[np.float64]
 
@@ -84,13 +84,15 @@ _TIMES_APART = 100.0
 _UNIT = 2.0**-53
 # Largest separation of one coordinate that is looked for; about this much above what is guessed.
 _LARGEST, _ROOM = 3.0, 1.25
-_RATES = np.geomspace(1e-6, 64.0, 160)
+_RATES = np.geomspace(1e-6, 64.0, 161)
+_COARSE = 10
 
 
 @register_norm_bound
-def _shifted_noise(
+def shifted_noise(
     mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
-) -> tuple[Moments, str] | None:
+) -> tuple[PrivacyLoss, str] | None:
+    """The loss of a whole update by normal pairs; None where it has no L2 norm or no integer noise."""
     if norms.l2 is None or not isinstance(mechanism, AdditiveMechanism):
         return None
     squared = (2.0 * norms.l2 * NORM_ROUNDING / mechanism.step) ** 2
@@ -183,10 +185,24 @@ def rounded_length(max_shift: int, squared: float, dimension: int, chance: float
         The squared distance of the two updates before they are rounded, in lattice steps.
     """
     grid = _Grid.of(max_shift)
-    bounds = [
-        (grid.worst(2.0, rate, 0.0, squared, dimension) - math.log(chance)) / rate for rate in _RATES.tolist()
-    ]
-    return math.sqrt(min(bounds)) * _FLOAT_ROOM
+
+    def bound(at: int) -> float:
+        rate = float(_RATES[at])
+        return (grid.worst(2.0, rate, 0.0, squared, dimension) - math.log(chance)) / rate
+
+    # Every rate gives a bound: the best of a few, and then of their neighbours.
+    best = min(range(0, _RATES.size, _COARSE), key=bound)
+    near = range(max(best - _COARSE + 1, 0), min(best + _COARSE, _RATES.size))
+    return math.sqrt(min(bound(at) for at in near)) * _FLOAT_ROOM
+
+
+@lru_cache(maxsize=256)
+def rounded_mean_square(max_shift: int, squared: float, dimension: int) -> float:
+    """The largest mean of the squared length of such a difference: for comparing lattices, no bound."""
+    grid = _Grid.of(max_shift)
+    share = grid.far - np.floor(grid.far)
+    mean = grid.far**2 + share * (1.0 - share)
+    return dimension * _hull_at(grid.far**2, mean, min(squared / dimension, float(grid.far[-1]) ** 2))
 
 
 @register_norm_bound
