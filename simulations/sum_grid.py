@@ -8,7 +8,7 @@ included.
 ``optm_aggregate`` is designed, and so certified on what it samples. The others are given the benefit of the
 doubt: the Poisson binomial mechanism is probed at two cases of the other clients, and integer noise is
 counted as normal noise, its rounding by the mean
-(:func:`fl_privquant.accounting.noise_lattice.best_lattice`). Only where ``optm_aggregate`` does not lead by
+(:func:`fl_privquant.design.noise_lattice.best_lattice`). Only where ``optm_aggregate`` does not lead by
 these figures are they replaced by certified ones.
 """
 
@@ -28,8 +28,15 @@ from scipy.optimize import minimize_scalar
 from scipy.special import ndtri
 
 import fl_privquant as pq
-from fl_privquant.accounting.noise_lattice import NOISES, RunTarget, best_lattice, certified_lattice
 from fl_privquant.design.bits import bits_for_separation, error_of_bits, numbers_of_trials
+from fl_privquant.design.noise_lattice import (
+    GAUSSIAN,
+    LAPLACE,
+    SKELLAM,
+    RunTarget,
+    best_lattice,
+    certified_noise,
+)
 from fl_privquant.design.spread import clipped_moments
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.lattice import coarse_count
@@ -41,6 +48,7 @@ __all__ = ["Cell", "behind", "cells_of", "main", "page"]
 
 ROUNDS, DELTA = 50, 1e-5
 OURS = "optm_aggregate"
+NOISES = {"discrete_gaussian": GAUSSIAN, "skellam": SKELLAM, "discrete_laplace": LAPLACE}
 _WITHIN = 1.005
 # A standard normal number, as samples.
 _NORMAL = ndtri((np.arange(20_001) + 0.5) / 20_001)
@@ -147,7 +155,7 @@ def _binomial(target: RunTarget, bits: int) -> Cell:
 def _noise(target: RunTarget, bits: int, name: str) -> Cell | None:
     """Integer noise; None where codes of so few bits cannot hold it."""
     try:
-        lattice = best_lattice(name, target, bits)
+        lattice = best_lattice(NOISES[name], target, bits)
     except InfeasibleDesignError:
         return None
     return _cell(target, bits, name, lattice.levels, lattice.spread, lattice.error)
@@ -155,8 +163,8 @@ def _noise(target: RunTarget, bits: int, name: str) -> Cell | None:
 
 def _certified(target: RunTarget, cell: Cell) -> Cell:
     """The same cell with noise that the accountant certifies."""
-    mechanism = certified_lattice(cell.mechanism, target, best_lattice(cell.mechanism, target, cell.bits))
-    error = _error(mechanism, target, cell.spread)
+    kind = NOISES[cell.mechanism]
+    _, error = certified_noise(kind, target, best_lattice(kind, target, cell.bits))
     found = _cell(target, cell.bits, cell.mechanism, cell.levels, cell.spread, error)
     return Cell(**{**asdict(found), "certified": True})
 

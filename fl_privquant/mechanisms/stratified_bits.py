@@ -47,6 +47,8 @@ _MOST_TRIALS = 255
 class StratifiedBits(SumOfBits, kind="stratified_bits"):
     """The number of bits from the upper row is the input's share of them, rounded; see :class:`SumOfBits`."""
 
+    stratified = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.trials > _MOST_TRIALS:

@@ -18,16 +18,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fl_privquant.errors import CertificationError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
+from fl_privquant.loss.bit_sums import poisson_binomial_losses, sum_of_bits_loss
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.norms import NO_NORMS, Norms, two_row_loss
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import checked_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
+from fl_privquant.statement import LOCAL, View
 
 __all__ = ["SumOfBits", "loss_of_bits"]
 
@@ -64,6 +68,9 @@ class SumOfBits(LatticeMechanism):
     rare: int
     claimed_epsilon: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    stratified: ClassVar[bool] = False
+    """Whether the input fixes how many bits are from the upper row, but for one of them."""
 
     def __post_init__(self) -> None:
         checked_levels(self.trials + 1)
@@ -108,6 +115,21 @@ class SumOfBits(LatticeMechanism):
         weights = np.array([[TOTAL_WEIGHT - self.rare, self.rare], [self.rare, TOTAL_WEIGHT - self.rare]])
         values = Codebook(np.array([0, 1]), 2.0 * outer, -outer)
         return CertifiedTable(values, weights, np.array([0]), np.array([1]))
+
+    def loss(self, view: View = LOCAL) -> NamedLoss:
+        loss = sum_of_bits_loss(self.trials, self.rare, self.epsilon, view.honest_count)
+        return NamedLoss(loss, "" if view.is_local else "blanket")
+
+    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+        """The theorem of the Poisson binomial mechanism, and the worst case of the other clients' bits."""
+        honest = view.honest_count
+        if norms == NO_NORMS:
+            return poisson_binomial_losses(self.trials, self.theta, self.epsilon, dimension, honest)
+        if norms.l2 is None:
+            return []
+        name = "l2 gaussian of bits"
+        bound = two_row_loss(self.bit, norms.l2, dimension, honest, self.trials, name, self.stratified)
+        return [] if bound is None else [bound]
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:

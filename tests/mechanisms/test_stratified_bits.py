@@ -10,10 +10,10 @@ from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.norm import Norms, norm_losses
 from fl_privquant.accounting.release import UpdateRelease
 from fl_privquant.errors import CertificationError, InvalidUpdateError
 from fl_privquant.law.table import TOTAL_WEIGHT
+from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.two_row_sums import TwoRows
 from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.mechanisms.stratified_bits import StratifiedBits
@@ -68,7 +68,7 @@ def test_the_local_loss_is_that_of_its_law() -> None:
 def test_the_accountant_does_not_count_it_as_separate_bits() -> None:
     """Telling each bit's sum by itself is a bound for binomial bits only: here one bit changes as a whole."""
     mechanism, norms = stratified(3, 0.1), Norms(l2=5.0)
-    names = {name for _, name in norm_losses(mechanism, norms, 500, 50)}
+    names = {each.name for each in mechanism.update_losses(norms, 500, View.aggregate(50))}
     assert names == {"l2 gaussian of bits"}
     accountant = Accountant()
     accountant.add(UpdateRelease(mechanism, 500, View.aggregate(50), norms=norms), 3)
