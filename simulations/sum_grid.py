@@ -2,7 +2,7 @@
 
 Rotated updates at the norm bound, the same for all clients, at an equal (epsilon, delta) of the whole run in
 the aggregate view; errors are over that of a central Gaussian, and include the bias of the clip. Each
-mechanism chooses its clip, and codes of at most so many bits: what a client hands to the masks, noise
+mechanism chooses its clip, of two standard deviations or more, and codes of at most so many bits: what a client hands to the masks, noise
 included.
 
 ``optm_aggregate`` is designed, and so certified on what it samples. The others are given the benefit of the
@@ -37,7 +37,7 @@ from fl_privquant.design.noise_lattice import (
     best_lattice,
     certified_noise,
 )
-from fl_privquant.design.spread import clipped_moments
+from fl_privquant.design.spread import LEAST_SPREAD, clipped_moments
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
@@ -142,7 +142,7 @@ def _binomial_at_best(target: RunTarget, trials: int) -> tuple[float, float]:
         square, cut_off = clipped_moments(spread)
         return spread**2 * error_of_bits(trials, rare, square / spread**2) + target.num_clients * cut_off
 
-    found = minimize_scalar(error, bounds=(1.5, 6.0), method="bounded", options={"xatol": 0.05})
+    found = minimize_scalar(error, bounds=(LEAST_SPREAD, 6.0), method="bounded", options={"xatol": 0.05})
     return float(found.x), float(found.fun)
 
 

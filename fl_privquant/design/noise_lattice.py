@@ -21,7 +21,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from fl_privquant.design.spread import clipped_moments, rounding_at_norm_bound
+from fl_privquant.design.spread import LEAST_SPREAD, clipped_moments, rounding_at_norm_bound
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.integer_noise import NoisyInteger
@@ -40,7 +40,7 @@ __all__ = [
     "certified_noise",
 ]
 
-_SPREADS = tuple(np.arange(1.5, 6.5, 0.05).tolist())
+_SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
 # The target is met this closely, as a share of epsilon.
 _NEAR = 5e-4
 _MOST_STEPS = 12

@@ -22,10 +22,15 @@ from fl_privquant.design.bits import bits_for_separation, error_of_strata
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
-__all__ = ["best_spread", "clipped_moments", "error_at_norm_bound", "rounding_at_norm_bound"]
+__all__ = ["LEAST_SPREAD", "best_spread", "clipped_moments", "error_at_norm_bound", "rounding_at_norm_bound"]
 
-# At two standard deviations 1 % of the energy of an update at the norm bound is cut off: not more than that.
-_LEAST, _MOST = 2.0, 6.0
+LEAST_SPREAD = 2.0
+"""At two standard deviations 1 % of the energy of an update at the norm bound is cut off: not more than that.
+
+The bias of the clip is the same in every round, which noise is not.
+"""
+
+_MOST = 6.0
 _CLOSE = 0.01
 # A standard normal number, as samples.
 _NORMAL = ndtri((np.arange(4001) + 0.5) / 4001)
@@ -83,5 +88,5 @@ def best_spread(trials: int, separation: float, dimension: int, num_clients: int
     def error(spread: float) -> float:
         return error_at_norm_bound(spread, trials, separation, dimension, num_clients, num_honest)
 
-    found = minimize_scalar(error, bounds=(_LEAST, _MOST), method="bounded", options={"xatol": _CLOSE})
+    found = minimize_scalar(error, bounds=(LEAST_SPREAD, _MOST), method="bounded", options={"xatol": _CLOSE})
     return float(found.x)

@@ -64,5 +64,5 @@ def test_the_accountant_states_that_certified_noise_meets_the_target_and_hardly_
 
 
 def test_too_few_bits_are_refused() -> None:
-    with pytest.raises(InfeasibleDesignError, match="bits: 3 hold no lattice"):
-        best_lattice(SKELLAM, LAX, 3)
+    with pytest.raises(InfeasibleDesignError, match="bits: 2 hold no lattice"):
+        best_lattice(SKELLAM, LAX, 2)
