@@ -2,8 +2,8 @@
 
 Rotated updates at the norm bound, the same for all clients, at an equal (epsilon, delta) of the whole run in
 the aggregate view; errors are over that of a central Gaussian, and include the bias of the clip. Each
-mechanism chooses its clip, of two standard deviations or more, and codes of at most so many bits: what a client hands to the masks, noise
-included.
+mechanism chooses its clip, of two standard deviations or more, and codes of at most so many bits: what a
+client hands to the masks, noise included.
 
 ``optm_aggregate`` is designed, and so certified on what it samples. The others are given the benefit of the
 doubt: the Poisson binomial mechanism is probed at two cases of the other clients, and integer noise is
