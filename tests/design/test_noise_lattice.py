@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.design.noise_lattice import (
     GAUSSIAN,
     LAPLACE,
@@ -59,7 +59,7 @@ def test_the_accountant_states_that_certified_noise_meets_the_target_and_hardly_
     mechanism = SkellamMechanism("skellam", noise, lattice.levels, 200, 20, 32.0, 1.0, 1e-6)
     norms = Norms(l2=math.sqrt(target.dimension) / lattice.spread)
     accountant = Accountant()
-    accountant.add(UpdateRelease(mechanism, target.dimension, View.aggregate(150), norms=norms), 10)
+    accountant.add(Release(mechanism, target.dimension, View.aggregate(150), norms=norms), 10)
     assert 0.99 * 4.0 < accountant.statement(1e-5).epsilon <= 4.0
 
 

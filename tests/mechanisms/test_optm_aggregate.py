@@ -255,7 +255,7 @@ def test_a_likelihood_ratio_test_on_real_sums_shows_most_of_the_certified_epsilo
     )
     accountant = Accountant()
     norms = Norms(l2=math.sqrt(dimension))
-    accountant.add(UpdateRelease(mechanism, dimension, View.aggregate(clients), norms=norms), 1)
+    accountant.add(Release(mechanism, dimension, View.aggregate(clients), norms=norms), 1)
     stated = accountant.statement(delta).epsilon
     stream = pq.RandomStream.seeded(21)
     own = [mechanism.pmf(x)[0] for x in (1.0, -1.0)]

@@ -10,7 +10,7 @@ from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.errors import CertificationError, InvalidUpdateError
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.norms import Norms
@@ -71,10 +71,10 @@ def test_the_accountant_does_not_count_it_as_separate_bits() -> None:
     names = {each.name for each in mechanism.update_losses(norms, 500, View.aggregate(50))}
     assert names == {"l2 gaussian of bits"}
     accountant = Accountant()
-    accountant.add(UpdateRelease(mechanism, 500, View.aggregate(50), norms=norms), 3)
+    accountant.add(Release(mechanism, 500, View.aggregate(50), norms=norms), 3)
     binomial = Accountant()
     theirs = PbmMechanism("pbm", 3, mechanism.rare, 99.0)
-    binomial.add(UpdateRelease(theirs, 500, View.aggregate(50), norms=norms), 3)
+    binomial.add(Release(theirs, 500, View.aggregate(50), norms=norms), 3)
     stated, other = accountant.statement(1e-5), binomial.statement(1e-5)
     assert stated.method.startswith("l2 gaussian of bits")
     assert other.epsilon <= stated.epsilon <= 1.01 * other.epsilon
