@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 
-__all__ = ["excess_of_pair", "largest_excess", "random_law"]
+__all__ = ["excess_of_pair", "largest_excess", "own_code", "random_law", "search"]
 
 Floats = NDArray[np.float64]
 
@@ -59,18 +59,22 @@ def excess_of_pair(first: Floats, second: Floats, separation: float, revealed: f
     return float((exact - (1.0 - revealed) * normal - revealed).max())
 
 
+def own_code(law: TwoRows, bits: int, share: float, stratified: bool) -> Floats:
+    """The law of a client's code: each draw of one share, or as many as it says from the upper row."""
+    total = np.ones(1)
+    for at in range(bits):
+        own = min(max(bits * share - at, 0.0), 1.0) if stratified else share
+        total = np.convolve(total, law.row(own))
+    return total
+
+
 def largest_excess(
-    law: TwoRows, clients: int, bits: int, rate: float, separation: float
+    law: TwoRows, clients: int, bits: int, rate: float, separation: float, stratified: bool = False
 ) -> tuple[float, int]:
     """The largest excess over all cases, and how many pairs of laws were compared."""
     shares = np.array([0.0, 0.03, 0.31, 0.5, 0.97, 1.0])
     worst, pairs = -math.inf, 0
-    own = []
-    for share in shares:
-        total = np.ones(1)
-        for _ in range(bits):
-            total = np.convolve(total, law.row(share))
-        own.append(total)
+    own = [own_code(law, bits, share, stratified) for share in shares]
     for others in sums_of_draws(law, (clients - 1) * bits):
         seen = [np.convolve(each, others) for each in own]
         for i in range(shares.size):
@@ -83,15 +87,15 @@ def largest_excess(
     return worst, pairs
 
 
-def search(laws: int, seed: int, rate: float = 1e-9) -> tuple[float, int, int]:
+def search(laws: int, seed: int, rate: float = 1e-9, stratified: bool = False) -> tuple[float, int, int]:
     """The largest excess over random laws, the number of pairs compared, and of laws that were certified."""
     rng = np.random.default_rng(seed)
     worst, pairs, certified = -math.inf, 0, 0
     for _ in range(laws):
         law, clients, bits = random_law(rng)
-        separation = sum_separation(law, clients, rate, bits)
+        separation = sum_separation(law, clients, rate, bits, stratified)
         if math.isfinite(separation):
-            excess, compared = largest_excess(law, clients, bits, rate, separation)
+            excess, compared = largest_excess(law, clients, bits, rate, separation, stratified)
             worst, pairs, certified = max(worst, excess), pairs + compared, certified + 1
     return worst, pairs, certified
 
@@ -100,6 +104,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--laws", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stratified", action="store_true")
     given = parser.parse_args()
-    excess, pairs, certified = search(given.laws, given.seed)
+    excess, pairs, certified = search(given.laws, given.seed, stratified=given.stratified)
     sys.stdout.write(f"excess {excess:.3g} in {pairs} pairs of laws, {certified} laws certified\n")

@@ -1,9 +1,14 @@
-"""Sums of bits for the secure sum: the Poisson binomial mechanism that leans as far as a target allows.
+"""Sums of bits for the secure sum that lean as far as a target allows.
 
-A code is the sum of ``trials`` bits, each 1 with probability 1/2 + theta x. Its squared error is
-(1 / (4 theta^2) - x^2) / trials: the more trials, the less depends on the input, and the closer is the sum of
-all clients to normal noise of one size. So sums of bits come close to a central Gaussian where tables with as
-many levels do not (:mod:`fl_privquant.loss.two_row_sums` has the certificate).
+A code is the sum of ``trials`` bits, each 1 with probability 1/2 -+ theta. In the Poisson binomial mechanism
+each bit is from the upper row by a coin of its own: its squared error is (1 / (4 theta^2) - x^2) / trials.
+Where instead the *number* of bits from the upper row is fixed, rounded at random (stratified bits), it is
+
+    (1 / (4 theta^2) - 1) / trials + 4 f (1 - f) / trials^2,
+
+f being the part that is rounded: never more, and nearly the same at all inputs. The certificate of both is
+the same (:mod:`fl_privquant.loss.two_row_sums`). So the sum of all clients is close to normal noise of one
+size, which tables with as many levels are not.
 
 No table of two rows with certified separation a for n clients is better than 1 / (n a^2) + 1 - E x^2: with
 all others at one end the Fisher information of the sum about an input is at most a^2, so that by Cramér and
@@ -20,9 +25,16 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
 
-__all__ = ["bits_for_error", "bits_for_separation", "error_of_bits", "least_error_of_tables"]
+__all__ = [
+    "bits_for_error",
+    "bits_for_separation",
+    "error_of_bits",
+    "error_of_strata",
+    "least_error_of_tables",
+    "numbers_of_trials",
+]
 
-Certified: TypeAlias = Callable[[TwoRows, int, float, int], float]
+Certified: TypeAlias = Callable[[TwoRows, int, float, int, bool], float]
 
 _HALF = TOTAL_WEIGHT // 2
 # The separation that is reached is this close to the one that is asked for, as a share.
@@ -31,10 +43,24 @@ _MOST_STEPS = 60
 _SHRINK = 0.8
 # Below this, rows of 32-bit weights hardly differ.
 _LEAST_THETA = 1e-8
+# Bits of all clients up to which a certificate takes some seconds.
+_MOST_DRAWS = 1_000_000
+
+
+def error_of_strata(trials: int, rare: int, rounding: float) -> float:
+    """Mean squared error of a code of stratified bits, in units of clip^2.
+
+    Parameters
+    ----------
+    rounding
+        Mean of f (1 - f) over the inputs: the variance of the number of bits from the upper row.
+    """
+    theta = (_HALF - rare) / TOTAL_WEIGHT
+    return (0.25 / theta**2 - 1.0) / trials + 4.0 * rounding / trials**2
 
 
 def error_of_bits(trials: int, rare: int, input_variance: float) -> float:
-    """Mean squared error of a code, in units of clip^2, for inputs of mean square ``input_variance``."""
+    """The same of the Poisson binomial mechanism, for inputs of mean square ``input_variance``."""
     theta = (_HALF - rare) / TOTAL_WEIGHT
     return (0.25 / theta**2 - input_variance) / trials
 
@@ -44,9 +70,23 @@ def least_error_of_tables(separation: float, input_variance: float, num_honest: 
     return 1.0 / (num_honest * separation**2) + 1.0 - input_variance
 
 
-def bits_for_error(trials: int, mean_squared_error: float, input_variance: float) -> int:
-    """The weight of the rare bit, of 2^32, with which a code has that error, or a little more."""
-    theta = 0.5 / math.sqrt(trials * mean_squared_error + input_variance)
+def numbers_of_trials(most: int, num_honest: int) -> list[int]:
+    """Numbers of bits of a code that are worth trying, the largest first.
+
+    The largest is ``most``, or what a certificate of so many clients can afford; each of the others is about
+    half of the one before.
+
+    >>> numbers_of_trials(15, 100), numbers_of_trials(255, 10_000)
+    ([15, 7, 3, 1], [100, 50, 25, 12, 6, 3, 1])
+    """
+    largest = max(min(most, _MOST_DRAWS // num_honest), 1)
+    return [largest >> halvings for halvings in range(largest.bit_length())]
+
+
+def bits_for_error(trials: int, mean_squared_error: float, rounding: float) -> int:
+    """The weight of the rare bit, of 2^32, with which stratified bits have that error, or a little more."""
+    excess = trials * mean_squared_error - 4.0 * rounding / trials
+    theta = 0.5 / math.sqrt(1.0 + excess) if excess > 0.0 else 0.5
     rare = math.ceil((0.5 - theta) * TOTAL_WEIGHT)
     if not 1 <= rare < _HALF:
         raise InfeasibleDesignError(
@@ -56,7 +96,13 @@ def bits_for_error(trials: int, mean_squared_error: float, input_variance: float
 
 
 def bits_for_separation(
-    trials: int, separation: float, num_honest: int, rate: float, rough: bool = False
+    trials: int,
+    separation: float,
+    num_honest: int,
+    rate: float,
+    *,
+    stratified: bool = True,
+    rough: bool = False,
 ) -> int:
     """The least weight of the rare bit, of 2^32, whose certified separation is at most ``separation``.
 
@@ -69,7 +115,7 @@ def bits_for_separation(
     for certified in steps:
 
         def excess(theta: float, certified: Certified = certified) -> float:
-            found = certified(TwoRows.bit(_rare(theta)), num_honest, rate, trials)
+            found = certified(TwoRows.bit(_rare(theta)), num_honest, rate, trials, stratified)
             return math.log(found / separation)
 
         theta = _largest(excess, theta)

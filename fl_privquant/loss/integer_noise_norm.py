@@ -70,6 +70,7 @@ __all__ = [
     "NoisyUpdate",
     "discrete_gaussian_theorem",
     "rounded_length",
+    "rounded_mean_square",
     "shift_separation",
     "shifted_noise_loss",
     "skellam_theorem",
@@ -90,7 +91,8 @@ _TIMES_APART = 100.0
 _UNIT = 2.0**-53
 # Largest separation of one coordinate that is looked for; about this much above what is guessed.
 _LARGEST, _ROOM = 3.0, 1.25
-_RATES = np.geomspace(1e-6, 64.0, 160)
+_RATES = np.geomspace(1e-6, 64.0, 161)
+_COARSE = 10
 
 
 @dataclass(frozen=True)
@@ -221,10 +223,24 @@ def rounded_length(max_shift: int, squared: float, dimension: int, chance: float
         The squared distance of the two updates before they are rounded, in lattice steps.
     """
     grid = _Grid.of(max_shift)
-    bounds = [
-        (grid.worst(2.0, rate, 0.0, squared, dimension) - math.log(chance)) / rate for rate in _RATES.tolist()
-    ]
-    return math.sqrt(min(bounds)) * _FLOAT_ROOM
+
+    def bound(at: int) -> float:
+        rate = float(_RATES[at])
+        return (grid.worst(2.0, rate, 0.0, squared, dimension) - math.log(chance)) / rate
+
+    # Every rate gives a bound: the best of a few, and then of their neighbours.
+    best = min(range(0, _RATES.size, _COARSE), key=bound)
+    near = range(max(best - _COARSE + 1, 0), min(best + _COARSE, _RATES.size))
+    return math.sqrt(min(bound(at) for at in near)) * _FLOAT_ROOM
+
+
+@lru_cache(maxsize=256)
+def rounded_mean_square(max_shift: int, squared: float, dimension: int) -> float:
+    """The largest mean of the squared length of such a difference: for comparing lattices, no bound."""
+    grid = _Grid.of(max_shift)
+    share = grid.far - np.floor(grid.far)
+    mean = grid.far**2 + share * (1.0 - share)
+    return dimension * _hull_at(grid.far**2, mean, min(squared / dimension, float(grid.far[-1]) ** 2))
 
 
 def discrete_gaussian_theorem(update: NoisyUpdate, noise: DiscreteGaussian) -> NamedLoss:

@@ -23,6 +23,13 @@ against P_0 has power <= H_(k m)(level) + c + H_m(c) + ... + H_((k - 1) m)(c): a
 is subadditive. This is group privacy (Dong, Roth, Su, "Gaussian Differential Privacy", JRSS B 2022, Theorem
 2.14) with what is spared carried along.
 
+**Steps of unequal length.** Now let step i have separation m v_i and spare s v_i, with lengths v_i <= 1 that
+are 1 but for the first and the last, and V = v_1 + ... + v_j <= k. What it adds is at most H_M(c_i) <= c_i
+e^(M L), with M <= k m and L taken where Phi(-z) = s v_i. The bound v e^(M (z + sqrt(z^2 + 4)) / 2) of this,
+z^2 = 2 log(1 / (2 s v)), grows with v as long as z > M, and so does v z: with the values at v = 1 each step
+adds at most t = s (1 + e^(m L)) e^(k m L). If V >= 1, there are at most V + 2 <= 3 V steps. If V < 1, there
+are at most two, M <= m V, and each adds at most V t. So the chain adds at most 3 V t.
+
 **Hockey sticks.** power <= H_m(level) + c for all tests in both orders gives H_e(P, P') <= H_e(normal) + c
 for all e >= 0. With t the total variation distance of the normal pair, this is at most (1 - c') H_e(normal) +
 c' for c' = c / (1 - t) (for e >= 1 as H_e(normal) <= t there; e < 1 is the other order): the pair that
@@ -86,7 +93,7 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
     return float(gaps.max()) + INVERSE_ERROR
 
 
-def spare_for(rate: float, steps: int, most: float) -> float:
+def spare_for(rate: float, steps: int, most: float, unequal: bool = False) -> float:
     """What may be spared in each step, so that a chain reveals everything with probability ``rate`` at most.
 
     Parameters
@@ -97,6 +104,9 @@ def spare_for(rate: float, steps: int, most: float) -> float:
         Number of steps.
     most
         Largest separation of the whole chain for which this is to hold, up to 10.
+    unequal
+        Whether the first and the last step of a chain may be shorter than the others; ``rate`` is then that
+        of a chain as long as ``steps`` whole steps, and a shorter one reveals less in proportion.
 
     Returns 0 where there is none.
     """
@@ -105,7 +115,10 @@ def spare_for(rate: float, steps: int, most: float) -> float:
         square = 2.0 * math.log(0.5 / spare)
         steepness = 0.5 * (math.sqrt(square) + math.sqrt(square + 4.0))
         one_step = spare * (1.0 + math.exp(most / steps * steepness))
-        rest = math.exp(most * (steps - 1) / steps * steepness)
+        rest = math.exp(most * (1.0 if unequal else (steps - 1) / steps) * steepness)
+        if unequal:
+            # Lengths are bounded as if what is spared grew with them, which holds for small tails.
+            rest *= 3.0 if square > most**2 else math.inf
         # 1 less the total variation distance of N(0, 1) and N(most, 1).
         return steps * one_step * rest / (2.0 * float(ndtr(-0.5 * most)))
 

@@ -122,12 +122,16 @@ def two_row_loss(
     num_honest: int,
     bits: int = 1,
     name: str = "l2 gaussian of two rows",
+    stratified: bool = False,
 ) -> NamedLoss | None:
-    """The guarantee by the worst case of the other clients, for laws of two rows drawn ``bits`` times."""
+    """The guarantee by the worst case of the other clients, for laws of two rows drawn ``bits`` times.
+
+    Stratified draws are those of step 5 in :mod:`fl_privquant.loss.two_row_sums`.
+    """
     if num_honest < 2:
         return None
     update = UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
-    separation = _two_row_separation(table, num_honest, update.rate, bits)
+    separation = _two_row_separation(table, num_honest, update.rate, bits, stratified)
     if math.isinf(separation):
         return None
     loss = gaussian_loss(separation * update.widened)
@@ -160,9 +164,11 @@ def continuous_law_loss(
 
 
 @lru_cache(maxsize=64)
-def _two_row_separation(table: CertifiedTable, num_honest: int, rate: float, bits: int) -> float:
+def _two_row_separation(
+    table: CertifiedTable, num_honest: int, rate: float, bits: int, stratified: bool
+) -> float:
     law = TwoRows.of(table)
-    return math.inf if law is None else sum_separation(law, num_honest, rate, bits)
+    return math.inf if law is None else sum_separation(law, num_honest, rate, bits, stratified)
 
 
 @lru_cache(maxsize=64)

@@ -33,15 +33,25 @@ sum of the others, * the convolution, and H_e the hockey-stick divergence.
    each step all other draws are from mixtures of the two rows, so that it has the separation of n k clients
    with one draw each. The chain of k steps has k times that separation, with what is spared carried along
    (:mod:`fl_privquant.loss.normal_pairs`).
-5. *Updates.* As in step 5 of :mod:`fl_privquant.loss.secure_sum`, normal pairs add up by squares over
+5. *Stratified bits.* The code is again the sum of k draws, but of a share u the first m = floor(k u) are from
+   the upper row, the next is from r_(k u - m), and the others are from the lower row: the mean is the same,
+   and its variance is the same at all knots m / k. From u to u' the draws change one after the other, only
+   one of them at a time, by lengths that add up to k v and are 1 but for the first and the last; all others
+   are at one of the two rows. This is a chain as in step 4, with steps of unequal length
+   (:mod:`fl_privquant.loss.normal_pairs`), and has the same separation.
+6. *Updates.* As in step 5 of :mod:`fl_privquant.loss.secure_sum`, normal pairs add up by squares over
    coordinates and rounds. What is spared is in proportion to v, and so is what it grows to: with
    z^2 = 2 log(1 / (2 s v)), v z and v sqrt(z^2 + 4) grow with v, so that the factors e^(m L) are largest at
    v = 1, for which :func:`~fl_privquant.loss.normal_pairs.spare_for` is asked.
 
 *Fewer cases.* Leaving out a client reveals no less: the sum with it is the sum without it plus independent
-noise. So cases with first..last clients at the upper row are all covered by the sum of ``first`` upper and
-n - 1 - ``last`` lower rows. Groups of cases are split, the worst first, until the worst bound belongs to a
-single case or is close to one; whenever this stops, the worst bound of all groups holds.
+noise. In the cases with first..last clients at the upper row, ``first`` are at the upper and n - 1 - ``last``
+at the lower row for certain; of the g others nothing is known but that each draws, with a probability c,
+from the part that the two rows have in common, independently of its row. Tell which of them do so, and leave
+out those that do not. Fewer than g c - x are left with a probability (Bernstein) that is charged as a cut
+tail is. So one sum of three kinds of rows covers all these cases. Groups of cases are split, the worst first,
+until the worst bound belongs to a single case or is close to one; whenever this stops, the worst bound of
+all groups holds.
 
 *Corrupt and lost clients* are not counted among the n: what they send is known, or missing, and shifts the
 sum. A law whose rows and codes mirror needs half of the cases: mirroring exchanges the two rows, and the
@@ -57,7 +67,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from itertools import pairwise
 
@@ -93,6 +104,16 @@ _MOST_COPIES = 1 << 20
 _LARGEST, _ROOM = 4.0, 1.25
 # With less than this to spare, far above what is cut off, nothing is certified.
 _LEAST_SPARE = 1e-26
+# Logarithm of the probability, 1e-30, with which fewer clients draw from the common part than are counted.
+_UNCOUNTED = math.log(1e-30)
+
+
+class _Kind(Enum):
+    """What is known of another draw: its row, or that it is from the common part of both."""
+
+    LOWER = 0
+    UPPER = 1
+    COMMON = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +172,18 @@ class TwoRows:
             return _MOST_CELLS + 1
         return max(math.ceil(0.5 * float((rise[rise > 0.0] / least[rise > 0.0]).max(initial=0.0)) * 1.01), 1)
 
+    @cached_property
+    def common(self) -> float:
+        """The probability, rounded down, of a draw from the part that the two rows have in common."""
+        return float(np.minimum(self.low, self.high).sum()) * (1.0 - self.low.size * _UNIT)
+
+    def drawn_in_common(self, draws: int) -> int:
+        """How many of so many draws are from the common part, but for a probability of 1e-30."""
+        missing = draws * (1.0 - self.common) * (1.0 + 8.0 * _UNIT)
+        third = -_UNCOUNTED / 3.0
+        beyond = third + math.sqrt(third**2 - 2.0 * _UNCOUNTED * missing)
+        return max(draws - math.ceil((missing + beyond) * (1.0 + 1e-12)), 0)
+
     def width(self, copies: int) -> float:
         """About how many points the sum of so many draws has, tails cut off."""
         widest = max(width_of_sum(self.codes, row, copies) for row in (self.low, self.high))
@@ -158,12 +191,24 @@ class TwoRows:
 
     def row(self, share: float) -> Floats:
         """The row of a share, on all codes from 0."""
+        return self._listed(self.low + share * (self.high - self.low))
+
+    def base_row(self, kind: _Kind) -> Floats:
+        """One of the two rows, or the law of a draw from their common part, on all codes from 0."""
+        if kind is _Kind.COMMON:
+            least = np.minimum(self.low, self.high)
+            return self._listed(least / least.sum())
+        return self._listed(self.high if kind is _Kind.UPPER else self.low)
+
+    def _listed(self, weights: Floats) -> Floats:
         values = np.zeros(int(self.codes[-1]) + 1)
-        values[self.codes] = self.low + share * (self.high - self.low)
+        values[self.codes] = weights
         return values
 
 
-def sum_separation(law: TwoRows, num_honest: int, rate: float, bits: int = 1) -> float:
+def sum_separation(
+    law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False
+) -> float:
     """The least certified a for the rate b: two inputs at distance D are told apart as N(0, 1) and N(a D, 1).
 
     Infinite where nothing is certified.
@@ -176,24 +221,34 @@ def sum_separation(law: TwoRows, num_honest: int, rate: float, bits: int = 1) ->
         Two inputs at distance D may reveal everything with probability ``rate`` * D.
     bits
         Draws from the law that each client's code is the sum of, all for one input.
+    stratified
+        Whether the number of draws from the upper row is fixed by the input, but for one of them, as in step
+        5; else each draw has the same share, as in step 4.
     """
-    return _separation(law, num_honest, rate, bits, _Cases.worst)
+    return _separation(law, num_honest, rate, bits, stratified, _Cases.worst)
 
 
-def probed_separation(law: TwoRows, num_honest: int, rate: float, bits: int = 1) -> float:
+def probed_separation(
+    law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False
+) -> float:
     """The same for two cases only, quickly: no guarantee, but close enough to compare designs."""
-    return _separation(law, num_honest, rate, bits, _Cases.probed)
+    return _separation(law, num_honest, rate, bits, stratified, _Cases.probed)
 
 
 def _separation(
-    law: TwoRows, num_honest: int, rate: float, bits: int, of_cases: Callable[[_Cases], float]
+    law: TwoRows,
+    num_honest: int,
+    rate: float,
+    bits: int,
+    stratified: bool,
+    of_cases: Callable[[_Cases], float],
 ) -> float:
     copies = min(num_honest * bits, _MOST_COPIES - _MOST_COPIES % bits)
     if copies < 2 * bits or law.num_cells > _MOST_CELLS or law.width(copies) > _MOST_POINTS:
         return math.inf
     most = _ROOM * bits * _guess(law, copies)
     while most <= _LARGEST:
-        spare = spare_for(min(rate / law.slope, 0.5), bits, most)
+        spare = spare_for(min(rate / law.slope, 0.5), bits, most, unequal=stratified and bits > 1)
         if spare < _LEAST_SPARE:
             return math.inf
         separation = bits * of_cases(_Cases(law, copies - 1, spare))
@@ -219,7 +274,7 @@ class _Cases:
     law: TwoRows
     others: int
     spare: float
-    _sums: dict[tuple[bool, int], LatticeLaw] = field(default_factory=dict)
+    _sums: dict[tuple[_Kind, int], LatticeLaw] = field(default_factory=dict)
 
     def worst(self) -> float:
         """The largest separation of two shares over all cases, in units of their distance; rounded up."""
@@ -260,7 +315,10 @@ class _Cases:
     def _bound(self, first: int, size: int) -> float:
         """A bound for all cases with ``first`` to ``first + size - 1`` clients at the upper row."""
         lower = self.others - first - (size - 1)
-        others = convolve(self._power(True, first), self._power(False, lower), _DIRECT, _CUT)
+        others = convolve(self._power(_Kind.UPPER, first), self._power(_Kind.LOWER, lower), _DIRECT, _CUT)
+        if common := self.law.drawn_in_common(size - 1):
+            others = convolve(others, self._power(_Kind.COMMON, common), _DIRECT, _CUT)
+            others = replace(others, lost=others.lost + math.exp(_UNCOUNTED))
         ends = np.linspace(0.0, 1.0, self.law.num_cells + 1)
         separations = [
             self._pair(others, middle, upper) / float(upper)
@@ -281,20 +339,21 @@ class _Cases:
             self.spare * distance,
         )
 
-    def _power(self, upper: bool, count: int) -> LatticeLaw:
-        """The law of the sum of so many draws from one of the rows, from sums of powers of two of them."""
-        key = (upper, count)
+    def _power(self, kind: _Kind, count: int) -> LatticeLaw:
+        """The law of the sum of so many draws of one kind, from sums of powers of two of them."""
+        key = (kind, count)
         if key not in self._sums:
             bit = count & -count
             if count == 0:
                 found = LatticeLaw(0, np.ones(1), 0.0)
             elif count == 1:
-                found = LatticeLaw(0, self.law.row(float(upper)), 0.0)
+                row = self.law.base_row(kind)
+                found = LatticeLaw(0, row, (row.size + 4) * _UNIT if kind is _Kind.COMMON else 0.0)
             elif count == bit:
-                half = self._power(upper, count // 2)
+                half = self._power(kind, count // 2)
                 found = convolve(half, half, _DIRECT, _CUT)
             else:
-                parts = self._power(upper, count - bit), self._power(upper, bit)
+                parts = self._power(kind, count - bit), self._power(kind, bit)
                 found = convolve(*parts, _DIRECT, _CUT)
             self._sums[key] = found
         return self._sums[key]

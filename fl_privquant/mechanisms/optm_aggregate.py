@@ -9,8 +9,9 @@ of that norm. Certified by :mod:`fl_privquant.loss.two_row_sums` on the table, o
 The loss of one coordinate in the local view is certified too, as of any table.
 Assumes: secure aggregation; the honest clients that the fractions leave in each round.
 
-It is the best of two kinds: sums of ``levels - 1`` bits (:mod:`fl_privquant.design.bits`), as in the Poisson
-binomial mechanism (Chen, Özgür, Kairouz, ICML 2022), and tables by linear program
+It is the best of two kinds: sums of up to ``levels - 1`` stratified bits
+(:mod:`fl_privquant.mechanisms.stratified_bits`), which are the bits of the Poisson binomial mechanism (Chen,
+Özgür, Kairouz, ICML 2022) with less randomness in how many of them lean up, and tables by linear program
 (:mod:`fl_privquant.design.aggregate`). So its error is never above that of the Poisson binomial mechanism
 with as many levels, counted by the same proof.
 """
@@ -28,8 +29,9 @@ from fl_privquant.design.aggregate import aggregate_table, best_shape, least_err
 from fl_privquant.design.bits import (
     bits_for_error,
     bits_for_separation,
-    error_of_bits,
+    error_of_strata,
     least_error_of_tables,
+    numbers_of_trials,
 )
 from fl_privquant.design.spread import best_spread
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
@@ -39,8 +41,8 @@ from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 from fl_privquant.loss.two_row_sums import TwoRows, probed_separation
+from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
-from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.mechanisms.registry import (
     Listing,
     Spec,
@@ -50,6 +52,7 @@ from fl_privquant.mechanisms.registry import (
     checked_whole,
     register,
 )
+from fl_privquant.mechanisms.stratified_bits import StratifiedBits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import Unit
 
@@ -101,7 +104,8 @@ def planned_norm_ratio(spec: AggregateSpec) -> float:
     if spec.run_epsilon is None:
         raise InvalidSpecError("run_epsilon: give a target, by which the clip is chosen")
     separation = gaussian_separation(spec.run_epsilon, spec.run_delta) / math.sqrt(spec.rounds)
-    spread = best_spread(spec.levels - 1, separation, spec.dimension, spec.num_clients, spec.num_honest)
+    trials = numbers_of_trials(spec.levels - 1, spec.num_honest)[0]
+    spread = best_spread(trials, separation, spec.dimension, spec.num_clients, spec.num_honest)
     return math.sqrt(spec.dimension) / spread
 
 
@@ -242,18 +246,18 @@ def _least_error(spec: AggregateSpec, separation: float, input_variance: float) 
     """The sum of bits with the least error at that separation, or a table if one has less."""
     honest, rate = spec.num_honest, spec.update.rate
     best: tuple[float, int, int] | None = None
-    trials = spec.levels - 1
-    while trials >= 1:
+    for trials in numbers_of_trials(spec.levels - 1, honest):
         try:
             rare = bits_for_separation(trials, separation, honest, rate)
         except InfeasibleDesignError:
             break
-        error = error_of_bits(trials, rare, input_variance)
+        error = error_of_strata(trials, rare, rounding_variance(trials + 1, spec.density))
         if best is not None and error >= best[0]:
             break
         best = error, trials, rare
         # Fewer bits are better only where one coordinate by itself reveals much.
-        trials = trials // 2 if error > _LAX / (honest * separation**2) else 0
+        if error <= _LAX / (honest * separation**2):
+            break
     if best is None:
         return _of_table(spec, least_error_table(spec.levels, separation, input_variance, honest, rate))
     error, trials, rare = best
@@ -271,10 +275,11 @@ def _least_error(spec: AggregateSpec, separation: float, input_variance: float) 
 
 def _safest(spec: AggregateSpec, error: float, input_variance: float) -> LatticeMechanism:
     """Of the sum of bits and the tables with that error, what hides a client best."""
-    trials, honest, rate = spec.levels - 1, spec.num_honest, spec.update.rate
+    honest, rate = spec.num_honest, spec.update.rate
+    trials = numbers_of_trials(spec.levels - 1, honest)[0]
     shape, of_tables = best_shape(spec.levels, error, input_variance, honest, rate)
-    rare = bits_for_error(trials, error, input_variance)
-    if probed_separation(TwoRows.bit(rare), honest, rate, trials) <= of_tables:
+    rare = bits_for_error(trials, error, rounding_variance(trials + 1, spec.density))
+    if probed_separation(TwoRows.bit(rare), honest, rate, trials, stratified=True) <= of_tables:
         return _of_bits(spec, trials, rare)
     return _of_table(spec, aggregate_table(shape, error, input_variance))
 
@@ -284,6 +289,6 @@ def _of_table(spec: AggregateSpec, table: CertifiedTable) -> TableMechanism:
 
 
 def _of_bits(spec: AggregateSpec, trials: int, rare: int) -> LatticeMechanism:
-    bits = PbmMechanism.of_bits("optm_aggregate", trials, rare, spec.parameters())
+    bits = StratifiedBits.of_bits("optm_aggregate", trials, rare, spec.parameters())
     # One bit is a table, which is encoded faster.
     return bits if trials > 1 else _of_table(spec, bits.bit)

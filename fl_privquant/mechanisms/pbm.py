@@ -22,33 +22,27 @@ Secure Aggregation", ICML 2022.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law.codebook import Codebook
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
-from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
+from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.bit_sums import (
     aggregate_renyi,
     binomial,
     check_sum,
-    poisson_binomial_losses,
     probed_renyi,
-    sum_of_bits_loss,
 )
 from fl_privquant.loss.compose import NamedLoss
-from fl_privquant.loss.norms import NO_NORMS, Norms, secure_sum_loss, two_row_loss
-from fl_privquant.mechanisms.base import LatticeMechanism
+from fl_privquant.loss.norms import Norms, secure_sum_loss
 from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
-from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
+from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, View
@@ -125,65 +119,8 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
     return PbmMechanism.of_bits("pbm", trials, rare, spec.parameters())
 
 
-@dataclass(frozen=True, eq=False)
-class PbmMechanism(LatticeMechanism, kind="pbm"):
-    """``trials`` certified bits of randomized response a coordinate, of which the number of ones is sent.
-
-    Parameters
-    ----------
-    name
-        The registered name.
-    trials
-        Number of bits.
-    rare
-        The integer weight, of 2^32, of a 1 where x = -1 and of a 0 where x = 1; below one half.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this.
-    parameters
-        How it was designed, for reports.
-    """
-
-    name: str
-    trials: int
-    rare: int
-    claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        checked_levels(self.trials + 1)
-        if not 1 <= self.rare < _HALF:
-            raise CertificationError(f"weight of the rare bit: {self.rare} is outside 1..{_HALF - 1}")
-        if not self.epsilon <= self.claimed_epsilon:
-            raise CertificationError(
-                f"{self.statement.above(self.claimed_epsilon)}; it is {self.trials} times "
-                f"log({TOTAL_WEIGHT - self.rare}/{self.rare})"
-            )
-
-    @classmethod
-    def of_bits(cls, name: str, trials: int, rare: int, parameters: Mapping[str, Any]) -> PbmMechanism:
-        """The mechanism with these bits, which claims the loss that is certified."""
-        return cls(name, trials, rare, _loss(trials, rare), parameters)
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.num_levels} levels, theta {self.theta:.6g}, certified "
-            f"{self.statement.brief}, mse {self.mse():.5g}, mae {self.mae():.5g}>"
-        )
-
-    @cached_property
-    def epsilon(self) -> float:
-        return _loss(self.trials, self.rare)
-
-    @property
-    def theta(self) -> float:
-        """How much the probability of a success moves with the input: exact, a multiple of 2^-32."""
-        return (_HALF - self.rare) / TOTAL_WEIGHT
-
-    @cached_property
-    def codebook(self) -> Codebook:
-        """Codes 0..trials and the estimates they stand for."""
-        outer = 0.5 / self.theta
-        return Codebook(np.arange(self.trials + 1), 2.0 * outer / self.trials, -outer)
+class PbmMechanism(SumOfBits, kind="pbm"):
+    """Each bit is from the upper row with probability (1 + x) / 2; see :class:`SumOfBits`."""
 
     def pmf(self, x: ArrayLike) -> Floats:
         """(n, m) exact output probabilities for inputs in [-1, 1]."""
@@ -226,60 +163,23 @@ class PbmMechanism(LatticeMechanism, kind="pbm"):
             total += self._sampler.encode(x, clip=clip, stream=stream, threads=threads)
         return np.asarray(total)
 
-    def loss(self, view: View = LOCAL) -> NamedLoss:
-        loss = sum_of_bits_loss(self.trials, self.rare, self.epsilon, view.honest_count)
-        return NamedLoss(loss, "" if view.is_local else "blanket")
-
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """The mechanism's theorem, bit sums by a blanket, and by the worst case of the other clients."""
-        honest = view.honest_count
-        if norms == NO_NORMS:
-            return poisson_binomial_losses(self.trials, self.theta, self.epsilon, dimension, honest)
+        """What holds of every sum of bits, and each of its bits as a coordinate of its own, by a blanket."""
+        losses = super().update_losses(norms, dimension, view)
         if norms.l2 is None:
-            return []
-        bounds = (
-            secure_sum_loss(self.bit, norms.l2, dimension, honest, self.trials),
-            two_row_loss(self.bit, norms.l2, dimension, honest, self.trials, "l2 gaussian of bits"),
-        )
-        return [bound for bound in bounds if bound is not None]
-
-    @property
-    def coordinate_noise(self) -> CoordinateNoise:
-        # The mean of independent bits, with the largest variance where both sides are equally likely.
-        outer = 0.5 / self.theta
-        noise = bounded_noise(1.0, 0.0, outer**2, 1.0 + outer)
-        return CoordinateNoise(
-            1.0,
-            0.0,
-            noise.variance / self.trials,
-            lambda rate: self.trials * noise.log_moment(rate / self.trials),
-            noise.largest,
-        )
-
-    @cached_property
-    def bit(self) -> CertifiedTable:
-        """The table that each trial is drawn from."""
-        outer = 0.5 / self.theta
-        weights = np.array([[TOTAL_WEIGHT - self.rare, self.rare], [self.rare, TOTAL_WEIGHT - self.rare]])
-        values = Codebook(np.array([0, 1]), 2.0 * outer, -outer)
-        return CertifiedTable(values, weights, np.array([0]), np.array([1]))
+            return losses
+        blanket = secure_sum_loss(self.bit, norms.l2, dimension, view.honest_count, self.trials)
+        return losses if blanket is None else [blanket, *losses]
 
     @cached_property
     def _sampler(self) -> Sampler:
         return Sampler(self.bit)
 
 
-def _loss(trials: int, rare: int) -> float:
-    """The privacy loss of all trials together, rounded up."""
-    exact = trials * Fraction(log_ratio_upper(TOTAL_WEIGHT - rare, rare))
-    nearest = float(exact)
-    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
-
-
 def _rare_for_epsilon(trials: int, epsilon: float) -> int:
     """The smallest weight of the rare bit that keeps the loss within epsilon."""
     rare = max(math.ceil(TOTAL_WEIGHT / (math.exp(min(epsilon / trials, 50.0)) + 1.0)), 1)
-    while rare < _HALF and _loss(trials, rare) > epsilon:
+    while rare < _HALF and loss_of_bits(trials, rare) > epsilon:
         rare += 1
     if rare >= _HALF:
         raise InvalidSpecError(
@@ -293,7 +193,7 @@ def _rare_for_renyi(trials: int, renyi: float, num_clients: int, order: float) -
 
     def probed(rare: int) -> float:
         theta = (_HALF - rare) / TOTAL_WEIGHT
-        return probed_renyi(trials, theta, num_clients, order, _loss(trials, rare))
+        return probed_renyi(trials, theta, num_clients, order, loss_of_bits(trials, rare))
 
     # The divergence grows with theta. All others at 1 stand for all cases until the last step.
     enough, too_little = _HALF - 1, 1

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 # Part of every cache key: a change of the programs' results must not meet designs of before.
-_DESIGN_VERSION = 3
+_DESIGN_VERSION = 4
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,10 @@ def bit_law(theta: float) -> TwoRows:
     return law
 
 
-def test_no_random_law_is_told_apart_better_than_certified() -> None:
+@pytest.mark.parametrize("stratified", [False, True])
+def test_no_random_law_is_told_apart_better_than_certified(stratified: bool) -> None:
     """Every number of others at each row; the module's command goes through as many more as one likes."""
-    worst, pairs, certified = search(laws=150, seed=3)
+    worst, pairs, certified = search(laws=150, seed=3, stratified=stratified)
     assert worst <= 1e-14
     assert pairs > 20_000
     assert certified > 140
@@ -56,13 +57,48 @@ def test_a_separation_that_is_a_little_too_small_is_caught() -> None:
     assert caught >= 15
 
 
+@pytest.mark.parametrize("stratified", [False, True])
 @pytest.mark.parametrize(("clients", "bits"), [(25, 1), (7, 3), (3, 7)])
-def test_the_certificate_for_one_client_more_than_there_is_is_caught(clients: int, bits: int) -> None:
+def test_the_certificate_for_more_clients_than_there_are_is_caught(
+    clients: int, bits: int, stratified: bool
+) -> None:
     law = bit_law(0.12)
-    separation = sum_separation(law, clients, RATE, bits)
-    assert largest_excess(law, clients, bits, RATE, separation)[0] <= 1e-14
-    too_many = sum_separation(law, 2 * clients, RATE, bits)
-    assert largest_excess(law, clients, bits, RATE, too_many)[0] > 1e-6
+    separation = sum_separation(law, clients, RATE, bits, stratified)
+    assert largest_excess(law, clients, bits, RATE, separation, stratified)[0] <= 1e-14
+    too_many = sum_separation(law, 2 * clients, RATE, bits, stratified)
+    assert largest_excess(law, clients, bits, RATE, too_many, stratified)[0] > 1e-6
+
+
+def test_a_chain_of_shorter_steps_spares_less() -> None:
+    """Steps of any length, the first and the last shorter: the recursion stays below what may be revealed."""
+
+    def normal(level: float, separation: float) -> float:
+        return float(ndtr(ndtri(min(level, 1.0)) + separation)) if level > 0.0 else 0.0
+
+    for rate, steps, most in ((1e-9, 3, 0.4), (1e-15, 7, 1.5), (1e-12, 2, 0.01)):
+        spare = spare_for(rate, steps, most, unequal=True)
+        assert 0.0 < spare < spare_for(rate, steps, most)
+        step = most / steps
+        for first in (1e-9, 1e-3, 0.2, 1.0):
+            for last in (0.0, 1e-6, 0.5, 1.0):
+                for whole in range(steps - 1):
+                    lengths = np.array([first, *[1.0] * whole, last])
+                    added = 0.0
+                    for at, length in enumerate(lengths):
+                        one_step = spare * length + normal(spare * length, step * length)
+                        added += normal(one_step, step * float(lengths[:at].sum()))
+                    share = float(lengths.sum()) / steps
+                    assert added <= share * rate * 2.0 * float(ndtr(-0.5 * most * share))
+
+
+@pytest.mark.parametrize(("theta", "draws"), [(0.05, 400), (0.2, 30_000), (0.45, 5_000)])
+def test_draws_in_common_are_rarely_fewer_than_counted(theta: float, draws: int) -> None:
+    """By scipy's binomial: the probability of fewer is below 1e-30, and the count is not far too careful."""
+    law = TwoRows.bit(round(TOTAL_WEIGHT * (0.5 - theta)))
+    counted = law.drawn_in_common(draws)
+    assert law.common == pytest.approx(1.0 - 2.0 * theta, rel=1e-8)
+    assert binom.cdf(counted - 1, draws, 1.0 - 2.0 * theta) <= 1e-30
+    assert binom.cdf(counted + 60 + 8 * math.sqrt(draws * theta), draws, 1.0 - 2.0 * theta) > 1e-30
 
 
 def test_groups_of_cases_bound_every_case() -> None:

@@ -235,3 +235,56 @@ def test_an_attack_on_twenty_clients_comes_close_to_the_certificate() -> None:
     reached = math.sqrt(dimension) * (means[1] - means[0]) / sums.std()
     shown = next(each for each in np.arange(0.0, 4.0, 0.01) if gaussian_delta(reached, each) <= delta)
     assert 0.85 * epsilon < shown <= epsilon
+
+
+def test_a_likelihood_ratio_test_on_real_sums_shows_most_of_the_certified_epsilon() -> None:
+    """20 clients, the 19 others at the two ends: the best test there is, on what the encoder sends.
+
+    Exact likelihoods of each coordinate's sum; the threshold is chosen on one half of the runs, and judged on
+    the other by Clopper and Pearson. What is shown is a lower bound of epsilon with 99.9 % confidence.
+    """
+    dimension, clients, delta, epsilon, runs = 8, 20, 0.1, 1.0, 240_000
+    mechanism = pq.design(
+        "optm_aggregate",
+        run_epsilon=epsilon,
+        run_delta=delta,
+        num_clients=clients,
+        dimension=dimension,
+        levels=32,
+        norm_ratio=math.sqrt(dimension),
+    )
+    accountant = Accountant()
+    norms = Norms(l2=math.sqrt(dimension))
+    accountant.add(Release(mechanism, dimension, View.aggregate(clients), norms=norms), 1)
+    stated = accountant.statement(delta).epsilon
+    stream = pq.RandomStream.seeded(21)
+    own = [mechanism.pmf(x)[0] for x in (1.0, -1.0)]
+    others = np.ones(1)
+    ends = [1.0, -1.0] * (clients // 2 - 1) + [1.0]
+    for end in ends:
+        others = np.convolve(others, own[0 if end > 0.0 else 1])
+    ratios = np.log(np.convolve(others, own[0])) - np.log(np.convolve(others, own[1]))
+
+    def statistics(value: float) -> np.ndarray:
+        sums = mechanism.encode(np.full((runs, dimension), value, dtype=np.float32), rng=stream).astype(int)
+        for end in ends:
+            sums += mechanism.encode(np.full((runs, dimension), end, dtype=np.float32), rng=stream)
+        return ratios[sums].sum(axis=1)
+
+    shown = shown_epsilon(statistics(1.0), statistics(-1.0), delta)
+    assert 0.85 * stated < shown <= stated
+
+
+def shown_epsilon(first: np.ndarray, second: np.ndarray, delta: float) -> float:
+    """A lower bound of epsilon at delta from two samples of a statistic, wrong with probability 1e-3."""
+    half = first.size // 2
+
+    def bound(threshold: float, part: slice) -> float:
+        hits, alarms = int((first[part] > threshold).sum()), int((second[part] > threshold).sum())
+        least = beta.ppf(5e-4, max(hits, 1), half - hits + 1)
+        most = beta.isf(5e-4, alarms + 1, max(half - alarms, 1))
+        return float(np.log(max(least - delta, 1e-12) / most))
+
+    grid = np.quantile(first[:half], np.linspace(0.3, 0.99, 70))
+    chosen = max(grid, key=lambda threshold: bound(threshold, slice(0, half)))
+    return bound(chosen, slice(half, 2 * half))

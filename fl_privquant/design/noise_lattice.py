@@ -1,0 +1,207 @@
+"""Integer noise at its own best lattice: how fine, how much noise, and where to clip, for a target.
+
+Rotated updates at the norm bound have nearly normal coordinates. A lattice of ``levels`` points covers them
+up to ``spread`` standard deviations. A finer one rounds less, and its rounding adds less to the distance of
+two updates; but with the noise it takes more bits. A wider one clips less, and is coarser.
+:func:`best_lattice` weighs these for codes of at most so many bits, *before* noise is made: by the mean of
+the squared length of a rounded difference, which is what matters over many rounds, and by normal noise of the
+same variance, than which integer noise hides no better. So its error is a little too small;
+:func:`certified_noise` then finds the noise whose certificate (:mod:`fl_privquant.loss.integer_noise_norm`)
+meets the target.
+
+Errors are in units of the variance of a coordinate, of one client, as in :mod:`fl_privquant.design.spread`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from fl_privquant.design.spread import LEAST_SPREAD, clipped_moments, rounding_at_norm_bound
+from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.loss.compose import Part, composed_epsilon
+from fl_privquant.loss.integer_noise import NoisyInteger
+from fl_privquant.loss.integer_noise_norm import NoisyUpdate, rounded_mean_square, shifted_noise_loss
+from fl_privquant.loss.normal import gaussian_separation
+from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
+
+__all__ = [
+    "GAUSSIAN",
+    "LAPLACE",
+    "SKELLAM",
+    "Lattice",
+    "NoiseKind",
+    "RunTarget",
+    "best_lattice",
+    "certified_noise",
+]
+
+_SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
+# The target is met this closely, as a share of epsilon.
+_NEAR = 5e-4
+_MOST_STEPS = 12
+# Epsilon falls about as this power of the variance.
+_POWER = 0.7
+
+
+@dataclass(frozen=True)
+class NoiseKind:
+    """One kind of integer noise.
+
+    Parameters
+    ----------
+    make
+        The noise of a variance.
+    deviations
+        How many of its standard deviations, either way, a code has to hold: what lies outside has a
+        probability of some 1e-9.
+    clamps
+        Whether a client clamps what it sends, half of the way to the end of the noise's table.
+    """
+
+    make: Callable[[Fraction], IntegerNoise]
+    deviations: float
+    clamps: bool = False
+
+    def integer(self, variance: float, max_shift: int) -> NoisyInteger:
+        """What a coordinate is released as."""
+        noise = self.make(Fraction(variance))
+        reach = max(((noise.largest or 0) - max_shift) // 2, 1) if self.clamps else None
+        return NoisyInteger(noise, max_shift, reach)
+
+
+def _laplace(variance: Fraction) -> DiscreteLaplace:
+    """The variance is 1 / (2 sinh^2(1 / (2 scale)))."""
+    return DiscreteLaplace(Fraction(0.5 / math.asinh(math.sqrt(0.5 / float(variance)))))
+
+
+# Laplace noise falls as e^(-sqrt(2) z), z in standard deviations.
+GAUSSIAN = NoiseKind(DiscreteGaussian, 6.1)
+SKELLAM = NoiseKind(Skellam, 6.1)
+LAPLACE = NoiseKind(_laplace, 14.6, clamps=True)
+
+
+@dataclass(frozen=True)
+class RunTarget:
+    """A whole run in the aggregate view, for rotated updates at their L2 norm bound.
+
+    Parameters
+    ----------
+    epsilon, delta
+        What the run may cost a client.
+    rounds
+        Rounds that a client takes part in.
+    dimension
+        Number of coordinates.
+    num_clients, num_honest
+        Clients in a round, and how many of them are counted on.
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int
+    dimension: int
+    num_clients: int
+    num_honest: int
+
+    @property
+    def separation(self) -> float:
+        """What one round may cost: the separation of two updates, as normal laws."""
+        return gaussian_separation(self.epsilon, self.delta) / math.sqrt(self.rounds)
+
+    @property
+    def central(self) -> float:
+        """The error of a central Gaussian, as that of one of the honest clients' noises."""
+        return 4.0 * self.dimension / (self.separation**2 * self.num_honest)
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """A lattice: ``variance`` is that of its noise, in squared steps, and ``error`` what it then has.
+
+    As :func:`best_lattice` gives it, both are a little too small.
+    """
+
+    levels: int
+    spread: float
+    variance: float
+    error: float
+
+
+def best_lattice(kind: NoiseKind, target: RunTarget, max_bits: int, max_levels: int = 256) -> Lattice:
+    """The lattice with the least error whose codes, noise included, have at most ``max_bits`` bits.
+
+    Raises InfeasibleDesignError where not even two lattice points and the noise fit.
+
+    >>> target = RunTarget(10.0, 1e-5, 50, 650, 1000, 1000)
+    >>> best = best_lattice(SKELLAM, target, 8)
+    >>> best.levels, round(best.error / target.central, 2)
+    (28, 1.01)
+    """
+
+    def at(spread: float) -> Lattice:
+        # The noise in lattice steps grows with the number of steps.
+        wide = 1.0 + kind.deviations * math.sqrt(target.central) / spread
+        intervals = min(int(((1 << max_bits) - 1) / wide), max_levels - 1)
+        if intervals < 1:
+            return Lattice(1, spread, math.inf, math.inf)
+        length = rounded_mean_square(intervals, _squared(target, intervals, spread), target.dimension)
+        variance = length / (target.separation**2 * target.num_honest)
+        return Lattice(intervals + 1, spread, variance, error_of_noise(target, intervals, spread, variance))
+
+    # The number of points jumps with the spread: no search for a minimum is safe, and each trial is quick.
+    best = min(map(at, _SPREADS), key=lambda lattice: lattice.error)
+    if math.isinf(best.error):
+        raise InfeasibleDesignError(
+            f"bits: {max_bits} hold no lattice and its noise for epsilon {target.epsilon:g}; the noise of a "
+            f"client has {math.sqrt(target.central):.3g} times the standard deviation of a coordinate"
+        )
+    return best
+
+
+def error_of_noise(target: RunTarget, intervals: int, spread: float, variance: float) -> float:
+    """Noise, rounding, and the bias of the clip that all clients have in common."""
+    step = 2.0 * spread / intervals
+    noise = step**2 * (variance + rounding_at_norm_bound(spread, intervals))
+    return noise + target.num_clients * clipped_moments(spread)[1]
+
+
+def certified_noise(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> tuple[IntegerNoise, float]:
+    """About the least noise on a lattice that is certified for the target, and the error with it."""
+    intervals = lattice.levels - 1
+    l2 = math.sqrt(target.dimension) / lattice.spread
+
+    def cost(integer: NoisyInteger) -> float:
+        counted = shifted_noise_loss(NoisyUpdate(integer, l2, target.dimension, target.num_honest))
+        if counted is None:
+            return math.inf
+        return composed_epsilon([Part(counted.loss, target.rounds)], target.delta).epsilon
+
+    variance, best = lattice.variance, None
+    low, high = 0.0, math.inf
+    for _ in range(_MOST_STEPS):
+        integer = kind.integer(variance, intervals)
+        epsilon = cost(integer)
+        if epsilon <= target.epsilon:
+            best, high = integer.noise, variance
+            if epsilon >= target.epsilon * (1.0 - _NEAR):
+                break
+        else:
+            low = variance
+        ratio = min(epsilon / target.epsilon, 4.0)
+        guess = variance * (ratio * (1.0 + 0.4 * _NEAR)) ** (1.0 / _POWER)
+        variance = guess if low < guess < high else 0.5 * (low + min(high, 4.0 * low + 1.0))
+    if best is None:
+        raise InfeasibleDesignError(
+            f"no noise on {lattice.levels} levels was found that meets epsilon {target.epsilon:g}"
+        )
+    return best, error_of_noise(target, intervals, lattice.spread, float(best.variance))
+
+
+def _squared(target: RunTarget, intervals: int, spread: float) -> float:
+    """The squared distance of two updates at the norm bound, in lattice steps."""
+    return 4.0 * target.dimension * (0.5 * intervals / spread) ** 2

@@ -1,0 +1,42 @@
+"""Compiled loop of :mod:`fl_privquant.sampling.bits`, apart so that numba is imported late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["add_two_bits"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_HALF_WORD = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+def _compiled(function: _Function) -> _Function:
+    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+
+
+@_compiled
+def add_two_bits(
+    words: NDArray[np.uint64],
+    upper: NDArray[np.unsignedinteger[Any]],
+    first: int,
+    last: int,
+    rare: int,
+    out: NDArray[np.unsignedinteger[Any]],
+) -> None:
+    """Add the bits ``first`` to ``last``, two or one, of each input, from the halves of its word.
+
+    Those below ``upper`` are 1 but for ``rare`` of 2^32 half-words, the others are 0 but for these.
+    """
+    weight, all_words = np.uint64(rare), np.uint64(1 << 32)
+    for i in range(words.size):
+        low, high = words[i] & _LOW, words[i] >> _HALF_WORD
+        total = low < (all_words - weight if first < upper[i] else weight)
+        again = high < (all_words - weight if last < upper[i] else weight)
+        out[i] += np.uint8(total) + np.uint8(again and last > first)
