@@ -16,19 +16,25 @@ layers, each of random signs and transforms of many blocks at once:
 
 Each step is an orthogonal map, so their product is one.
 
-**Isotropic.** Both sizes are powers of two, with block * rows >= 64 d where d allows it (d >= 256). With random
-signs, the expected energy of each output of a transform is the mean energy of its inputs. The first layer thus
-leaves an update, whatever it is, in pieces of neighbours, each as large as a block and of even expected energy;
-and a column takes one coordinate of every row, some K = block * rows / d >= 64 from each block, at random
-positions. So the expected square of every rotated coordinate is R^2 / d up to some 1 / K. The energy that a
-column gets deviates from its expectation by a relative variance of at most 2 / K, because the fourth moment of
-a sum with random signs is at most three times its squared variance. So fourth moments are at most about
-3 (1 + 2 / K) times the squared variance, and at most 3 is that of normal numbers. Without the random turns,
-columns would meet the same part of a pattern again and again that repeats along a block, such as the
-transform of neighbouring coordinates.
+**Isotropic.** Both sizes are powers of two, with block * rows >= 64 d where d >= 256; below, they are the
+largest that fit. Random signs make the expected energy of each output of a transform the mean energy of its
+inputs. So the first layer leaves any update in runs of neighbours, each of even expected energy and, but for
+what a last block shares with the one before, as long as a block. A column then takes one coordinate of each
+row, K = block * rows / d or one more or less from each block, at random positions.
 
-**Public.** The signs follow from a seed that everybody knows. They hide nothing and need not: an orthogonal map
-of the update is chosen without looking at it, so privacy is neither won nor lost.
+* *Second moments.* The expected square of every rotated coordinate is R^2 / d, up to a share of some 1 / K:
+  less than 3 % for d >= 32, and at most 13 % for any d, whatever the update.
+* *Fourth moments.* A rotated coordinate is a sum of the coordinates v of a column with random signs, so that
+  its fourth moment is 3 (sum v^2)^2 - 2 sum v^4, over rows^2. The v^2 of a block have a fixed sum, as
+  the first layer keeps norms; so those of K random positions sum up to their expectation with a relative
+  variance of at most (k - 1) / K, where k = E v^4 / (E v^2)^2 is at most 3, as for any sum with random signs.
+  Together this is 3 + (k - 3) / K times the squared variance: what normal numbers have, or a little less.
+
+Without the random turns, columns would meet the same part of a pattern again and again that repeats along a
+block, as the transform of a few neighbouring coordinates does.
+
+**Public.** Signs and turns follow from a seed that everybody knows. They hide nothing and need not: an
+orthogonal map of the update is chosen without looking at it, so privacy is neither won nor lost.
 """
 
 from __future__ import annotations
@@ -37,6 +43,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -50,8 +57,8 @@ __all__ = ["Rotation"]
 _WORD_BITS = 64
 # Coordinates of one block that meet in a column, at the least and on average, as a power of two.
 _LOG_MEETINGS = 6
-# Blocks are larger than columns by this power of two: memory is read in whole lines, 16 columns at a time.
-_LOG_LEAN = 4
+# Blocks are larger than columns by this power of two: both then fit into a cache, columns 64 at a time.
+_LOG_LEAN = 6
 
 
 @dataclass(frozen=True)
@@ -115,14 +122,15 @@ class Rotation:
             return []
         block, rows = self._sizes()
         whole = self.dimension - self.dimension % block
-        signs = [whole, 0 if whole == self.dimension else block, self.dimension, rows]
-        counts = [-(-number // _WORD_BITS) for number in signs]
+        counts = [-(-number // _WORD_BITS) for number in (whole, block, self.dimension, rows)]
         words = RandomStream.seeded(self.seed, purpose="rotation").words(sum(counts) + rows)
-        of_blocks, of_last, of_columns, of_ends, turns = np.split(words, np.cumsum(counts))
+        of_blocks, of_last, of_columns, of_ends = (
+            words[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)
+        )
         starts = np.arange(rows + 1) * self.dimension // rows
-        lengths = np.diff(starts)
+        lengths = starts[1:] - starts[:-1]
         # The upper 32 bits as a share of a row.
-        shifts = ((turns >> np.uint64(32)).astype(np.int64) * lengths) >> 32
+        shifts = ((words[-rows:] >> np.uint64(32)).astype(np.int64) * lengths) >> 32
         blocks, columns = partial(_blocks, size=block), partial(_columns, starts=starts, shifts=shifts)
         steps = [_Step(slice(0, whole), of_blocks, blocks)]
         if whole < self.dimension:
@@ -136,8 +144,7 @@ class Rotation:
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """Random signs, then transforms: some of the coordinates, their signs' bits, and a map that is its own
-    inverse."""
+    """Some of the coordinates, the bits of their random signs, and a transform that is its own inverse."""
 
     coordinates: slice | NDArray[np.int64]
     signs: NDArray[np.uint64]

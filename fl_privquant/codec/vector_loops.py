@@ -29,8 +29,8 @@ Floats = NDArray[Any]
 Words = NDArray[np.uint64]
 Integers = NDArray[np.int64]
 
-# Columns that are transformed together: one line of a core's cache in single precision.
-_LANES = 16
+# Columns that are transformed together, at the most: some lines of a core's cache.
+_LANES = 64
 
 
 def _compiled(function: _Function) -> _Function:
@@ -138,12 +138,12 @@ def hadamard_blocks(x: Floats, size: int, scale: float) -> None:
 
 
 @_compiled
-def _hadamard_rows(x: Floats, rows: int) -> None:
-    """The transform of every column of a matrix of ``rows`` rows with ``_LANES`` columns, in place."""
+def _hadamard_rows(x: Floats, rows: int, lanes: int) -> None:
+    """The transform of every column of a matrix of ``rows`` rows with ``lanes`` columns, in place."""
     half = 1
     while 2 * half < rows:
-        width = half * _LANES
-        for i in range(0, rows * _LANES, 4 * width):
+        width = half * lanes
+        for i in range(0, rows * lanes, 4 * width):
             # As slices, so that the compiler sees that indices are not negative, and takes several at once.
             a, b = x[i : i + width], x[i + width : i + 2 * width]
             c, d = x[i + 2 * width : i + 3 * width], x[i + 3 * width : i + 4 * width]
@@ -156,8 +156,8 @@ def _hadamard_rows(x: Floats, rows: int) -> None:
                 d[j] = difference_ab - difference_cd
         half *= 4
     if half < rows:
-        a, b = x[: half * _LANES], x[half * _LANES : 2 * half * _LANES]
-        for j in range(half * _LANES):
+        a, b = x[: half * lanes], x[half * lanes : 2 * half * lanes]
+        for j in range(half * lanes):
             a[j], b[j] = a[j] + b[j], a[j] - b[j]
 
 
@@ -174,8 +174,15 @@ def _copy_scaled(source: Floats, target: Floats, scale: float) -> None:
 
 
 @_compiled
+def _turned(first: int, count: int, shift: int, length: int) -> tuple[int, int]:
+    """Where column ``first`` of a turned row lies, and how many of ``count`` come before the row's end."""
+    at = first + shift if first + shift < length else first + shift - length
+    return at, min(count, length - at)
+
+
+@_compiled
 def hadamard_columns(x: Floats, starts: Integers, shifts: Integers, scale: float) -> None:
-    """The Walsh-Hadamard transform down the columns of rows of nearly equal length, times ``scale``, in place.
+    """The Walsh-Hadamard transform of each column of rows of nearly equal length, times ``scale``, in place.
 
     Row i is ``x[starts[i] : starts[i + 1]]`` turned to the left by ``shifts[i]`` positions. The number of
     rows is a power of two; columns that not all rows have are left as they are.
@@ -189,19 +196,17 @@ def hadamard_columns(x: Floats, starts: Integers, shifts: Integers, scale: float
         if starts[i] < 0 or starts[i + 1] > x.size or not 0 <= shifts[i] < length:
             raise ValueError("hadamard_columns: a row is outside the array, or a shift outside its row")
         width = min(width, length)
-    strip = np.zeros(rows * _LANES, x.dtype)
+    strip = np.empty(rows * min(width, _LANES), x.dtype)
     for first in range(0, width, _LANES):
-        count = min(_LANES, width - first)
+        lanes = min(_LANES, width - first)
         for i in range(rows):
-            row, lanes = x[starts[i] : starts[i + 1]], strip[i * _LANES : i * _LANES + count]
-            at = (first + shifts[i]) % row.size
-            ahead = min(count, row.size - at)
-            _copy(row[at : at + ahead], lanes[:ahead])
-            _copy(row[: count - ahead], lanes[ahead:])
-        _hadamard_rows(strip, rows)
+            row, out = x[starts[i] : starts[i + 1]], strip[i * lanes : (i + 1) * lanes]
+            at, ahead = _turned(first, lanes, shifts[i], row.size)
+            _copy(row[at : at + ahead], out[:ahead])
+            _copy(row[: lanes - ahead], out[ahead:])
+        _hadamard_rows(strip, rows, lanes)
         for i in range(rows):
-            row, lanes = x[starts[i] : starts[i + 1]], strip[i * _LANES : i * _LANES + count]
-            at = (first + shifts[i]) % row.size
-            ahead = min(count, row.size - at)
-            _copy_scaled(lanes[:ahead], row[at : at + ahead], scale)
-            _copy_scaled(lanes[ahead:], row[: count - ahead], scale)
+            row, out = x[starts[i] : starts[i + 1]], strip[i * lanes : (i + 1) * lanes]
+            at, ahead = _turned(first, lanes, shifts[i], row.size)
+            _copy_scaled(out[:ahead], row[at : at + ahead], scale)
+            _copy_scaled(out[ahead:], row[: lanes - ahead], scale)
