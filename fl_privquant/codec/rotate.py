@@ -23,7 +23,7 @@ what a last block shares with the one before, as long as a block. A column then 
 row, K = block * rows / d or one more or less from each block, at random positions.
 
 * *Second moments.* The expected square of every rotated coordinate is R^2 / d, up to a share of some 1 / K:
-  less than 3 % for d >= 32, and at most 13 % for any d, whatever the update.
+  less than 4 % for d >= 32, and less than 17 % for any d, whatever the update.
 * *Fourth moments.* A rotated coordinate is a sum of the coordinates v of a column with random signs, so that
   its fourth moment is 3 (sum v^2)^2 - 2 sum v^4, over rows^2. The v^2 of a block have a fixed sum, as
   the first layer keeps norms; so those of K random positions sum up to their expectation with a relative

@@ -13,15 +13,18 @@ the worst case for the bias.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from scipy.optimize import minimize_scalar
 from scipy.special import ndtr
+from scipy.stats import norm
 
 from fl_privquant.design.bits import bits_for_separation, error_of_bits
 from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law.density import Density, as_density
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
-__all__ = ["best_spread", "clipped_moments", "error_at_norm_bound"]
+__all__ = ["best_spread", "clipped_moments", "error_at_norm_bound", "error_of_mean"]
 
 # At two standard deviations 1 % of the energy of an update at the norm bound is cut off: not more than that.
 _LEAST, _MOST = 2.0, 6.0
@@ -38,6 +41,24 @@ def clipped_moments(spread: float) -> tuple[float, float]:
     inside = 1.0 - 2.0 * tail - 2.0 * spread * density
     cut_off = 2.0 * ((1.0 + spread**2) * tail - spread * density)
     return inside + 2.0 * spread**2 * tail, cut_off
+
+
+def error_of_mean(mse: Callable[[Density], float], spread: float, num_clients: int) -> float:
+    """Squared error of one coordinate of the mean of rotated updates at the norm bound, clip bias included.
+
+    In units of the variance of a coordinate, for clients that all have the same update.
+
+    Parameters
+    ----------
+    mse
+        Mean squared error of a code in units of clip^2, for a density of inputs.
+    spread
+        Coordinate clip, in standard deviations of a coordinate.
+    num_clients
+        Clients whose codes are averaged.
+    """
+    noise = spread**2 * mse(as_density(norm(scale=1.0 / spread)))
+    return noise / num_clients + clipped_moments(spread)[1]
 
 
 def error_at_norm_bound(
