@@ -75,8 +75,8 @@ class CodecConfig:
     """How updates become vectors: the coordinate clip, an L2 clip, the rotation.
 
     What is null follows. Without a target the clip is 0.05, and there is no L2 clip and no rotation.
-    With one (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the clip is three
-    standard deviations of a rotated coordinate.
+    With one (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the plan chooses
+    the clip, in standard deviations of a rotated coordinate.
     """
 
     clip: float | None = None
