@@ -11,20 +11,15 @@ import math
 import time
 from typing import Annotated
 
-import numpy as np
 import typer
-from scipy.stats import norm
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Norms, Release, View
-from fl_privquant.design.spread import clipped_moments
+from fl_privquant.design.spread import error_of_mean
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 from simulations.central import noise_of_sum
 
 __all__ = ["main", "measure"]
-
-# A standard normal number, as samples.
-_NORMAL = norm.ppf((np.arange(20_001) + 0.5) / 20_001)
 
 
 def measure(
@@ -47,8 +42,7 @@ def measure(
     accountant.add(release, rounds)
     statement = accountant.statement(delta)
     spread = math.sqrt(dimension) / ratio
-    inputs = np.clip(_NORMAL / spread, -1.0, 1.0)
-    error = spread**2 * mechanism.mse(inputs) / clients + clipped_moments(spread)[1]
+    error = error_of_mean(mechanism.mse, spread, clients)
     # In units of the variance of a coordinate, whose L2 clip is the root of the dimension.
     central = (noise_of_sum(math.sqrt(dimension), rounds, epsilon, delta) / clients) ** 2
     return {

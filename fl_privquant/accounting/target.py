@@ -8,16 +8,17 @@ then does, because both read it from the same object.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
-from fl_privquant.accounting.planner import plan
+from fl_privquant.accounting.planner import PlannedDesign, plan
+from fl_privquant.design.spread import error_of_mean
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
+from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio, usual_norm_ratio
 from fl_privquant.mechanisms.registry import (
     checked_delta,
     checked_epsilon,
@@ -31,6 +32,8 @@ __all__ = ["Plan", "Target"]
 
 _MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
+# Of a sum of bits, by which the coordinate clip is chosen.
+_MOST_LEVELS = 256
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Target:
     --------
     >>> plan = Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900)
     >>> plan.statement.epsilon <= 8.0, plan.statement.view, round(plan.encoding.clip, 3)
-    (True, 'aggregate of 80', 0.1)
+    (True, 'aggregate of 80', 0.067)
     """
 
     epsilon: float
@@ -99,7 +102,9 @@ class Target:
         max_bits
             Bits of a coordinate before it is masked, at most.
         clip
-            Bound of each rotated coordinate; by default three of its standard deviations at the L2 clip.
+            Bound of each rotated coordinate. By default the number of its standard deviations at the L2 clip
+            with the least error of a sum of bits, clip bias against noise, in the view of a sum; three of
+            them in the local view.
         aggregation
             What the server sees; by default a secure sum in which a tenth of the clients may be corrupt and
             another tenth lost.
@@ -112,9 +117,8 @@ class Target:
             No design of that mechanism meets the target; the text says what would.
         """
         aggregation = SecureSum() if aggregation is None else aggregation
-        clip = l2_clip / usual_norm_ratio(dimension) if clip is None else clip
         for name, bound in (("l2_clip", l2_clip), ("clip", clip)):
-            if not (math.isfinite(bound) and bound > 0.0):
+            if bound is not None and not (math.isfinite(bound) and bound > 0.0):
                 raise InvalidSpecError(f"{name}: {bound} is not a finite number above 0")
         view = aggregation.view(self.num_clients)
         wish = Wish(
@@ -127,9 +131,10 @@ class Target:
             bits=max_bits,
             corrupt=aggregation.corrupt(self.num_clients),
             dropped=aggregation.lost(self.num_clients),
-            norms=Norms(l2=l2_clip / clip),
             parameters=tuple(sorted(parameters.items())),
         )
+        clip = l2_clip / _norm_ratio(wish) if clip is None else clip
+        wish = replace(wish, norms=Norms(l2=l2_clip / clip))
         name = planned_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
         planned = plan(wish, [name])
         if not planned.designs:
@@ -144,9 +149,36 @@ class Target:
             aggregation=aggregation,
             dimension=dimension,
             statement=best.statement,
-            mean_squared_error=best.mean_squared_error * clip**2,
+            mean_squared_error=_error_of_mean(best, wish) * clip**2,
             bytes_per_round=best.bytes_per_round,
         )
+
+
+def _norm_ratio(wish: Wish) -> float:
+    """L2 clip over coordinate clip, for rotated updates."""
+    if not wish.in_sum:
+        return usual_norm_ratio(wish.dimension)
+    return planned_norm_ratio(
+        AggregateSpec(
+            num_clients=wish.num_clients,
+            dimension=wish.dimension,
+            run_epsilon=wish.epsilon,
+            run_delta=wish.delta,
+            rounds=wish.rounds,
+            levels=min(2**wish.bits, _MOST_LEVELS),
+            corrupt_fraction=wish.corrupt / wish.num_clients,
+            dropout_fraction=wish.dropped / wish.num_clients,
+        )
+    )
+
+
+def _error_of_mean(design: PlannedDesign, wish: Wish) -> float:
+    """Of one coordinate of the mean of rotated updates at the norm bound, in units of clip^2."""
+    if design.clip == "L2" or wish.norms.l2 is None:
+        # A mechanism for whole updates, which knows no clip of coordinates.
+        return design.mean_squared_error
+    spread = math.sqrt(wish.dimension) / wish.norms.l2
+    return error_of_mean(design.mechanism.mse, spread, wish.survivors) / spread**2
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +198,8 @@ class Plan:
     statement
         What the whole run costs a client, if every round loses the clients that it may lose.
     mean_squared_error
-        Of one coordinate of the mean update, for uniform inputs; clipping is not in it.
+        Of one coordinate of the mean update, where all clients have the same update at the norm bound: noise
+        for the nearly normal coordinates that it has after the rotation, and the bias of clipping them.
     bytes_per_round
         What one client sends in a round, without headers and keys.
     """
@@ -189,7 +222,7 @@ class Plan:
 
         >>> print(Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900))  # doctest: +ELLIPSIS
         Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
-        Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.1.
+        Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.0668.
         A client spends ε = 7.99..., δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
         It sends ... bytes a round; the mean update's coordinates have a standard error of 0.0...
         """

@@ -10,11 +10,14 @@ up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal num
 2. *The scaling.* A factor is rounded a few times, by 2^-53 each, and is 1e-6 too small on purpose. Writing
    a product back as a float moves a coordinate x by at most u abs(x) + t, even on a machine that flushes
    numbers below t to zero: a vector of norm up to B moves by at most u B + sqrt(d) t in norm.
-3. *The rotation.* Twice, 30 stages of additions are followed by a product with a constant that is itself
-   rounded. Each of these 64 steps moves the vector by at most u times its norm plus sqrt(d) t; a stage also
-   makes the norm sqrt(2) times as large, which the product undoes, and t weighs only less in between.
+3. *The rotation* (:mod:`fl_privquant.codec.rotate`). A coordinate takes part in at most two transforms of
+   blocks and two of columns. Those of n coordinates have log2 n stages of additions and a product with a
+   constant that is itself rounded, which counts as two steps; block and column together have at most 2^36
+   coordinates. Each of these 2 * (36 + 2 * 2) = 80 steps moves the vector by at most u times its norm plus
+   sqrt(d) t; a stage also makes the norm sqrt(2) times as large, which the product undoes, and t weighs only
+   less in between.
 4. *Together.* :func:`check_clips` refuses bounds with B / sqrt(d) < 2^26 t, so that sqrt(d) t <= 2^-26 B. The
-   norm is at most B (1 + 2^-24 + 65 (u + 2^-26)) < B (1 + 5.0e-6) for float32; the coordinate clip makes it
+   norm is at most B (1 + 2^-24 + 81 (u + 2^-26)) < B (1 + 6.2e-6) for float32; the coordinate clip makes it
    only smaller.
 
 Below that range nothing of the sort holds: where coordinates are a few multiples of the smallest subnormal

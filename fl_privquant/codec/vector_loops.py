@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 __all__ = [
     "flip_signs",
-    "hadamard",
+    "hadamard_blocks",
+    "hadamard_columns",
     "scale_in_place",
     "sum_of_squares",
 ]
@@ -23,9 +24,10 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 Floats = NDArray[Any]
 Words = NDArray[np.uint64]
+Integers = NDArray[np.int64]
 
-# Coordinates whose inner stages run while they stay in a core's first cache: 16 to 32 KB.
-_BLOCK = 4096
+# Columns that are transformed together, at the most: some lines of a core's cache.
+_LANES = 64
 
 
 def _compiled(function: _Function) -> _Function:
@@ -61,50 +63,126 @@ def flip_signs(bits: NDArray[Any], words: Words) -> None:
 
 
 @_compiled
-def _stage(x: Floats, start: int, stop: int, half: int) -> None:
-    for i in range(start, stop, 2 * half):
-        for j in range(i, i + half):
-            a = x[j]
-            b = x[j + half]
-            x[j] = a + b
-            x[j + half] = a - b
+def _pairs(x: Floats, out: Floats) -> None:
+    """Sums of neighbours into the first half of ``out``, differences into the second: one stage."""
+    half = x.size // 2
+    for j in range(half):
+        a, b = x[2 * j], x[2 * j + 1]
+        out[j] = a + b
+        out[j + half] = a - b
 
 
 @_compiled
-def _two_stages(x: Floats, start: int, stop: int, half: int) -> None:
-    # Two stages in one pass halve the traffic to memory.
-    for i in range(start, stop, 4 * half):
-        for j in range(i, i + half):
-            a = x[j]
-            b = x[j + half]
-            c = x[j + 2 * half]
-            d = x[j + 3 * half]
-            sum_ab, difference_ab = a + b, a - b
-            sum_cd, difference_cd = c + d, c - d
-            x[j] = sum_ab + sum_cd
-            x[j + half] = difference_ab + difference_cd
-            x[j + 2 * half] = sum_ab - sum_cd
-            x[j + 3 * half] = difference_ab - difference_cd
+def _fours(x: Floats, out: Floats) -> None:
+    """Two stages of :func:`_pairs` in one, which halves the traffic to memory."""
+    quarter = x.size // 4
+    for j in range(quarter):
+        a, b, c, d = x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]
+        sum_ab, difference_ab = a + b, a - b
+        sum_cd, difference_cd = c + d, c - d
+        out[j] = sum_ab + sum_cd
+        out[j + quarter] = difference_ab + difference_cd
+        out[j + 2 * quarter] = sum_ab - sum_cd
+        out[j + 3 * quarter] = difference_ab - difference_cd
 
 
 @_compiled
-def hadamard(x: Floats) -> None:
-    """The Walsh-Hadamard transform, in place and not scaled; the size is a power of two."""
-    size = x.size
-    if size & (size - 1):
-        # Compiled loops do not check their bounds: this would write beyond the array.
-        raise ValueError("hadamard: the size is not a power of two")
-    block = min(size, _BLOCK)
-    for start in range(0, size, block):
-        half = 1
-        while 2 * half < block:
-            _two_stages(x, start, start + block, half)
-            half *= 4
-        if half < block:
-            _stage(x, start, start + block, half)
-    half = block
-    while 2 * half < size:
-        _two_stages(x, 0, size, half)
+def hadamard_blocks(x: Floats, size: int, scale: float) -> None:
+    """The Walsh-Hadamard transform of each block of ``size`` neighbours, times ``scale``, in place.
+
+    ``size`` is a power of two that divides the size of ``x``. Every stage moves what it mixes from the last
+    bit of the position to the first, so that all stages are the same loop, and after the last one the
+    positions are in their natural order.
+    """
+    # Compiled loops do not check their bounds: other sizes would write beyond the array.
+    if size < 1 or size & (size - 1) or x.size % size:
+        raise ValueError("hadamard_blocks: the size is not a power of two that divides the array")
+    spare = np.empty(size, x.dtype)
+    for start in range(0, x.size, size):
+        block = x[start : start + size]
+        now, other = block, spare
+        done = 1
+        while 4 * done <= size:
+            _fours(now, other)
+            now, other = other, now
+            done *= 4
+        if done < size:
+            _pairs(now, other)
+            now, other = other, now
+        for j in range(size):
+            block[j] = now[j] * scale
+
+
+@_compiled
+def _hadamard_rows(x: Floats, rows: int, lanes: int) -> None:
+    """The transform of every column of a matrix of ``rows`` rows with ``lanes`` columns, in place."""
+    half = 1
+    while 2 * half < rows:
+        width = half * lanes
+        for i in range(0, rows * lanes, 4 * width):
+            # As slices, so that the compiler sees that indices are not negative, and takes several at once.
+            a, b = x[i : i + width], x[i + width : i + 2 * width]
+            c, d = x[i + 2 * width : i + 3 * width], x[i + 3 * width : i + 4 * width]
+            for j in range(width):
+                sum_ab, difference_ab = a[j] + b[j], a[j] - b[j]
+                sum_cd, difference_cd = c[j] + d[j], c[j] - d[j]
+                a[j] = sum_ab + sum_cd
+                b[j] = difference_ab + difference_cd
+                c[j] = sum_ab - sum_cd
+                d[j] = difference_ab - difference_cd
         half *= 4
-    if half < size:
-        _stage(x, 0, size, half)
+    if half < rows:
+        a, b = x[: half * lanes], x[half * lanes : 2 * half * lanes]
+        for j in range(half * lanes):
+            a[j], b[j] = a[j] + b[j], a[j] - b[j]
+
+
+@_compiled
+def _copy(source: Floats, target: Floats) -> None:
+    for j in range(source.size):
+        target[j] = source[j]
+
+
+@_compiled
+def _copy_scaled(source: Floats, target: Floats, scale: float) -> None:
+    for j in range(source.size):
+        target[j] = source[j] * scale
+
+
+@_compiled
+def _turned(first: int, count: int, shift: int, length: int) -> tuple[int, int]:
+    """Where column ``first`` of a turned row lies, and how many of ``count`` come before the row's end."""
+    at = first + shift if first + shift < length else first + shift - length
+    return at, min(count, length - at)
+
+
+@_compiled
+def hadamard_columns(x: Floats, starts: Integers, shifts: Integers, scale: float) -> None:
+    """The Walsh-Hadamard transform of each column of rows of nearly equal length, times ``scale``, in place.
+
+    Row i is ``x[starts[i] : starts[i + 1]]`` turned to the left by ``shifts[i]`` positions. The number of
+    rows is a power of two; columns that not all rows have are left as they are.
+    """
+    rows = shifts.size
+    if rows < 1 or rows & (rows - 1) or starts.size != rows + 1:
+        raise ValueError("hadamard_columns: the number of rows is not a power of two")
+    width = x.size
+    for i in range(rows):
+        length = starts[i + 1] - starts[i]
+        if starts[i] < 0 or starts[i + 1] > x.size or not 0 <= shifts[i] < length:
+            raise ValueError("hadamard_columns: a row is outside the array, or a shift outside its row")
+        width = min(width, length)
+    strip = np.empty(rows * min(width, _LANES), x.dtype)
+    for first in range(0, width, _LANES):
+        lanes = min(_LANES, width - first)
+        for i in range(rows):
+            row, out = x[starts[i] : starts[i + 1]], strip[i * lanes : (i + 1) * lanes]
+            at, ahead = _turned(first, lanes, shifts[i], row.size)
+            _copy(row[at : at + ahead], out[:ahead])
+            _copy(row[: lanes - ahead], out[ahead:])
+        _hadamard_rows(strip, rows, lanes)
+        for i in range(rows):
+            row, out = x[starts[i] : starts[i + 1]], strip[i * lanes : (i + 1) * lanes]
+            at, ahead = _turned(first, lanes, shifts[i], row.size)
+            _copy_scaled(out[:ahead], row[at : at + ahead], scale)
+            _copy_scaled(out[ahead:], row[: lanes - ahead], scale)

@@ -13,16 +13,26 @@ the worst case for the bias.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import ndtr, ndtri
+from scipy.stats import norm
 
 from fl_privquant.design.bits import bits_for_separation, error_of_strata
 from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law.density import Density, as_density
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
-__all__ = ["LEAST_SPREAD", "best_spread", "clipped_moments", "error_at_norm_bound", "rounding_at_norm_bound"]
+__all__ = [
+    "LEAST_SPREAD",
+    "best_spread",
+    "clipped_moments",
+    "error_at_norm_bound",
+    "error_of_mean",
+    "rounding_at_norm_bound",
+]
 
 LEAST_SPREAD = 2.0
 """At two standard deviations 1 % of the energy of an update at the norm bound is cut off: not more than that.
@@ -59,6 +69,24 @@ def rounding_at_norm_bound(spread: float, intervals: int) -> float:
     position = (np.clip(_NORMAL / spread, -1.0, 1.0) + 1.0) * (0.5 * intervals)
     share = position - np.floor(position)
     return float((share * (1.0 - share)).mean())
+
+
+def error_of_mean(mse: Callable[[Density], float], spread: float, num_clients: int) -> float:
+    """Squared error of one coordinate of the mean of rotated updates at the norm bound, clip bias included.
+
+    In units of the variance of a coordinate, for clients that all have the same update.
+
+    Parameters
+    ----------
+    mse
+        Mean squared error of a code in units of clip^2, for a density of inputs.
+    spread
+        Coordinate clip, in standard deviations of a coordinate.
+    num_clients
+        Clients whose codes are averaged.
+    """
+    noise = spread**2 * mse(as_density(norm(scale=1.0 / spread)))
+    return noise / num_clients + clipped_moments(spread)[1]
 
 
 def error_at_norm_bound(
