@@ -27,7 +27,7 @@ from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.config import TaskConfig
 from simulations.data import load_examples
-from simulations.studies.paper.scalar import optm_as_printed
+from simulations.studies.paper.scalar import optm_as_printed, table_mechanism
 from simulations.studies.paper.training import PROCEDURES, Curves, Problem, train
 from simulations.studies.study import Computed, Figure, ReadTable, Scale, Tables, Tell
 
@@ -109,7 +109,7 @@ def within_budget(dimension: int, epsilon: float = BUDGET, delta: float = DELTA)
         mechanism = pq.design("one_bit", epsilon=middle)
         within = round_statement(UpdateRelease(mechanism, dimension), delta).epsilon <= epsilon
         low, high = (middle, high) if within else (low, middle)
-    return pq.design("one_bit", epsilon=low)
+    return table_mechanism("one_bit", epsilon=low)
 
 
 @dataclass(frozen=True)

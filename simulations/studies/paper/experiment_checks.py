@@ -6,6 +6,7 @@ import numpy as np
 
 import fl_privquant as pq
 from fl_privquant.accounting import UpdateRelease, round_statement
+from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper import dpsgd, scalar, vector
 from simulations.studies.paper.authors import design_as_authors
@@ -300,7 +301,7 @@ def rqm_margins(configurations: int) -> Finding:
     )
 
 
-def _authors_mae(bins: tuple[float, ...], density: object) -> float:
+def _authors_mae(bins: tuple[float, ...], density: Density) -> float:
     return design_as_authors(np.array(bins), 1.0, density).mae(density)
 
 

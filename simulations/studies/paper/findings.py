@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["Check", "Finding"]
@@ -14,7 +14,7 @@ class Finding:
 
     text: str
     confirmed: bool
-    measured: dict[str, float] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ OPTM_BINS = {
     1.0: (-3.0, -0.5, 0.5, 3.0),
     1.5: (-3.0, -0.5, 0.5, 3.0),
 }
-RQM = {1.0: {"margin": 1.7, "keep": 0.22}, 1.5: {"margin": 1.6, "keep": 0.498}}
-ERM = {
+RQM: dict[float, dict[str, Any]] = {1.0: {"margin": 1.7, "keep": 0.22}, 1.5: {"margin": 1.6, "keep": 0.498}}
+ERM: dict[float, dict[str, Any]] = {
     1.0: {"gamma": 0.026, "bins": (-5.1, -0.1, 0.1, 5.1)},
     1.5: {"gamma": 0.043, "bins": (-2.7, -0.4, 0.4, 2.7)},
 }
@@ -82,7 +82,7 @@ class Row:
 def table1() -> Iterator[Row]:
     """Rows of table 1: uniform inputs, four levels, the paper's parameters and ours."""
     for epsilon, bins in OPTM_BINS.items():
-        common = {"epsilon": epsilon, "objective": "mae", "bins": bins}
+        common: dict[str, Any] = {"epsilon": epsilon, "objective": "mae", "bins": bins}
         yield Row(epsilon, "OPTM", optm_as_printed(bins, epsilon), PRINTED_1["OPTM"][epsilon])
         yield Row(epsilon, "MVU", mvu_as_printed(epsilon), PRINTED_1["MVU"][epsilon])
         for name, given in (("rqm", RQM.get(epsilon)), ("erm", ERM.get(epsilon))):
@@ -106,7 +106,7 @@ def table2() -> Iterator[Row]:
         yield Row(sigma, "MVU, clipped", mvu_as_printed(1.0), PRINTED_2["MVU"][sigma], clipped)
         yield Row(sigma, "RQM, clipped", pq.design("rqm", **RQM[1.0]), PRINTED_2["RQM"][sigma], clipped)
         for shape, density in (("clipped", clipped), ("truncated", truncated)):
-            common = {"epsilon": 1.0, "objective": "mae", "density": density}
+            common: dict[str, Any] = {"epsilon": 1.0, "objective": "mae", "density": density}
             for family in ("independent", "free"):
                 ours = pq.design("optm", family=family, bins=bins, **common)
                 yield Row(sigma, f"ours: {family}, paper's bins, {shape}", ours, None, density)
@@ -114,9 +114,15 @@ def table2() -> Iterator[Row]:
             yield Row(sigma, f"ours: free, best for MAE, {shape}", found, None, density)
 
 
+def table_mechanism(name: str, **parameters: Any) -> TableMechanism:
+    """The design of a mechanism that is sampled from a table, as all of the paper's are."""
+    mechanism: TableMechanism = pq.design(name, **parameters)
+    return mechanism
+
+
 def best(epsilon: float, objective: str) -> TableMechanism:
     """Our best design on four values, for uniform inputs."""
-    return pq.design("optm", epsilon=epsilon, levels=4, objective=objective, lattice=False)
+    return table_mechanism("optm", epsilon=epsilon, levels=4, objective=objective, lattice=False)
 
 
 def optm_as_printed(bins: tuple[float, ...], epsilon: float) -> TableMechanism:
@@ -126,7 +132,7 @@ def optm_as_printed(bins: tuple[float, ...], epsilon: float) -> TableMechanism:
 
 def mvu_as_printed(epsilon: float) -> TableMechanism:
     """MVU with two input bits and four values, whose alphabets are those that the paper prints."""
-    return pq.design("mvu", epsilon=epsilon, levels=4, input_bits=2)
+    return table_mechanism("mvu", epsilon=epsilon, levels=4, input_bits=2)
 
 
 def certified(law: Law, bins: tuple[float, ...], epsilon: float) -> TableMechanism:
@@ -189,10 +195,9 @@ def draw_error_curves(read: ReadTable) -> Any:
 
 def _tuned(name: str, epsilon: float) -> TableMechanism | None:
     try:
-        mechanism: TableMechanism = pq.design(name, epsilon=epsilon, levels=4, objective="mae")
+        return table_mechanism(name, epsilon=epsilon, levels=4, objective="mae")
     except InfeasibleDesignError:
         return None
-    return mechanism
 
 
 def _rows(name: str, setting: str, rows: Iterator[Row], count: int, tell: Tell) -> Tables:

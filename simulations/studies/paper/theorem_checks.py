@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,7 +177,7 @@ def constraint2_feasible(configurations: int) -> Finding:
             pq.design("optm", family="independent", constraints="constraint2", epsilon=8.0, bins=bins)
         except InfeasibleDesignError as error:
             refused += "at every epsilon" in str(error)
-    common = {"epsilon": 2.0, "objective": "mae", "bins": (-3.0, -1.0, 1.0, 3.0)}
+    common: dict[str, Any] = {"epsilon": 2.0, "objective": "mae", "bins": (-3.0, -1.0, 1.0, 3.0)}
     weak = pq.design("optm", family="independent", constraints="constraint2", **common).mae()
     free = pq.design("optm", family="free", **common).mae()
     least = min(forced.values())
@@ -262,7 +263,7 @@ def _constraint1_epsilon(bins: Floats, law: Law, all_pairs: bool) -> float:
         if bins[i] >= -1.0:
             # q_i(i) is p from the right of the bin, q_(m+1-i)(m+1-i) from its left.
             highs = np.array([law.rows[:, i].max()])
-            pairs = itertools.product(highs, lows)
+            pairs: Iterable[tuple[float, float]] = itertools.product(highs, lows)
         else:
             highs = law.start_rows[to_right, i]
             # Piece k starts at B_k (or -c) and ends at the next bin (or c): the left limit at B_k is piece

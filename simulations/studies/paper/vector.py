@@ -30,7 +30,7 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density, UniformDensity, as_density
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.vector import VectorMechanism
-from simulations.studies.paper.scalar import mvu_as_printed
+from simulations.studies.paper.scalar import mvu_as_printed, table_mechanism
 from simulations.studies.study import Computed, Figure, Scale, Tables, Tell
 
 Floats = NDArray[np.float64]
@@ -196,7 +196,7 @@ def authors_rqm(epsilon: float) -> Mechanism:
 
 def appendix_rqm(epsilon: float) -> TableMechanism:
     """RQM on the bins that the appendix prints, its keep probability tuned to epsilon."""
-    return pq.design("rqm", epsilon=epsilon, margin=RQM_APPENDIX_MARGIN, objective="mae", levels=4)
+    return table_mechanism("rqm", epsilon=epsilon, margin=RQM_APPENDIX_MARGIN, objective="mae", levels=4)
 
 
 def mean_error(setting: Setting, position: int, mechanism: Mechanism, trials: int) -> float:
