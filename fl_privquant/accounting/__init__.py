@@ -8,7 +8,6 @@
 ε = 715.3, δ = 1e-05
 """
 
-from fl_privquant.accounting import noise_norm
 from fl_privquant.accounting.accountant import (
     Accountant,
     coordinate_statement,
@@ -19,11 +18,12 @@ from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSu
 from fl_privquant.accounting.audit import EmpiricalBound, empirical_bound
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.accounting.ledger import Budget
-from fl_privquant.accounting.norm import Norms
-from fl_privquant.accounting.planner import PlannedDesigns, Wish, plan
-from fl_privquant.accounting.release import Sampling, UpdateRelease, releases_of
+from fl_privquant.accounting.planner import PlannedDesigns, plan, run_statement
+from fl_privquant.accounting.release import UpdateRelease
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.accounting.target import Plan, Target
+from fl_privquant.loss.norms import Norms
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "Plan",
     "PlannedDesigns",
     "PrivacyStatement",
-    "Sampling",
     "SecureSum",
     "SpendingLedger",
     "SumOfCodes",
@@ -49,9 +48,8 @@ __all__ = [
     "Wish",
     "coordinate_statement",
     "empirical_bound",
-    "noise_norm",
     "plan",
-    "releases_of",
     "round_statement",
+    "run_statement",
     "statement_levels",
 ]

@@ -32,9 +32,9 @@ from typing import Any, Self, TextIO
 
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.ledger import Budget
-from fl_privquant.accounting.norm import Norms
-from fl_privquant.accounting.release import Sampling, UpdateRelease
+from fl_privquant.accounting.release import UpdateRelease
 from fl_privquant.errors import LedgerDamagedError, one_line
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement, View
 
@@ -183,7 +183,6 @@ class SpendingLedger:
                 "release": release.fingerprint,
                 "dimension": release.dimension,
                 "honest": release.view.num_honest,
-                "sampling": asdict(release.sampling),
                 "norms": asdict(release.norms),
             }
         )
@@ -299,12 +298,12 @@ class SpendingLedger:
         elif "mechanism" in content:
             self._mechanisms[content["mechanism"]] = Mechanism.from_bytes(bytes.fromhex(content["bytes"]))
         else:
+            # Earlier files also say how clients were drawn, which lowers no figure.
             release = UpdateRelease(
                 self._mechanisms[content["release"]],
                 int(content["dimension"]),
                 View(content["honest"]),
-                Sampling(**content["sampling"]),
-                Norms(**content["norms"]),
+                norms=Norms(**content["norms"]),
             )
             if release.fingerprint != content["release"]:
                 raise ValueError("the mechanism is not the one that its fingerprint says")

@@ -7,7 +7,7 @@ bytes  holds   meaning
 ====== ======= ====================================================================
 0-1    ``PQ``  magic
 2      1       version of this layout
-3      kind    1 indices, 2 codes of a fixed width, 3 entropy-coded indices
+3      kind    1 indices, 2 codes of a fixed width
 4-7    uint32  number of levels (indices) or bits of a code (codes)
 8-15   uint64  number of coordinates
 16-    body    see below
@@ -64,7 +64,6 @@ MAX_WIDTH: Final = 32
 
 KIND_INDICES: Final = 1
 KIND_CODES: Final = 2
-KIND_ENTROPY: Final = 3
 
 _HEADER: Final = struct.Struct("<2sBBIQ")
 _MAGIC: Final = b"PQ"

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import binom
 
 import fl_privquant as pq
-from fl_privquant.accounting import UpdateRelease, round_statement
-from fl_privquant.accounting.norm import Norms, norm_losses
+from fl_privquant.accounting import UpdateRelease, View, round_statement
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import TableMechanism
 
@@ -19,9 +19,9 @@ from fl_privquant.mechanisms.base import TableMechanism
 def test_poisson_binomials_are_bounded_by_the_norm_too(order: float) -> None:
     """By brute force: the Rényi divergence of the whole sum of 6 clients of 3 trials, others at the ends."""
     mechanism = pq.design("pbm", theta=0.02, levels=4)
-    bound = norm_losses(mechanism, Norms(l2=1.0), 1, 6)[0]
-    assert bound[1] == "l2 gaussian of the sum"
-    claimed = bound[0].log_moment(order - 1.0) / (order - 1.0)
+    bound = mechanism.update_losses(Norms(l2=1.0), 1, View(6))[0]
+    assert bound.name == "l2 gaussian of the sum"
+    claimed = bound.loss.log_moment(order - 1.0) / (order - 1.0)
     for ones in range(6):
         others = np.ones(1)
         for client in range(5):

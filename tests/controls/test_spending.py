@@ -204,31 +204,22 @@ WRONG_LOSSES = {
         "* (1.0 + self.slack) + self.infinity, 1.0)",
         "* (1.0 + self.slack), 1.0)",
     ),
-    "amplification without its share": (
-        "first = second * (1.0 + rate * gains)",
-        "first = second * (1.0 + rate**2 * gains)",
-    ),
 }
 
 
 def losses_are_upper_bounds(module: ModuleType) -> bool:
-    """Whether delta is never below that of the pair of laws: as it is, on a grid, and for a sample."""
+    """Whether delta is never below that of the pair of laws: as it is, and on a grid."""
     first, second = np.array([0.55, 0.25, 0.15, 0.05]), np.array([0.2, 0.3, 0.25, 0.25])
     order = np.argsort(first / second)
     exact = module.PrivacyLoss(np.log(first / second)[order], first[order])
     some_infinite = module.PrivacyLoss(exact.losses, 0.9 * exact.masses, infinity=0.1)
     start, masses = exact.on_grid(0.17)
     coarse = module.PrivacyLoss(0.17 * (start + np.arange(masses.size)), np.maximum(masses, 0.0))
-    rate = 0.3
-    mixture = rate * first + (1.0 - rate) * second
-    sampled = exact.amplified(rate)
     for epsilon in (0.0, 0.05, 0.2, 0.6):
         needed = hockey_stick(first, second, epsilon) * (1.0 - 1e-9)
         if exact.delta(epsilon) < needed or coarse.delta(epsilon) < needed:
             return False
         if some_infinite.delta(epsilon) < 0.9 * needed + 0.1:
-            return False
-        if sampled.delta(epsilon) < hockey_stick(mixture, second, epsilon) * (1.0 - 1e-9):
             return False
     return math.isinf(some_infinite.max_loss)
 

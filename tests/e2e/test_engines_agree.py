@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_privquant.flower.engines import DeploymentEngine, Federation, InlineEngine, RayEngine
-from fl_privquant.flower.engines.deployment import Superlink
+from fl_privquant.flower.engines import Federation, InlineEngine, RayEngine
+from tests.deployment import DeploymentEngine, Superlink
 
 # Third parties': Ray and Flower warn of their own futures, and leave sockets to the garbage collector.
 pytestmark = [

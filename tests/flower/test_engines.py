@@ -9,8 +9,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantStrategy
-from fl_privquant.flower.engines import ENGINES, DeploymentEngine, Federation, InlineEngine, RayEngine, engine
-from fl_privquant.flower.engines.deployment import make_certificates
+from fl_privquant.flower.engines import ENGINES, Federation, InlineEngine, RayEngine, engine
 from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import dump_records, load_records, server_identity
 from tests.flower.apps import (
@@ -123,9 +122,9 @@ def test_threads_do_not_change_the_model(mechanism):
 
 def test_engines_are_found_by_name():
     assert engine("ray", address="auto") == RayEngine(address="auto")
-    with pytest.raises(InvalidSpecError, match="deployment, inline, ray"):
+    with pytest.raises(InvalidSpecError, match="inline, ray"):
         engine("slurm")
-    assert set(ENGINES) == {"inline", "ray", "deployment"}
+    assert set(ENGINES) == {"inline", "ray"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,6 @@ def test_engines_are_found_by_name():
         lambda: Federation(2, {"rates": [1, 2]}),
         lambda: InlineEngine(0),
         lambda: RayEngine(client_cpus=0),
-        lambda: DeploymentEngine().run(ServerApp(), ClientApp(), Federation(2)),
         lambda: InlineEngine().run("module_without_attribute", ClientApp(), Federation(1)),
         lambda: InlineEngine().run(ClientApp(), ClientApp(), Federation(1)),
     ],
@@ -161,15 +159,3 @@ def test_records_survive_the_way_to_a_file_and_back():
     found = load_records(dump_records(records))
     assert_same_arrays(as_arrays(found["arrays"]), initial_arrays())
     assert dict(found["metrics"]) == {"accuracy": 0.5}
-
-
-def test_certificates_are_for_loopback_and_private(tmp_path):
-    from cryptography import x509
-
-    files = make_certificates(tmp_path)
-    certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
-    authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
-    certificate.verify_directly_issued_by(authority)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
-    assert files.key.stat().st_mode & 0o077 == 0

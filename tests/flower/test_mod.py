@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Budget, SpendingLedger, UpdateRelease, releases_of
+from fl_privquant.accounting import Accountant, Budget, SpendingLedger, UpdateRelease
 from fl_privquant.codec.layout import Layout
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
@@ -261,7 +261,7 @@ def test_the_ledger_can_be_counted_again(mechanism):
     assert ledger.ledger.releases[0].mechanism == name
     assert pq.Mechanism.from_bytes(blob).epsilon == mechanism.epsilon
     assert ledger.statement(0.0).epsilon == pytest.approx(3 * DIMENSION * mechanism.epsilon)
-    again = Accountant(releases_of(ledger.ledger, ledger.mechanisms))
+    again = Accountant([UpdateRelease(mechanism, DIMENSION)] * 3)
     assert ledger.statement(1e-5) == again.statement(1e-5)
 
 

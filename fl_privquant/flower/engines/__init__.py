@@ -1,9 +1,9 @@
-"""Engines that run one Flower app: ``inline`` in this process, ``ray``, and ``deployment``.
+"""Engines that run one Flower app: ``inline`` in this process, and ``ray``.
 
 One interface: ``run(server_app, client_app, federation) -> RunResult``.
 
 >>> sorted(ENGINES)
-['deployment', 'inline', 'ray']
+['inline', 'ray']
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import Any
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.engines.base import Engine, Federation, RunResult
-from fl_privquant.flower.engines.deployment import DeploymentEngine
 from fl_privquant.flower.engines.inline import InlineEngine
 from fl_privquant.flower.engines.ray import RayEngine
 
 __all__ = [
     "ENGINES",
-    "DeploymentEngine",
     "Engine",
     "Federation",
     "InlineEngine",
@@ -31,7 +29,6 @@ __all__ = [
 ENGINES: dict[str, Callable[..., Engine]] = {
     "inline": InlineEngine,
     "ray": RayEngine,
-    "deployment": DeploymentEngine,
 }
 """The engines by name."""
 

@@ -1,4 +1,4 @@
-"""The deployment engine: a SuperLink and SuperNodes as processes of their own, over TLS on loopback.
+"""A deployment for tests: a SuperLink and SuperNodes as processes of their own, over TLS on loopback.
 
 What a real deployment spreads over machines, on one: each client is a SuperNode that knows nothing
 but its own configuration, every message crosses HTTPS, and server and client apps run in fresh processes.
@@ -7,14 +7,11 @@ but its own configuration, every message crosses HTTPS, and server and client ap
 from __future__ import annotations
 
 import contextlib
-import datetime
-import ipaddress
 import json
 import os
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,10 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+import trustme
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -193,7 +187,7 @@ class Superlink:
             raise DeploymentError(f"{command[0]}: not found; install flwr")
         with (self.directory / f"{name}.log").open("wb") as log:
             # A session of its own: Flower's processes start others, and all of them must go at the end.
-            self._processes[name] = subprocess.Popen(  # noqa: S603
+            self._processes[name] = subprocess.Popen(
                 [program, *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -234,67 +228,14 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """A certificate authority of one day, and a certificate of it for 127.0.0.1 and localhost."""
+    """A certificate authority for the tests, and a certificate of it for 127.0.0.1 and localhost."""
     directory.mkdir(parents=True, exist_ok=True)
-    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)
-    end = start + datetime.timedelta(days=1)
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fl-privquant loopback authority")])
-    authority = (
-        x509.CertificateBuilder()
-        .subject_name(authority_name)
-        .issuer_name(authority_name)
-        .public_key(authority_key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(start)
-        .not_valid_after(end)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
-        .add_extension(
-            x509.KeyUsage(
-                digital_signature=True,
-                content_commitment=False,
-                key_encipherment=False,
-                data_encipherment=False,
-                key_agreement=False,
-                key_cert_sign=True,
-                crl_sign=True,
-                encipher_only=False,
-                decipher_only=False,
-            ),
-            critical=True,
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
-    key = ec.generate_private_key(ec.SECP256R1())
-    names = [x509.IPAddress(ipaddress.ip_address(_HOST)), x509.DNSName("localhost")]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]))
-        .issuer_name(authority_name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(start)
-        .not_valid_after(end)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
     files = Certificates(directory / "ca.crt", directory / "server.pem", directory / "server.key")
-    files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files.key.touch(mode=0o600)
-    files.key.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    # Fail here, with a reason, and not in a process whose log nobody reads.
-    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(files.certificate, files.key)
+    authority = trustme.CA()
+    certificate = authority.issue_cert(_HOST, "localhost")
+    authority.cert_pem.write_to_path(files.authority)
+    certificate.cert_chain_pems[0].write_to_path(files.certificate)
+    certificate.private_key_pem.write_to_path(files.key)
     return files
 
 
@@ -317,8 +258,8 @@ def _write_app(
         "[tool.flwr.app]",
         'publisher = "fl-privquant"',
         "[tool.flwr.app.components]",
-        'serverapp = "fl_privquant.flower.engines.deployed:server_app"',
-        'clientapp = "fl_privquant.flower.engines.deployed:client_app"',
+        'serverapp = "tests.deployed:server_app"',
+        'clientapp = "tests.deployed:client_app"',
         "[tool.flwr.app.config]",
         *(f"{json.dumps(key)} = {_toml(value)}" for key, value in config.items()),
     ]

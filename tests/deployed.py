@@ -1,4 +1,4 @@
-"""What the deployment engine runs in Flower's processes: apps by name, and the server's state to a file."""
+"""What :mod:`tests.deployment` runs in Flower's processes: apps by name, and the server's state to a file."""
 
 from __future__ import annotations
 
