@@ -20,6 +20,7 @@
 # %%
 import dataclasses
 import logging
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -157,7 +158,7 @@ plain_client.train()(train)
 def accuracies(client: ClientApp, chosen: pq.Mechanism | None) -> list[float]:
     """Test accuracy after each round, plain or with a mechanism."""
     server = ServerApp()
-    curve: list[float] = []
+    curve: list[Any] = []
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:

@@ -57,7 +57,7 @@ def _draw_errors(axis: Any, errors: pd.DataFrame) -> None:
             label=LABELS[mechanism],
         )
     axis.set(xlabel=_HEADING, xscale="log")
-    axis.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+    axis.set_xticks(epsilons, [f"{value:g}" for value in epsilons])
     axis.minorticks_off()
 
 
@@ -69,7 +69,7 @@ def _draw_accuracies(axis: Any, table: pd.DataFrame) -> None:
         at = np.array([epsilons.index(epsilon) for epsilon in rows["run_epsilon"]]) + (place - 2) * width
         half = 100 * (rows["accuracy_high"] - rows["accuracy_low"]) / 2
         axis.bar(at, 100 * rows["accuracy"], width, yerr=half, color=colour_of(mechanism), capsize=2)
-    axis.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
+    axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
     axis.grid(visible=False, axis="x")
     axis.set(xlabel=_HEADING, ylim=(max(0.0, 100 * float(table["accuracy_low"].min()) - 3.0), None))
 

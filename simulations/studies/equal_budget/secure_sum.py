@@ -91,7 +91,7 @@ def _table(scale: Scale, tell: Tell) -> Tables:
     cells = list(itertools.product(_CLIENTS, _EPSILONS, PEERS, _BITS))
     rows = []
     for place, (num_clients, run_epsilon, mechanism, bits) in enumerate(cells):
-        tell(place / len(cells), f"{mechanism}, {bits} bits, {num_clients} clients, target {run_epsilon:g}")
+        tell(place / len(cells), f"{mechanism}, {bits} bits, {num_clients} clients")
         row = error_row(mechanism, _DIMENSION, num_clients, run_epsilon, bits)
         if row is not None:
             rows.append(row)
