@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import product
 
-from fl_privquant.accounting.ledger import Budget
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.compose import Bound, Moments, NamedLoss, Part, composed_epsilon
@@ -29,7 +28,7 @@ from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-__all__ = ["Accountant", "coordinate_statement", "round_statement", "statement_levels"]
+__all__ = ["Accountant", "Budget", "coordinate_statement", "round_statement", "statement_levels"]
 
 _CACHED = 512
 _FAR = 1.5
@@ -38,6 +37,29 @@ _SUM_ONLY = "the adversary sees sums only (secure aggregation)"
 _HONEST = "that many honest clients in each sum (corrupt and dropped ones are not counted)"
 _REALS = "exact real numbers: floats leak"
 _NORMS = "updates clipped to the stated norm"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a client may spend at most over all releases: their total epsilon at this delta.
+
+    With delta 0 losses add up without an allowance (pure differential privacy); at 1e-5, say, the same
+    epsilon lasts for many more releases.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon >= 0.0 and 0.0 <= self.delta < 1.0):
+            raise InvalidSpecError(
+                f"budget: epsilon {self.epsilon}, delta {self.delta}; expected epsilon >= 0, delta in [0, 1)"
+            )
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether anything may be spent."""
+        return math.isinf(self.epsilon)
 
 
 class _By(Enum):
@@ -69,23 +91,22 @@ class Accountant:
     --------
     >>> import fl_privquant as pq
     >>> accountant = Accountant()
-    >>> accountant.add(UpdateRelease(pq.design("one_bit", epsilon=0.5), dimension=100), count=3)
+    >>> accountant.add(Release(pq.design("one_bit", epsilon=0.5), dimension=100), count=3)
     >>> statement = accountant.statement(delta=1e-6)
     >>> statement.unit.value, statement.view, statement.method, statement.epsilon < 0.5 * 300
     ('client total', 'local', 'pld', True)
     """
 
-    def __init__(self, releases: Iterable[UpdateRelease] = ()) -> None:
-        self._counts: dict[tuple[object, ...], tuple[UpdateRelease, int]] = {}
+    def __init__(self, releases: Iterable[Release] = ()) -> None:
+        self._counts: dict[Release, int] = {}
         for release in releases:
             self.add(release)
 
-    def add(self, release: UpdateRelease, count: int = 1) -> None:
+    def add(self, release: Release, count: int = 1) -> None:
         """Record that a release happened, ``count`` times."""
         if count < 1:
             raise InvalidSpecError(f"count: {count} is below 1")
-        _, before = self._counts.get(release.key, (release, 0))
-        self._counts[release.key] = (release, before + count)
+        self._counts[release] = self._counts.get(release, 0) + count
 
     def copy(self) -> Accountant:
         """Another accountant with the same releases, to ask what one more would cost."""
@@ -96,9 +117,9 @@ class Accountant:
     @property
     def num_releases(self) -> int:
         """Number of releases: rounds in which the client took part."""
-        return sum(count for _, count in self._counts.values())
+        return sum(self._counts.values())
 
-    def check(self, number: int, release: UpdateRelease, budgets: Iterable[Budget]) -> None:
+    def check(self, number: int, release: Release, budgets: Iterable[Budget]) -> None:
         """Raise BudgetExhaustedError, with what was spent, if one more release would exceed a budget.
 
         Cheap while there is room: only what quick bounds do not settle is counted in full.
@@ -121,7 +142,7 @@ class Accountant:
 
     def statement(self, delta: float, unit: Unit = Unit.TOTAL, refine: bool = True) -> PrivacyStatement:
         """What all releases together cost the client at ``delta``; without ``refine`` by quick bounds."""
-        releases = list(self._counts.values())
+        releases = list(self._counts.items())
         bound, assumptions = _smallest(releases, delta, refine)
         return PrivacyStatement(
             epsilon=bound.epsilon,
@@ -140,18 +161,18 @@ def coordinate_statement(mechanism: Mechanism) -> PrivacyStatement:
     return dataclasses.replace(mechanism.statement, assumptions=assumptions)
 
 
-def round_statement(release: UpdateRelease, delta: float) -> PrivacyStatement:
+def round_statement(release: Release, delta: float) -> PrivacyStatement:
     """What one release of a whole update costs, at ``delta``."""
     return Accountant([release]).statement(delta, Unit.ROUND)
 
 
-def statement_levels(release: UpdateRelease, rounds: int, delta: float) -> list[PrivacyStatement]:
+def statement_levels(release: Release, rounds: int, delta: float) -> list[PrivacyStatement]:
     """The levels of what an epsilon can mean, for a client that releases alike in all rounds.
 
     One coordinate and release, one round, and all rounds; the last two in the local view and, if the release
     has another one, in that view too.
     """
-    local = dataclasses.replace(release, view=LOCAL)
+    local = release.seen(LOCAL)
     views = [local] if release.view.is_local else [local, release]
     levels = [coordinate_statement(release.mechanism)]
     levels += [round_statement(each, delta) for each in views]
@@ -163,7 +184,7 @@ def statement_levels(release: UpdateRelease, rounds: int, delta: float) -> list[
 
 
 def _smallest(
-    releases: list[tuple[UpdateRelease, int]], delta: float, refine: bool
+    releases: list[tuple[Release, int]], delta: float, refine: bool
 ) -> tuple[Bound, tuple[str, ...]]:
     """The smallest of the totals, over the ways to count, and what it assumes."""
     ways: list[tuple[float, _Way, list[Part], list[str]]] = []
@@ -205,9 +226,7 @@ def _method(bound: Bound, names: list[str]) -> str:
     return "".join(names) + bound.method
 
 
-def _part(
-    release: UpdateRelease, count: int, way: _Way, delta: float, refine: bool
-) -> tuple[Part, str, bool]:
+def _part(release: Release, count: int, way: _Way, delta: float, refine: bool) -> tuple[Part, str, bool]:
     """What is composed for a release, what its bound is called, and whether the way applies to it."""
     in_sum = way.in_sum and not release.view.is_local
     view = View(coarse_count(release.view.honest_count)) if in_sum else LOCAL
@@ -240,11 +259,11 @@ def _least(losses: list[NamedLoss], count: int, delta: float, refine: bool) -> N
 _losses: OrderedDict[tuple[object, ...], list[NamedLoss]] = OrderedDict()
 
 
-def _unit_loss(release: UpdateRelease, view: View) -> NamedLoss:
+def _unit_loss(release: Release, view: View) -> NamedLoss:
     return _kept((release.fingerprint, view), lambda: [release.mechanism.loss(view)])[0]
 
 
-def _update_losses(release: UpdateRelease, norms: Norms, view: View) -> list[NamedLoss]:
+def _update_losses(release: Release, norms: Norms, view: View) -> list[NamedLoss]:
     key = (release.fingerprint, view, release.dimension, norms)
     return _kept(key, lambda: release.mechanism.update_losses(norms, release.dimension, view))
 
@@ -259,7 +278,7 @@ def _kept(key: tuple[object, ...], ask: Callable[[], list[NamedLoss]]) -> list[N
     return _losses[key]
 
 
-def _assumptions(releases: list[tuple[UpdateRelease, int]], way: _Way) -> tuple[str, ...]:
+def _assumptions(releases: list[tuple[Release, int]], way: _Way) -> tuple[str, ...]:
     each = [release for release, _ in releases]
     assumed = [_SECURE]
     if way.in_sum and any(not release.view.is_local for release in each):
@@ -271,14 +290,14 @@ def _assumptions(releases: list[tuple[UpdateRelease, int]], way: _Way) -> tuple[
     return tuple(assumed)
 
 
-def _view(releases: list[UpdateRelease]) -> str:
+def _view(releases: list[Release]) -> str:
     counts = sorted({release.view.num_honest for release in releases if release.view.num_honest is not None})
     if not releases or any(release.view.num_honest is None for release in releases):
         return "local" if not counts else "local or aggregate"
     return f"aggregate of {counts[0]}" if len(counts) == 1 else f"aggregate of {counts[0]} to {counts[-1]}"
 
 
-def _scope(releases: list[UpdateRelease], rounds: int, unit: Unit) -> str:
+def _scope(releases: list[Release], rounds: int, unit: Unit) -> str:
     sizes = sorted({release.dimension for release in releases})
     if not sizes:
         return "nothing released"

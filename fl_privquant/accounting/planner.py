@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.errors import (
     CertificationError,
     CodeOverflowError,
@@ -39,7 +39,7 @@ def run_statement(wish: Wish, mechanism: Mechanism, refine: bool = True) -> Priv
     """What the run costs with a mechanism, in the unit of its target; see :meth:`Accountant.statement`."""
     dimension = 1 if wish.unit is Unit.COORDINATE else wish.dimension
     accountant = Accountant()
-    release = UpdateRelease(mechanism, dimension, wish.view, norms=wish.norms)
+    release = Release(mechanism, dimension, wish.view, norms=wish.norms)
     accountant.add(release, wish.rounds if wish.unit is Unit.TOTAL else 1)
     return accountant.statement(wish.delta, wish.unit, refine)
 

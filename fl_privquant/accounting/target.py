@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
-from fl_privquant.accounting.ledger import Budget
 from fl_privquant.accounting.planner import plan
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError

@@ -18,8 +18,8 @@ from fl_privquant.accounting import (
     Norms,
     PlannedDesigns,
     PrivacyStatement,
+    Release,
     Unit,
-    UpdateRelease,
     View,
     Wish,
     empirical_bound,
@@ -145,7 +145,7 @@ def statement(
         found = Mechanism.from_bytes(file.read_bytes())
     else:
         found = pq.design(mechanism, epsilon=epsilon, bits=bits)
-    release = UpdateRelease(
+    release = Release(
         found.for_dimension(dimension),
         dimension,
         View.aggregate(clients, corrupt, dropped),

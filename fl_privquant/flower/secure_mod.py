@@ -67,7 +67,8 @@ class SecureAggregationMod:
     message that is not part of a secure aggregation is refused, so that a server cannot turn it off.
 
     Guarantee and threat model: :mod:`fl_privquant.secagg`. What was agreed on in a round is kept in the
-    client's state until the round ends, and erased with it. Assumes: one process at a time answers for a
+    client's state until the round ends, and erased with it; the keys that its identity shares with those of
+    other clients stay there for the next round. Assumes: one process at a time answers for a
     client. Flower stores a state after the reply was sent, and within a process a stage is answered once,
     from whichever copy; several processes that answer for the same client do not know of each other.
 

@@ -14,7 +14,8 @@ or logs anything.
    derive from their keys and from all that they were told, and that one of them subtracts; modulo 2^width.
    In the sum these cancel.
 5. *Confirm*, in signed rounds. Clients sign the list of those whose input arrived, with all that they were
-   told before, and go on only if a quorum signed the same.
+   told before, and go on only if a quorum of *witnesses* (the first clients on the graph's ring) signed the
+   same.
 6. *Unmask.* For a client whose input arrived its neighbours reveal shares of its seed, for one that
    was lost shares of its mask key: never both. With ``threshold`` shares the server removes the masks
    that are left.
@@ -46,17 +47,26 @@ and on complete graphs no more than D lost.
 are in ``tests/adversary``). Every sum that opens holds the codes of at least n - C - D honest clients, all of
 whom were sent the same invitation, list of clients, request and model:
 
-- A client masks only towards clients that signed their keys for this round. With more than 33 clients it gets
-  the list of all, from whose hash the graph follows, and checks its own neighbours.
+- A client masks only towards clients whose keys of this round are theirs. Shares are sealed under a key that
+  takes both clients' keys of the round *and* a key that their identities share (X25519 between the two
+  identities), and are bound to the digest of the graph, which holds the keys of all. So nobody else can open
+  what is sealed for a client, and a share that opens proves that its sender saw the same keys, its own
+  among them. The keys that identities share are kept in the client's state from round to round
+  (:mod:`fl_privquant.secagg.pair_keys`). They prove who is who and hide nothing by themselves: with a stolen
+  identity others can be posed as to its owner from then on, but earlier rounds stay closed.
+- With more than 33 clients a client gets the list of all, from whose hash the graph follows, and checks its
+  own neighbours.
 - The server cannot choose the graph, but it can try many, by keys of its corrupt clients or by leaving
   somebody out. Signed rounds are computed for 2^40 tries: the odds of 2^-40 hold after them. Beyond, each
   doubling doubles the odds. Up to 150 clients (at fractions of a tenth) every graph is good, and nothing is
   gained.
 - Masks are derived from a digest of all that a client was told: told different things, they do not cancel.
-- A client signs one list of survivors, of at least n - D, and unmasks once more than (n + C) / 2 clients
-  signed the same. Two such quorums have an honest client in common: there is one list.
-- A share that does not open sets two clients apart only if its sender signed it: by garbling shares the
-  server cannot take honest clients from each other's masks.
+- A client signs one list of survivors, of at least n - D, and unmasks once a quorum of the witnesses signed
+  the same: C + D + 1 of C + 2 D + 1. Two quorums have an honest client in common: there is one list
+  (:mod:`fl_privquant.secagg.witnesses`).
+- A share that does not open sets two clients apart only if its sender signed it for the same graph, that is
+  for the same keys of all clients: neither by garbled shares nor by two lists of clients can the server take
+  honest clients from each other's masks.
 
 It can always end a round without a sum, and it chooses who is invited.
 
@@ -87,8 +97,8 @@ was sent, and messages that arrive at once get copies of it; within a process th
 state that was restored from a backup is not asked again.
 
 **Not covered**: what the transport leaks or loses (use TLS), attacks by timing on the same machine,
-copies of secrets that Python made before they were erased. Keys are drawn for each round and erased
-with it: a client that is broken into later does not give away its earlier codes.
+copies of secrets that Python made before they were erased. Keys that hide something are drawn for each round
+and erased with it: a client that is broken into later does not give away its earlier codes.
 """
 
 from fl_privquant.secagg.client import ClientRound

@@ -49,7 +49,7 @@ _SHARE: Final = shamir.SHARE_BYTES
 
 
 class ClientRound(ClientState):
-    """One client in one round: a state that goes from stage to stage and ends with nothing secret.
+    """One client in one round: a state that goes from stage to stage and ends with no secret of the round.
 
     The methods are called in this order, each once, with what the server sent; most return the bytes
     to send back. ::
@@ -67,7 +67,8 @@ class ClientRound(ClientState):
     ends the round for this client: its secrets are erased, and every later call is refused.
 
     Between two calls the state can be kept as bytes (:meth:`to_bytes`), as a Flower client must, which
-    remembers nothing by itself. These bytes hold the round's secrets: keep them on the client, store
+    remembers nothing by itself. These bytes hold the round's secrets, and in signed rounds the keys that the
+    client's identity shares with others, for the next round's ``previous``: keep them on the client, store
     what :meth:`to_bytes` gives after every call *and after every error*, and overwrite the former
     ones. Within a process a stage is answered once, from whichever copy of the state
     (:mod:`fl_privquant.secagg.answered`). Erasing is best effort: Python and the libraries below may have
@@ -102,9 +103,11 @@ class ClientRound(ClientState):
             raise SecureAggregationError(
                 f"invited to round {wanted.number} again: a client takes part in a round once"
             )
+        state = cls(proposal, client_id, policy)
         if previous is not None:
             previous.abandon()
-        return cls(proposal, client_id, policy)
+            state._pair_keys = previous._pair_keys
+        return state
 
     def advertise_keys(self) -> bytes:
         """Draw the round's keys and return the public ones."""
@@ -118,6 +121,7 @@ class ClientRound(ClientState):
                 b"",
                 mask.public_key().public_bytes_raw(),
                 share.public_key().public_bytes_raw(),
+                self._own_identity(),
             )
             return self._signed(message)
 
@@ -140,7 +144,12 @@ class ClientRound(ClientState):
                     self._held[own.client_id] = bytearray(share[:_SHARE].tobytes())
                     continue
                 channel = keys.agree(
-                    private, own.share_key, entry.share_key, self._graph_digest, keys.CHANNEL
+                    private,
+                    own.share_key,
+                    entry.share_key,
+                    self._graph_digest,
+                    keys.CHANNEL,
+                    self._pair_key(entry.identity),
                 )
                 self._channels[entry.client_id] = bytearray(channel)
                 block = keys.seal(channel, share.tobytes(), share_context(self._graph_digest, own, entry))
@@ -258,26 +267,18 @@ class ClientRound(ClientState):
                         f"clients {sorted({*message.active} ^ {*self._active})}: the survivors changed since "
                         f"this client confirmed them"
                     )
-                if strangers := set(message.signers).difference(self._members):
-                    raise SecureAggregationError(
-                        f"clients {sorted(strangers)} confirm the survivors but are no members"
-                    )
-                self._policy.check_quorum(
-                    self._known_roster().num_clients,
+                self._check_confirmations(message)
+            reply = self._signed(
+                UnmaskReply(
                     self.round_id,
-                    self._digest,
-                    self._agreement,
-                    zip(message.signers, message.signatures, strict=True),
+                    self._client_id,
+                    b"",
+                    tuple(bytes(self._held[client][:_SHARE]) for client in message.active),
+                    tuple(bytes(self._held[client][_SHARE:]) for client in message.dead),
                 )
-            reply = UnmaskReply(
-                self.round_id,
-                self._client_id,
-                b"",
-                tuple(bytes(self._held[client][:_SHARE]) for client in message.active),
-                tuple(bytes(self._held[client][_SHARE:]) for client in message.dead),
             )
             self.abandon()
-            return self._signed(reply)
+            return reply
 
     @contextmanager
     def _step(self, before: Stage, after: Stage) -> Iterator[None]:
@@ -317,16 +318,33 @@ class ClientRound(ClientState):
     def _signed(self, message: ClientMessage) -> bytes:
         identity = self._policy.identity
         if self._invitation.signed and identity is not None:
-            message = message.with_signature(keys.sign(identity, self._digest, message.body()))
+            told = self._graph_digest or self._digest
+            message = message.with_signature(keys.sign(identity, told, message.body()))
         return message.to_bytes()
+
+    def _own_identity(self) -> bytes:
+        """The public key that the client goes by in a signed round."""
+        identity = self._policy.identity
+        if not self._invitation.signed or identity is None:
+            return b""
+        return identity.public_key().public_bytes_raw()
+
+    def _pair_key(self, peer: bytes) -> bytes:
+        """In a signed round, the key by which two identities prove who seals for whom."""
+        identity = self._policy.identity
+        if not self._invitation.signed or identity is None:
+            return b""
+        return self._pair_keys.get(identity, peer)
 
     def _check_roster(self, roster: Roster) -> None:
         own_keys = (keys.public_key(self._mask_secret), keys.public_key(self._share_secret))
-        checked_roster(roster, self._invitation, self._client_id, own_keys, self._policy)
+        checked_roster(
+            roster, self._invitation, self._client_id, (*own_keys, self._own_identity()), self._policy
+        )
         self._graph_digest, self._everyone = checked_graph(
             roster, self._digest, self._client_id, self._policy
         )
-        self._policy.check_keys(roster, self._digest)
+        self._policy.check_identities(roster)
 
     def _adopt(self, roster: Roster) -> None:
         # The list of all clients was checked, and is not needed again but for its ids.
@@ -351,7 +369,7 @@ class ClientRound(ClientState):
         if not self._policy.signed:
             return set(self._disputed)
         roster, proven = self._known_roster(), set()
-        order = ring_order(self._graph_digest, self._everyone)
+        order = ring_order(self._graph_digest, self._everyone) if request.evidence else []
         for data in request.evidence:
             message = self._vouched(SealedShares.from_bytes(data))
             receivers = neighbors_of(message.client_id, order, len(roster.entries) - 1)
@@ -365,17 +383,32 @@ class ClientRound(ClientState):
         return proven
 
     def _vouched(self, message: _Passed) -> _Passed:
-        """A neighbour's message that the server passes on, if it is the neighbour's own."""
+        """A neighbour's message that the server passes on, if it is the neighbour's own, of the same graph.
+
+        Of another graph it proves nothing: a server that shows two lists of clients, with two pairs of keys
+        that a corrupt client signed, could set honest clients apart by shares that were right elsewhere.
+        """
         if (
             message.round_id != self.round_id
             or message.client_id not in self._entries
             or message.client_id == self._client_id
-            or not self._policy.vouches(message, self._digest)
+            or not self._policy.vouches(message, self._graph_digest)
         ):
             raise SecureAggregationError(
                 f"a {type(message).__name__} that is not the word of a neighbour in this round"
             )
         return message
+
+    def _check_confirmations(self, message: UnmaskRequest) -> None:
+        roster = self._known_roster()
+        witnesses = ring_order(self._graph_digest, self._everyone)[: roster.num_witnesses]
+        signed = zip(message.signers, message.signatures, strict=True)
+        self._policy.check_quorum(
+            roster.num_clients,
+            witnesses,
+            self._graph_digest,
+            [Confirmation(self.round_id, client, mark, self._agreement) for client, mark in signed],
+        )
 
     def _check_unmask_lists(self, message: UnmaskRequest) -> None:
         active, dead, roster = set(message.active), set(message.dead), self._known_roster()

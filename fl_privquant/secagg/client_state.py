@@ -8,6 +8,7 @@ from typing import Final, Self
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.messages import Invitation, Roster, RosterEntry, RoundId
+from fl_privquant.secagg.pair_keys import PairKeys
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.wire import Reader, pack_ids
 
@@ -15,7 +16,7 @@ __all__ = ["ClientState", "Stage"]
 
 _Bytes = bytes | bytearray | memoryview
 
-_STATE_MAGIC: Final = b"SC\x02"
+_STATE_MAGIC: Final = b"SC\x03"
 _SHARE: Final = shamir.SHARE_BYTES
 
 
@@ -59,6 +60,8 @@ class ClientState:
         # Digests of what this client sealed for each neighbour, and of what it could not open.
         self._sealed: dict[int, bytearray] = {}
         self._disputed: dict[int, bytearray] = {}
+        # Keys shared with other identities: kept from round to round.
+        self._pair_keys = PairKeys()
 
     @property
     def round_id(self) -> RoundId:
@@ -83,7 +86,7 @@ class ClientState:
         raise TypeError("a ClientRound is not pickled: it holds secrets; use to_bytes on the client itself")
 
     def abandon(self) -> None:
-        """End the round here and erase its secrets."""
+        """End the round here and erase its secrets; keys shared with other identities stay."""
         self._stage = Stage.ENDED
         keys.wipe(self._mask_secret, self._share_secret, self._seed)
         for table in (self._channels, self._held, self._sealed, self._disputed):
@@ -95,7 +98,7 @@ class ClientState:
         self._graph_digest = self._masks_digest = self._agreement = b""
 
     def to_bytes(self) -> bytes:
-        """The state, *with its secrets* until the round has ended."""
+        """The state, *with its secrets*: those of the round until it has ended."""
         parts = [
             self._invitation.to_bytes(),
             b"" if self._roster is None else self._roster.to_bytes(),
@@ -110,6 +113,7 @@ class ClientState:
         for table in (self._channels, self._held, self._sealed, self._disputed):
             ids = sorted(table)
             parts += [pack_ids(ids), *(bytes(table[client]) for client in ids)]
+        parts.append(self._pair_keys.to_bytes())
         head = _STATE_MAGIC + bytes([self._stage]) + self._client_id.to_bytes(8, "little")
         return head + b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
@@ -147,6 +151,7 @@ class ClientState:
         state._graph_digest, state._masks_digest, state._agreement = part(), part(), part()
         state._mask_secret, state._share_secret, state._seed = (bytearray(part()) for _ in range(3))
         state._channels, state._held, state._sealed, state._disputed = (table() for _ in range(4))
+        state._pair_keys = PairKeys(part())
         reader.finish()
         state._check_state()
         return state

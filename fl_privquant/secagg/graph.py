@@ -12,8 +12,8 @@ from fl_privquant.secagg.parameters import GraphParameters
 
 __all__ = ["neighbors_of", "ring_graph", "ring_order"]
 
-# Two clients draw the same rank with odds of n^2 / 2^129: their ids then decide.
-_RANK: Final = np.dtype([("high", "<u8"), ("low", "<u8")])
+# Two numbers of 64 bits: two clients draw the same rank with odds of n^2 / 2^129, and their ids then decide.
+_RANK: Final = np.dtype(("<u8", 2))
 
 
 def ring_order(seed: bytes, clients: Sequence[int]) -> list[int]:
@@ -23,8 +23,8 @@ def ring_order(seed: bytes, clients: Sequence[int]) -> list[int]:
     [3, 5, 1, 7, 9]
     """
     drawn = hashlib.shake_256(b"ring\0" + seed).digest(_RANK.itemsize * len(clients))
-    ranks = np.frombuffer(drawn, dtype=_RANK)
-    return [clients[i] for i in np.lexsort((ranks["low"], ranks["high"])).tolist()]
+    high, low = np.frombuffer(drawn, dtype=_RANK).T
+    return [clients[i] for i in np.lexsort((low, high)).tolist()]
 
 
 def neighbors_of(client: int, order: Sequence[int], num_neighbors: int) -> tuple[int, ...]:

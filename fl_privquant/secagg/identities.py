@@ -28,11 +28,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
+from fl_privquant.secagg.keys import is_signature
 
 __all__ = [
     "IdentityKey",
@@ -258,14 +258,15 @@ def sign_known_clients(path: Path, operator: Ed25519PrivateKey) -> Path:
 def _check_signature(path: Path, text: bytes, operator: bytes) -> None:
     try:
         signature = bytes.fromhex(_read(_signature_file(path), "fl-privquant identity list sign").decode())
-        Ed25519PublicKey.from_public_bytes(operator).verify(signature, _LIST_DOMAIN + text)
-    except (InvalidSignature, ValueError) as error:
-        if isinstance(error, InvalidSpecError):
-            raise
+    except InvalidSpecError:
+        raise
+    except ValueError:
+        signature = b""
+    if not is_signature(operator, signature, _LIST_DOMAIN + text):
         raise InvalidSpecError(
             f"{path}: not signed by the operator {operator.hex()}; the list was changed after it was signed, "
             "or signed by another key"
-        ) from error
+        )
 
 
 def _signature_file(path: Path) -> Path:

@@ -13,7 +13,7 @@ message                   from, to     says
 :class:`MaskedInput`      C to S       the masked codes, packed
 :class:`SurvivorList`     S to C       whose inputs arrived, of all clients (signed rounds only)
 :class:`Confirmation`     C to S       a signature on that list (signed rounds only)
-:class:`UnmaskRequest`    S to C       which neighbours' inputs arrived; the others' signatures
+:class:`UnmaskRequest`    S to C       which neighbours' inputs arrived; signatures of witnesses
 :class:`UnmaskReply`      C to S       one share for each of the neighbours
 ========================  ===========  ==========================================================
 
@@ -67,7 +67,7 @@ SEALED_BYTES: Final = 2 * SHARE_BYTES + SEAL_BYTES
 """A share of the self-mask seed and one of the mask key, sealed for a neighbour."""
 
 _INVITATION: Final = struct.Struct("<IQBQB")
-_ROSTER: Final = struct.Struct("<IIB")
+_ROSTER: Final = struct.Struct("<IIIB")
 
 
 @dataclass(frozen=True)
@@ -104,48 +104,51 @@ class Invitation(Message):
 
 @dataclass(frozen=True)
 class KeyAdvertisement(ClientMessage):
-    """The client's public keys: for masks (its private key may be opened later) and for shares."""
+    """The client's public keys: for masks (its private key may be opened later) and for shares.
+
+    ``identity`` is the Ed25519 public key that the client goes by in this round, empty in unsigned rounds.
+    """
 
     KIND = 2
 
     mask_key: bytes
     share_key: bytes
+    identity: bytes = b""
 
     def content(self) -> bytes:
-        return self.mask_key + self.share_key
+        return self.mask_key + self.share_key + bytes([bool(self.identity)]) + self.identity
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, client_id, reader = cls.read_client(data)
         mask_key, share_key = reader.take(KEY_BYTES), reader.take(KEY_BYTES)
+        identity = reader.take(KEY_BYTES) if reader.flag() else b""
         signature = reader.signature()
         reader.finish()
-        return cls(round_id, client_id, signature, mask_key, share_key)
+        return cls(round_id, client_id, signature, mask_key, share_key, identity)
 
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """A client with its public keys, and with the signature under which it advertised them."""
+    """A client with its public keys for the round, and in signed rounds with the identity it goes by."""
 
     client_id: int
     mask_key: bytes
     share_key: bytes
-    signature: bytes
+    identity: bytes = b""
 
     @property
     def fingerprint(self) -> bytes:
-        """What stands for the two public keys in the list of all clients."""
-        return digest(b"keys", self.mask_key + self.share_key)
-
-    def advertisement(self, round_id: RoundId) -> KeyAdvertisement:
-        """The message that this entry was made of."""
-        return KeyAdvertisement(round_id, self.client_id, self.signature, self.mask_key, self.share_key)
+        """What stands for the public keys in the list of all clients."""
+        return digest(b"keys", self.mask_key + self.share_key + self.identity)
 
 
 @dataclass(frozen=True)
 class Roster(Message):
     """The holders of the client's secrets, itself among them, increasing, and the threshold.
 
+    In signed rounds ``num_witnesses`` clients, the first on the ring, are those whose confirmations count
+    (:meth:`~fl_privquant.secagg.policy.ClientPolicy.quorum`).
     ``listing`` is the digest of the ids and key fingerprints of all clients
     (:func:`~fl_privquant.secagg.transcript.listing_digest`), from which the graph follows. Where the client
     is to check that, in signed rounds whose graph is not complete, ``everyone`` and ``fingerprints`` are the
@@ -156,18 +159,19 @@ class Roster(Message):
 
     num_clients: int
     threshold: int
+    num_witnesses: int
     entries: tuple[RosterEntry, ...]
     listing: bytes
     everyone: tuple[int, ...] = ()
     fingerprints: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
-        signed = any(entry.signature for entry in self.entries)
-        keys = [entry.mask_key + entry.share_key + entry.signature for entry in self.entries]
+        signed = any(entry.identity for entry in self.entries)
+        keys = [entry.mask_key + entry.share_key + entry.identity for entry in self.entries]
         return b"".join(
             [
                 self.prefix(),
-                _ROSTER.pack(self.num_clients, self.threshold, signed),
+                _ROSTER.pack(self.num_clients, self.threshold, self.num_witnesses, signed),
                 pack_ids([entry.client_id for entry in self.entries]),
                 *keys,
                 self.listing,
@@ -179,23 +183,21 @@ class Roster(Message):
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
-        num_clients, threshold, signed = reader.unpack(_ROSTER)
+        num_clients, threshold, num_witnesses, signed = reader.unpack(_ROSTER)
         if signed > 1:
             raise InvalidUpdateError(f"Roster: flag {signed}, expected 0 or 1")
+        holders = reader.ids()
+        size = (2 + signed) * KEY_BYTES
+        blocks = reader.parts(len(holders), size)
         entries = tuple(
-            RosterEntry(
-                client_id,
-                reader.take(KEY_BYTES),
-                reader.take(KEY_BYTES),
-                reader.take(SIGNATURE_BYTES) if signed else b"",
-            )
-            for client_id in reader.ids()
+            RosterEntry(holder, block[:KEY_BYTES], block[KEY_BYTES : 2 * KEY_BYTES], block[2 * KEY_BYTES :])
+            for holder, block in zip(holders, blocks, strict=True)
         )
         listing = reader.take(DIGEST_BYTES)
         everyone = reader.ids()
-        fingerprints = tuple(reader.take(DIGEST_BYTES) for _ in everyone)
+        fingerprints = reader.parts(len(everyone), DIGEST_BYTES)
         reader.finish()
-        return cls(round_id, num_clients, threshold, entries, listing, everyone, fingerprints)
+        return cls(round_id, num_clients, threshold, num_witnesses, entries, listing, everyone, fingerprints)
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,7 @@ class ShareReceipt(ClientMessage):
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, client_id, reader = cls.read_client(data)
         disputed = reader.ids()
-        digests = tuple(reader.take(DIGEST_BYTES) for _ in disputed)
+        digests = reader.parts(len(disputed), DIGEST_BYTES)
         signature = reader.signature()
         reader.finish()
         return cls(round_id, client_id, signature, disputed, digests)
@@ -359,7 +361,8 @@ class Confirmation(ClientMessage):
 class UnmaskRequest(Message):
     """Of the client and the neighbours it has shares of: whose input arrived, and whose did not.
 
-    In signed rounds ``signers`` and ``signatures`` prove that enough clients were told the same.
+    In signed rounds ``signers``, who are witnesses, and their ``signatures`` prove that all clients that
+    unmask were told the same.
     """
 
     KIND = 7
@@ -377,7 +380,7 @@ class UnmaskRequest(Message):
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
         active, dead, signers = reader.ids(), reader.ids(), reader.ids()
-        signatures = tuple(reader.take(SIGNATURE_BYTES) for _ in signers)
+        signatures = reader.parts(len(signers), SIGNATURE_BYTES)
         reader.finish()
         return cls(round_id, active, dead, signers, signatures)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -12,13 +12,14 @@ from fl_privquant.codec.pack import MAX_WIDTH
 from fl_privquant.cohort import checked_fraction, count_of, honest_clients
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.secagg import keys
-from fl_privquant.secagg.messages import ClientMessage, Confirmation, Invitation, Roster, RoundId
+from fl_privquant.secagg.messages import ClientMessage, Confirmation, Invitation, Roster
 from fl_privquant.secagg.parameters import (
     GRINDING_TRIES,
     MIN_NEIGHBORS,
     GraphParameters,
     security_failure,
 )
+from fl_privquant.secagg.witnesses import quorum_of
 
 __all__ = ["ClientPolicy"]
 
@@ -48,8 +49,8 @@ class ClientPolicy:
         The client's own Ed25519 key: signs what it sends.
     known_identities
         Raw Ed25519 public keys of the clients, by id, obtained other than from the server. With
-        them the client masks only towards clients that signed their keys for this round, and unmasks only
-        what enough of them were told alike; without, it trusts the server not to invent clients.
+        them the client masks only towards the owners of these keys, and unmasks only what enough of them
+        were told alike; without, it trusts the server not to invent clients.
     """
 
     min_clients: int = 3
@@ -87,13 +88,13 @@ class ClientPolicy:
         """Clients of ``num_clients`` whose inputs must have arrived before anything is opened."""
         return num_clients - count_of(self.dropout_fraction, num_clients)
 
-    def quorum(self, num_clients: int) -> int:
-        """Signatures that must agree: two sets of as many have more than the corrupt clients in common.
+    def quorum(self, num_clients: int, num_witnesses: int) -> int:
+        """Witnesses that must agree before this client unmasks (:mod:`fl_privquant.secagg.witnesses`).
 
-        >>> ClientPolicy().quorum(100)
-        56
+        >>> ClientPolicy().quorum(100, num_witnesses=31)
+        21
         """
-        return (num_clients + count_of(self.corrupt_fraction, num_clients)) // 2 + 1
+        return quorum_of(num_witnesses, count_of(self.corrupt_fraction, num_clients))
 
     def check_invitation(self, invitation: Invitation) -> None:
         """Refuse a modulus that is too small, a round that is too small, or one without signatures."""
@@ -150,45 +151,52 @@ class ClientPolicy:
                 f"dropout_fraction ({self.dropout_fraction}) leaves"
             )
 
-    def check_keys(self, roster: Roster, round_digest: bytes) -> None:
-        """Refuse keys that their owners did not sign for this round, where identities are known."""
+    def check_identities(self, roster: Roster) -> None:
+        """Refuse a roster of clients that are not known, or under other keys, where identities are known."""
         if self.known_identities is None:
             return
         for client in (*roster.everyone, *(entry.client_id for entry in roster.entries)):
             if client not in self.known_identities:
                 raise SecureAggregationError(f"client {client} of the roster has no known identity")
         for entry in roster.entries:
-            if not self.vouches(entry.advertisement(roster.round_id), round_digest):
+            owned = self.known_identities[entry.client_id]
+            if entry.identity not in (owned if isinstance(owned, tuple) else (owned,)):
                 raise SecureAggregationError(
-                    f"the keys of client {entry.client_id} are not signed by its identity for this round"
+                    f"client {entry.client_id} is on the roster with another identity than is known of it"
                 )
 
-    def vouches(self, message: ClientMessage, round_digest: bytes) -> bool:
-        """Whether a message is signed by its sender; without known identities, the server's word counts."""
+    def vouches(self, message: ClientMessage, told: bytes) -> bool:
+        """Whether the sender signed this and was told the same; without identities the server's word counts.
+
+        ``told`` is the digest of the graph.
+        """
         if self.known_identities is None:
             return True
         identity = self.known_identities.get(message.client_id)
-        return identity is not None and keys.verifies(
-            identity, message.signature, round_digest, message.body()
-        )
+        return identity is not None and keys.verifies(identity, message.signature, told, message.body())
 
     def check_quorum(
         self,
         num_clients: int,
-        round_id: RoundId,
-        round_digest: bytes,
-        agreement: bytes,
-        signatures: Iterable[tuple[int, bytes]],
+        witnesses: Collection[int],
+        told: bytes,
+        confirmations: Sequence[Confirmation],
     ) -> None:
-        """Refuse to unmask before enough clients have signed that they were told the same."""
-        needed, given = self.quorum(num_clients), dict(signatures)
+        """Refuse to unmask before enough of the witnesses have signed that they were told the same."""
+        given = {each.client_id: each for each in confirmations}
+        if strangers := given.keys() - set(witnesses):
+            raise SecureAggregationError(
+                f"clients {sorted(strangers)} confirm the survivors but are no witnesses of this round"
+            )
+        needed = self.quorum(num_clients, len(witnesses))
         if len(given) < needed:
             raise SecureAggregationError(
-                f"{len(given)} of {num_clients} clients confirmed the survivors, below the {needed} that "
-                f"this client's corrupt_fraction ({self.corrupt_fraction}) demands"
+                f"{len(given)} of {len(witnesses)} witnesses confirmed the survivors, below the {needed} "
+                f"that this client's corrupt_fraction ({self.corrupt_fraction}) of {num_clients} clients "
+                f"demands"
             )
         for client in sorted(given)[:needed]:
-            if not self.vouches(Confirmation(round_id, client, given[client], agreement), round_digest):
+            if not self.vouches(given[client], told):
                 raise SecureAggregationError(
                     f"client {client} did not sign the list of survivors that this client was shown"
                 )

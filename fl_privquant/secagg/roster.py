@@ -15,7 +15,7 @@ def checked_roster(
     roster: Roster,
     invitation: Invitation,
     client_id: int,
-    own_keys: tuple[bytes, bytes],
+    own_keys: tuple[bytes, bytes, bytes],
     policy: ClientPolicy,
 ) -> Roster:
     """The roster, if it names the client with the keys it sent, and a graph that its policy accepts."""
@@ -26,7 +26,7 @@ def checked_roster(
     public = [key for entry in roster.entries for key in (entry.mask_key, entry.share_key)]
     if len(set(public)) != len(public):
         raise SecureAggregationError("a public key stands twice on the roster: keys must be distinct")
-    if (own.mask_key, own.share_key) != own_keys:
+    if (own.mask_key, own.share_key, own.identity) != own_keys:
         raise SecureAggregationError(f"the roster has other keys for client {client_id} than it sent")
     holders, invited = len(entries), invitation.num_clients
     if not holders <= roster.num_clients <= invited:
@@ -48,7 +48,14 @@ def checked_graph(
     needs that list, and finds its own neighbours by it.
     """
     holders = len(roster.entries)
-    graph = graph_digest(round_digest, roster.num_clients, holders - 1, roster.threshold, roster.listing)
+    graph = graph_digest(
+        round_digest,
+        roster.num_clients,
+        holders - 1,
+        roster.threshold,
+        roster.num_witnesses,
+        roster.listing,
+    )
     if holders == roster.num_clients:
         if roster.listing != listing_of(roster.entries):
             raise SecureAggregationError("the roster is not the list of clients whose digest it names")

@@ -18,6 +18,7 @@ from fl_privquant.secagg.parameters import (
     choose_parameters,
     security_failure,
 )
+from fl_privquant.secagg.witnesses import witnesses_needed
 
 __all__ = ["RoundConfig", "new_session"]
 
@@ -88,6 +89,17 @@ class RoundConfig:
         if math.isinf(self.max_security_failure):
             return 0
         return num_clients - count_of(self.dropout_fraction, num_clients)
+
+    def num_witnesses(self, num_clients: int) -> int:
+        """Clients whose confirmations count, in signed rounds (:mod:`fl_privquant.secagg.witnesses`)."""
+        if self.identities is None:
+            return 0
+        lost = count_of(self.dropout_fraction, num_clients)
+        return witnesses_needed(num_clients, self.num_corrupt(num_clients), lost)
+
+    def num_corrupt(self, num_clients: int) -> int:
+        """Clients of ``num_clients`` that may be corrupt."""
+        return count_of(self.corrupt_fraction, num_clients)
 
     def graph(self, num_clients: int) -> GraphParameters:
         """Neighbours and threshold for this many clients, as given or computed."""

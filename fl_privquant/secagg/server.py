@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from fl_privquant.codec.pack import unpack_codes
-from fl_privquant.cohort import count_of
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.disputes import blamed, members_left, pairs_apart
@@ -37,6 +36,7 @@ from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.round_config import RoundConfig
 from fl_privquant.secagg.stages import ServerStage, StagedRound
 from fl_privquant.secagg.transcript import agreement_digest, graph_digest, listing_of, masks_digest
+from fl_privquant.secagg.witnesses import quorum_of
 
 __all__ = ["OpenedSum", "ServerRound"]
 
@@ -106,7 +106,9 @@ class ServerRound(StagedRound):
         # The point at which each holder of a client's secrets has its share.
         self._points: dict[int, dict[int, int]] = {}
         self._threshold = 0
-        self._graph_digest = self._masks_digest = self._agreement = b""
+        # Those whose confirmations count, in signed rounds.
+        self._witnesses: frozenset[int] = frozenset()
+        self._masks_digest = self._agreement = b""
         # The members share keys and mask with each other; the active ones' inputs are in the total.
         self._shares: dict[int, SealedShares] = {}
         self._members: dict[int, tuple[int, ...]] = {}
@@ -142,9 +144,8 @@ class ServerRound(StagedRound):
         def take(message: KeyAdvertisement) -> None:
             if not (keys.is_usable(message.mask_key) and keys.is_usable(message.share_key)):
                 raise InvalidUpdateError("KeyAdvertisement: a public key is no usable X25519 key")
-            self._entries[sender] = RosterEntry(
-                sender, message.mask_key, message.share_key, message.signature
-            )
+            self._check_identity(message)
+            self._entries[sender] = RosterEntry(sender, message.mask_key, message.share_key, message.identity)
 
         return self._receive(
             ServerStage.ADVERTISE, sender, data, KeyAdvertisement, self._entries, self._invited, take
@@ -166,10 +167,13 @@ class ServerRound(StagedRound):
         entries = [self._entries[client] for client in everyone]
         listing = listing_of(entries)
         self._threshold = parameters.threshold
+        num_witnesses = self._config.num_witnesses(len(everyone))
         self._graph_digest = graph_digest(
-            self._digest, len(everyone), parameters.num_neighbors, self._threshold, listing
+            self._digest, len(everyone), parameters.num_neighbors, self._threshold, num_witnesses, listing
         )
-        self._graph = ring_graph(ring_order(self._graph_digest, everyone), parameters)
+        order = ring_order(self._graph_digest, everyone)
+        self._witnesses = frozenset(order[:num_witnesses])
+        self._graph = ring_graph(order, parameters)
         self._points = {
             client: {holder: i + 1 for i, holder in enumerate(sorted([*neighbors, client]))}
             for client, neighbors in self._graph.items()
@@ -183,6 +187,7 @@ class ServerRound(StagedRound):
                 self._round_id,
                 len(everyone),
                 self._threshold,
+                num_witnesses,
                 tuple(self._entries[holder] for holder in self._points[client]),
                 listing,
                 *listed,
@@ -237,8 +242,7 @@ class ServerRound(StagedRound):
         """
         self._close(ServerStage.ACCEPT)
         apart = pairs_apart(self._receipts.values())
-        corrupt = count_of(self._config.corrupt_fraction, len(self._graph))
-        to_blame = blamed(apart, corrupt, self._threshold)
+        to_blame = blamed(apart, self._config.num_corrupt(len(self._graph)), self._threshold)
         self.culprits |= to_blame.keys()
         self.rejected |= to_blame
         self._set_members(self._receipts.keys() - self.culprits, apart, "accepted shares")
@@ -307,14 +311,14 @@ class ServerRound(StagedRound):
         signers: tuple[int, ...] = ()
         asked: Iterable[int] = self._active
         if self._config.identities is not None:
-            corrupt = count_of(self._config.corrupt_fraction, len(self._graph))
-            quorum = (len(self._graph) + corrupt) // 2 + 1
-            if len(self._confirmations) < quorum:
+            quorum = quorum_of(len(self._witnesses), self._config.num_corrupt(len(self._graph)))
+            heard = sorted(self._witnesses & self._confirmations.keys())
+            if len(heard) < quorum:
                 raise self._failure(
-                    f"{len(self._confirmations)} of {len(self._graph)} clients confirmed the survivors, "
-                    f"below the {quorum} without which clients do not unmask"
+                    f"{len(heard)} of {len(self._witnesses)} witnesses confirmed the survivors, below the "
+                    f"{quorum} without which clients do not unmask"
                 )
-            asked, signers = self._confirmations, tuple(sorted(self._confirmations)[:quorum])
+            asked, signers = self._confirmations, tuple(heard[:quorum])
             self._need_holders(asked, "clients confirmed the survivors")
         signatures = tuple(self._confirmations[client].signature for client in signers)
         self._stage = ServerStage.UNMASK

@@ -46,7 +46,7 @@ class StagedRound:
         self.rejected: dict[int, str] = {}
         self._config = config
         self._round_id = RoundId(config.session, config.number)
-        self._digest = b""
+        self._digest = self._graph_digest = b""
         self._stage = ServerStage.ADVERTISE
 
     def _receive(
@@ -80,11 +80,20 @@ class StagedRound:
         if identities is not None:
             identity = identities.get(sender)
             if identity is None or not keys.verifies(
-                identity, message.signature, self._digest, message.body()
+                identity, message.signature, self._graph_digest or self._digest, message.body()
             ):
                 raise InvalidUpdateError(f"{name}: not signed by the identity of client {sender}")
         elif message.signature:
             raise InvalidUpdateError(f"{name}: signed, but the round is not")
+
+    def _check_identity(self, message: KeyAdvertisement) -> None:
+        """The key that a client goes by must be its own and usable: otherwise its neighbours would refuse."""
+        identities = self._config.identities
+        owned = b"" if identities is None else identities[message.client_id]
+        if message.identity not in (owned if isinstance(owned, tuple) else (owned,)):
+            raise InvalidUpdateError("KeyAdvertisement: goes by a key that is not its sender's identity")
+        if message.identity and not keys.is_usable(keys.exchange_key(message.identity)):
+            raise InvalidUpdateError("KeyAdvertisement: goes by a key that is no usable Ed25519 key")
 
     def _close(self, stage: ServerStage) -> None:
         if self._stage is not stage:

@@ -2,7 +2,8 @@
 
 Each digest holds the one before it, so that two clients with the same digest were told the same from the
 start. A server that tells clients different things finds that their masks do not cancel, that shares sealed
-by one do not open at another, and that signatures given by one do not count for another.
+by one do not open at another, and that signatures given by one do not count for another: advertised keys are
+signed with the digest of the invitation (for the server), all that follows with that of the graph.
 """
 
 from __future__ import annotations
@@ -26,13 +27,18 @@ def listing_of(entries: Sequence[RosterEntry]) -> bytes:
 
 
 def graph_digest(
-    round_digest: bytes, num_clients: int, num_neighbors: int, threshold: int, listing: bytes
+    round_digest: bytes,
+    num_clients: int,
+    num_neighbors: int,
+    threshold: int,
+    num_witnesses: int,
+    listing: bytes,
 ) -> bytes:
     """Of the invitation, the graph's parameters and the list of all clients: the order on the ring follows.
 
     Signatures are no part of it: their owner could make many for one key, and so try many graphs.
     """
-    numbers = (num_clients, num_neighbors, threshold)
+    numbers = (num_clients, num_neighbors, threshold, num_witnesses)
     return digest(b"graph", round_digest, *(number.to_bytes(8, "little") for number in numbers), listing)
 
 

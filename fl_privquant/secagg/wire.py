@@ -7,13 +7,12 @@ increase strictly, so that no client can stand in one twice and every message ha
 
 from __future__ import annotations
 
+import operator
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
-
-import numpy as np
 
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg.keys import SIGNATURE_BYTES
@@ -34,9 +33,9 @@ SESSION_BYTES: Final = 16
 
 _PREFIX: Final = struct.Struct("<2sBB16sQ")
 _MAGIC: Final = b"SA"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _COUNT: Final = struct.Struct("<I")
-_ID: Final = np.dtype("<u8")
+_ID_BYTES: Final = 8
 _MAX_ID: Final = (1 << 64) - 1
 
 
@@ -59,15 +58,17 @@ class Reader:
     """Takes a message apart from front to back; every byte must be used."""
 
     def __init__(self, data: bytes | bytearray | memoryview, name: str) -> None:
-        self._rest = memoryview(data).cast("B")
+        self._data = bytes(data)
+        self._at = 0
         self._name = name
 
     def take(self, size: int) -> bytes:
         """The next ``size`` bytes."""
-        if len(self._rest) < size:
-            raise InvalidUpdateError(f"{self._name}: ends {size - len(self._rest)} bytes too early")
-        part, self._rest = self._rest[:size], self._rest[size:]
-        return part.tobytes()
+        end = self._at + size
+        if end > len(self._data):
+            raise InvalidUpdateError(f"{self._name}: ends {end - len(self._data)} bytes too early")
+        part, self._at = self._data[self._at : end], end
+        return part
 
     def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
         """The next numbers, as ``layout`` has them."""
@@ -83,16 +84,20 @@ class Reader:
     def ids(self) -> tuple[int, ...]:
         """A counted list of client ids, strictly increasing."""
         (count,) = self.unpack(_COUNT)
-        ids = np.frombuffer(self.take(count * _ID.itemsize), dtype=_ID)
-        if (ids[1:] <= ids[:-1]).any():
+        ids = struct.unpack(f"<{count}Q", self.take(count * _ID_BYTES))
+        if any(map(operator.ge, ids, ids[1:])):
             raise InvalidUpdateError(f"{self._name}: client ids must increase strictly, none twice")
-        return tuple(ids.tolist())
+        return ids
 
     def blocks(self, size: int) -> tuple[bytes, ...]:
         """A counted list of blocks of ``size`` bytes."""
         (count,) = self.unpack(_COUNT)
+        return self.parts(count, size)
+
+    def parts(self, count: int, size: int) -> tuple[bytes, ...]:
+        """The next ``count`` blocks of ``size`` bytes."""
         joined = self.take(count * size)
-        return tuple(joined[start : start + size] for start in range(0, len(joined), size))
+        return tuple([joined[start : start + size] for start in range(0, len(joined), size)])
 
     def texts(self) -> tuple[bytes, ...]:
         """A counted list of byte strings, each with its length before it."""
@@ -105,13 +110,13 @@ class Reader:
 
     def finish(self) -> None:
         """Nothing may be left."""
-        if self._rest:
-            raise InvalidUpdateError(f"{self._name}: {len(self._rest)} bytes too many")
+        if left := len(self._data) - self._at:
+            raise InvalidUpdateError(f"{self._name}: {left} bytes too many")
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
     """A counted list of client ids, as :meth:`Reader.ids` reads it."""
-    return _COUNT.pack(len(ids)) + np.array(ids, dtype=_ID).tobytes()
+    return struct.pack(f"<I{len(ids)}Q", len(ids), *ids)
 
 
 def pack_blocks(blocks: Sequence[bytes]) -> bytes:
@@ -150,10 +155,14 @@ class Message(ABC):
         """The round of a message of this kind, and a reader of what follows."""
         reader = Reader(data, cls.__name__)
         magic, version, kind, session, number = _PREFIX.unpack(reader.take(_PREFIX.size))
-        if (magic, version, kind) != (_MAGIC, _VERSION, cls.KIND):
+        if magic == _MAGIC and version != _VERSION:
             raise InvalidUpdateError(
-                f"{cls.__name__}: starts with {magic!r}, version {version}, kind {kind}; expected "
-                f"{_MAGIC!r}, {_VERSION}, {cls.KIND}"
+                f"{cls.__name__}: version {version} of the secure-aggregation protocol, expected {_VERSION}; "
+                f"install the same version of fl-privquant on the server and on all clients"
+            )
+        if (magic, kind) != (_MAGIC, cls.KIND):
+            raise InvalidUpdateError(
+                f"{cls.__name__}: starts with {magic!r}, kind {kind}; expected {_MAGIC!r}, {cls.KIND}"
             )
         return RoundId(session, number), reader
 
@@ -167,7 +176,7 @@ class ClientMessage(Message):
 
     def body(self) -> bytes:
         """All but the signature: what is signed."""
-        return self.prefix() + self.client_id.to_bytes(_ID.itemsize, "little") + self.content()
+        return self.prefix() + self.client_id.to_bytes(_ID_BYTES, "little") + self.content()
 
     def to_bytes(self) -> bytes:
         return self.body() + bytes([bool(self.signature)]) + self.signature
@@ -184,4 +193,4 @@ class ClientMessage(Message):
     def read_client(cls, data: bytes | bytearray | memoryview) -> tuple[RoundId, int, Reader]:
         """The round and the sender of a message of this kind, and a reader of what follows."""
         round_id, reader = cls.read(data)
-        return round_id, int.from_bytes(reader.take(_ID.itemsize), "little"), reader
+        return round_id, int.from_bytes(reader.take(_ID_BYTES), "little"), reader

@@ -12,7 +12,7 @@ from scipy.special import ive
 from scipy.stats import binom
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Norms, UpdateRelease, View
+from fl_privquant.accounting import Accountant, Norms, Release, View
 from fl_privquant.law.lattice import LatticeLaw, coarse_count, convolve, power
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.blanket import blanket_loss
@@ -222,7 +222,7 @@ def test_the_own_theorem_of_pbm_is_never_below_the_worst_inputs(trials: int, cli
 def test_the_smaller_of_two_bounds_is_stated_with_its_name() -> None:
     for levels, name in ((2, "poisson binomial+rdp"), (16, "blanket+pld")):
         mechanism = pq.design("pbm", epsilon=1.0, levels=levels)
-        accountant = Accountant([UpdateRelease(mechanism, 650, View(20))])
+        accountant = Accountant([Release(mechanism, 650, View(20))])
         stated = accountant.statement(1e-5)
         assert stated.method == name
         (theorem,) = mechanism.update_losses(NO_NORMS, 650, View(20))
@@ -234,9 +234,7 @@ def test_the_smaller_of_two_bounds_is_stated_with_its_name() -> None:
         assert stated.epsilon == min(bounds)
     # Randomized response is that with two levels; more clients never cost more.
     one_bit = pq.design("one_bit", epsilon=1.0)
-    spent = [
-        Accountant([UpdateRelease(one_bit, 650, View(n))]).statement(1e-5).epsilon for n in (20, 900, 2000)
-    ]
+    spent = [Accountant([Release(one_bit, 650, View(n))]).statement(1e-5).epsilon for n in (20, 900, 2000)]
     assert spent == sorted(spent, reverse=True)
     assert pq.design("rqm", epsilon=1.0, bits=2).update_losses(NO_NORMS, 650, View(20)) == []
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fl_privquant as pq
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.law.lattice import LatticeLaw
 from fl_privquant.loss.integer_noise import ideal_sum
 from fl_privquant.loss.integer_noise_norm import _rounded_loss, rounded_length, shift_separation
@@ -130,7 +130,7 @@ def test_the_accountant_states_the_smallest_figure(name: str) -> None:
     mechanism = pq.design(name, epsilon=1.0, levels=48, num_clients=100)
     norms = Norms(l2=usual_norm_ratio(650))
     accountant = Accountant()
-    accountant.add(UpdateRelease(mechanism, 650, View.aggregate(100), norms=norms), 10)
+    accountant.add(Release(mechanism, 650, View.aggregate(100), norms=norms), 10)
     stated = accountant.statement(1e-5)
     assert stated.method.startswith("l2 gaussian of integer noise")
     names = {each.name for each in mechanism.update_losses(norms, 650, View(100))}

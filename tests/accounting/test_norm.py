@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 import fl_privquant as pq
-from fl_privquant.accounting import UpdateRelease, View, round_statement
+from fl_privquant.accounting import Release, View, round_statement
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import TableMechanism
@@ -54,7 +54,7 @@ def test_no_statement_by_the_norm_is_below_the_exact_one(name: str, epsilon: flo
     """One coordinate, local view: against the laws of two inputs as far apart as the norm allows."""
     delta = 1e-6
     mechanism = pq.design(name, epsilon=epsilon, **({} if name == "one_bit" else {"levels": 4}))
-    stated = round_statement(UpdateRelease(mechanism, 1, norms=Norms(l2=norm)), delta).epsilon
+    stated = round_statement(Release(mechanism, 1, norms=Norms(l2=norm)), delta).epsilon
     for start in np.linspace(-1.0, 1.0 - 2.0 * norm, 9):
         near, far = output_law(mechanism, float(start)), output_law(mechanism, float(start) + 2.0 * norm)
         for first, second in ((near, far), (far, near)):

@@ -6,7 +6,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.loss import norms as norms_module
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms import pbm as pbm_module
@@ -18,7 +18,7 @@ from fl_privquant.statement import PrivacyStatement, View
 def whole_run(mechanism: Mechanism, clients: int, dimension: int, rounds: int) -> PrivacyStatement:
     accountant = Accountant()
     norms = Norms(l2=usual_norm_ratio(dimension))
-    accountant.add(UpdateRelease(mechanism, dimension, View.aggregate(clients), norms=norms), rounds)
+    accountant.add(Release(mechanism, dimension, View.aggregate(clients), norms=norms), rounds)
     return accountant.statement(1e-5)
 
 

@@ -26,9 +26,9 @@ from fl_privquant.secagg import (
     security_failure,
     shamir,
 )
+from fl_privquant.secagg.client import share_context
 from fl_privquant.secagg.graph import neighbors_of, ring_order
 from fl_privquant.secagg.messages import (
-    Confirmation,
     MaskRequest,
     Roster,
     RosterEntry,
@@ -96,7 +96,12 @@ def test_a_threshold_below_what_the_corrupt_clients_demand(
 def roster_of_again(round_: Round, client: int) -> Roster:
     entries = tuple(round_.server._entries[holder] for holder in round_.server._points[client])
     return Roster(
-        round_.server._round_id, len(round_.inputs), round_.server._threshold, entries, listing_of(entries)
+        round_.server._round_id,
+        len(round_.inputs),
+        round_.server._threshold,
+        len(round_.server._witnesses),
+        entries,
+        listing_of(entries),
     )
 
 
@@ -142,23 +147,24 @@ def test_neighbours_that_the_server_chose(name: str) -> None:
 
 
 def test_the_order_on_the_ring_follows_from_all_keys() -> None:
-    """Another key anywhere, another client, threshold or round: an order that has nothing to do with it."""
+    """Another key anywhere, threshold, number of witnesses or round: another order altogether."""
     clients = list(range(5, 5 + 3 * 60, 3))
     fingerprints = [keys.digest(bytes([i])) for i in range(60)]
     listing = listing_digest(clients, fingerprints)
-    base = graph_digest(bytes(32), 60, 32, 17, listing)
+    base = graph_digest(bytes(32), 60, 32, 17, 19, listing)
     other = listing_digest(clients, [keys.digest(b"new"), *fingerprints[1:]])
     seeds = [
         base,
-        graph_digest(bytes(32), 60, 32, 17, other),
-        graph_digest(bytes(32), 60, 32, 18, listing),
-        graph_digest(bytes([1]) * 32, 60, 32, 17, listing),
+        graph_digest(bytes(32), 60, 32, 17, 19, other),
+        graph_digest(bytes(32), 60, 32, 18, 19, listing),
+        graph_digest(bytes(32), 60, 32, 17, 20, listing),
+        graph_digest(bytes([1]) * 32, 60, 32, 17, 19, listing),
     ]
     orders = [ring_order(seed, clients) for seed in seeds]
     assert all(sorted(order) == clients for order in orders)
-    assert len({tuple(order) for order in orders}) == 4
+    assert len({tuple(order) for order in orders}) == 5
     neighbors = [set(neighbors_of(5, order, 32)) for order in orders]
-    assert len({frozenset(each) for each in neighbors}) == 4
+    assert len({frozenset(each) for each in neighbors}) == 5
 
 
 def test_what_grinding_gains_is_paid_for_in_neighbours() -> None:
@@ -178,28 +184,6 @@ def test_what_grinding_gains_is_paid_for_in_neighbours() -> None:
 # Different words to different clients
 
 
-def test_different_lists_of_survivors_are_not_both_confirmed() -> None:
-    """Two groups are told different dropouts: neither finds enough signatures, and nothing opens."""
-    round_ = at("confirm", 20)
-    survivors = tuple(round_.inputs)
-    lists = {True: survivors[:-1], False: (*survivors[:-2], survivors[-1])}
-    signed: dict[bool, dict[int, bytes]] = {True: {}, False: {}}
-    round_id = round_.clients[VICTIM].round_id
-    for i in survivors[:-2]:
-        half = i < survivors[10]
-        told = SurvivorList(round_id, lists[half]).to_bytes()
-        signed[half][i] = round_.client(i).confirm(told)[-64:]
-    for i in survivors[:-2]:
-        half = i < survivors[10]
-        dead = tuple({*survivors} - {*lists[half]})
-        # All signatures that there are, of whatever list.
-        given = {**signed[not half], **signed[half]}
-        signers = tuple(sorted(given))
-        request = UnmaskRequest(round_id, lists[half], dead, signers, tuple(given[j] for j in signers))
-        with pytest.raises(SecureAggregationError, match="did not sign the list"):
-            round_.client(i).unmask(request.to_bytes())
-
-
 @pytest.mark.parametrize("change", ["lists", "signature", "too few", "stranger", "twice dead"])
 def test_an_unmask_request_that_was_not_confirmed(change: str) -> None:
     round_ = at("unmask", 20)
@@ -217,23 +201,6 @@ def test_an_unmask_request_that_was_not_confirmed(change: str) -> None:
         request = replace(request, dead=request.active[-1:])
     with pytest.raises(SecureAggregationError):
         round_.client(VICTIM).unmask(request.to_bytes())
-
-
-def test_corrupt_clients_that_are_not_in_the_round_do_not_count_for_the_quorum() -> None:
-    """Their identities are known and their signatures valid; the assumption is about clients of the round."""
-    round_ = at("confirm", 20)
-    outside = {1000 + i: Ed25519PrivateKey.generate() for i in range(19)}
-    known = {i: key.public_key().public_bytes_raw() for i, key in outside.items()}
-    policy = round_.policies[VICTIM]
-    policy = replace(policy, known_identities={**policy.known_identities, **known})
-    victim = ClientRound.from_bytes(round_.clients[VICTIM].to_bytes(), policy)
-    survivors = tuple(round_.inputs)
-    own = victim.confirm(SurvivorList(victim.round_id, survivors).to_bytes())[-64:]
-    bodies = {i: Confirmation(victim.round_id, i, b"", victim._agreement).body() for i in outside}
-    given = {VICTIM: own} | {i: keys.sign(key, victim._digest, bodies[i]) for i, key in outside.items()}
-    request = UnmaskRequest(victim.round_id, survivors, (), tuple(given), tuple(given.values()))
-    with pytest.raises(SecureAggregationError, match="are no members"):
-        victim.unmask(request.to_bytes())
 
 
 @pytest.mark.parametrize("change", ["too few", "no member", "not itself"])
@@ -498,17 +465,48 @@ def test_a_round_is_not_joined_again_from_an_older_state() -> None:
         ClientRound.join(round_.server.invitation(), VICTIM, round_.policies[VICTIM])
 
 
-def test_invented_clients_are_refused_where_identities_are_known() -> None:
-    """All neighbours but the victim are the server's own: their signatures are not."""
-    round_ = at("share", 20)
-    roster = roster_of(round_)
+def invented(roster: Roster, posing: bytes | None = None) -> bytes:
+    """A roster on which all but the victim have keys of the server's, and an identity of it if given."""
 
-    def invented(entry: RosterEntry) -> RosterEntry:
+    def own(entry: RosterEntry) -> RosterEntry:
+        if entry.client_id == VICTIM:
+            return entry
         public = [X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(2)]
-        return entry if entry.client_id == VICTIM else replace(entry, mask_key=public[0], share_key=public[1])
+        return RosterEntry(entry.client_id, *public, entry.identity if posing is None else posing)
 
-    with pytest.raises(SecureAggregationError, match="not signed by its identity"):
-        round_.client(VICTIM).share_keys(shown([invented(entry) for entry in roster.entries], roster))
+    return shown([own(entry) for entry in roster.entries], roster)
+
+
+def test_invented_clients_are_refused_where_identities_are_known() -> None:
+    round_ = at("share", 20)
+    posing = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    with pytest.raises(SecureAggregationError, match="another identity than is known of it"):
+        round_.client(VICTIM).share_keys(invented(roster_of(round_), posing))
+
+
+def test_keys_that_the_server_put_in_the_place_of_clients_keys_open_nothing() -> None:
+    """Shares are sealed for identities: the server, which has none of them, can neither open nor seal one."""
+    round_ = at("share", 20)
+    roster = Roster.from_bytes(invented(roster_of(round_)))
+    private = {entry.client_id: X25519PrivateKey.generate() for entry in roster.entries}
+    entries = [
+        entry
+        if entry.client_id == VICTIM
+        else replace(entry, share_key=private[entry.client_id].public_key().public_bytes_raw())
+        for entry in roster.entries
+    ]
+    victim = round_.client(VICTIM)
+    sealed = SealedShares.from_bytes(victim.share_keys(shown(entries, roster))).sealed
+    graph, own = victim._graph_digest, victim._entries[VICTIM]
+    blocks = {}
+    for entry, block in zip([each for each in entries if each.client_id != VICTIM], sealed, strict=True):
+        channel = keys.agree(private[entry.client_id], entry.share_key, own.share_key, graph, keys.CHANNEL)
+        assert keys.unseal(channel, block, share_context(graph, own, entry)) is None
+        share = bytes(2 * shamir.SHARE_BYTES)
+        blocks[entry.client_id] = keys.seal(channel, share, share_context(graph, entry, own))
+    forged = ShareDelivery(victim.round_id, tuple(blocks), tuple(blocks.values()))
+    with pytest.raises(SecureAggregationError, match="those of 19 do not open"):
+        victim.accept_shares(forged.to_bytes())
 
 
 def test_graph_parameters_that_a_client_accepts_are_never_weaker_than_computed() -> None:

@@ -23,6 +23,7 @@ from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, choose_parameters, keys, new_session
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.answered import AnsweredStages
+from fl_privquant.secagg.graph import ring_order
 from fl_privquant.secagg.messages import (
     Confirmation,
     Invitation,
@@ -57,17 +58,25 @@ class Plan:
     lists: str = "honest"
     forge: bool = False
     copies: bool = False
+    # How many clients' confirmations count, and whether others' are shown too.
+    witnesses: int = 4
+    strangers: bool = False
 
 
 PLANS = [
     Plan(*values)
     for values in itertools.product(
-        ("all", "without one", "invented"),
+        ("all", "without one", "invented", "invented identities"),
         (None, 1, 3),
         (False, True),
         ("honest", "small", "split", "split after", "both"),
         (False, True),
         (False, True),
+    )
+] + [
+    Plan(roster, lists=lists, witnesses=witnesses, strangers=strangers)
+    for roster, lists, witnesses, strangers in itertools.product(
+        ("all", "two lists"), ("honest", "split"), (0, 1, 2, 6), (False, True)
     )
 ]
 
@@ -144,6 +153,8 @@ class Server:
         invitation = Invitation(self.round_id, 6, 1, 8, 3, True).to_bytes()
         self.digest = keys.digest(invitation)
         self.clients = {i: ClientRound.join(invitation, i, self.policies[i]) for i in CLIENTS}
+        self.sealed: dict[int, bytes] = {}
+        self.second: RosterEntry | None = None
 
     def each(self, answer: Callable[[int], None]) -> None:
         for i in list(self.clients):
@@ -154,9 +165,8 @@ class Server:
 
     def play(self) -> World:
         self.each(self.advertise)
-        sealed: dict[int, dict[int, bytes]] = {}
-        self.each(lambda i: sealed.update({i: self.share(i)}))
-        self.each(lambda i: self.deliver(i, sealed))
+        self.each(self.share)
+        self.each(self.deliver)
         self.each(self.mask)
         stored = {i: client.to_bytes() for i, client in self.clients.items()}
         for swapped in (False, True) if self.plan.copies else (False,):
@@ -166,40 +176,70 @@ class Server:
 
     def advertise(self, i: int) -> None:
         message = KeyAdvertisement.from_bytes(self.clients[i].advertise_keys())
-        self.world.entries[i] = RosterEntry(i, message.mask_key, message.share_key, message.signature)
+        self.world.entries[i] = RosterEntry(i, message.mask_key, message.share_key, message.identity)
 
-    def share(self, i: int) -> dict[int, bytes]:
+    def share(self, i: int) -> None:
         listed = [j for j in CLIENTS if self.plan.roster != "without one" or j != E]
         entries = {j: self.world.entries[j] for j in listed}
-        if self.plan.roster == "invented" and i == A:
-            self.world.invented[A] = set(HONEST) - {A}
-            entries |= {j: invented(entries[j]) for j in self.world.invented[A]}
+        if self.plan.roster.startswith("invented") and i == A:
+            posing = None if self.plan.roster == "invented" else SERVER_IDENTITY
+            entries |= {j: invented(entries[j], posing) for j in HONEST if j != A}
+        if self.plan.roster == "two lists" and i in (D, E):
+            entries[CORRUPT] = self.second_keys(entries[CORRUPT])
         shown = tuple(entries.values())
         threshold = self.plan.threshold or 4
         self.world.rosters[i] = roster = Roster(
-            self.round_id, len(shown), threshold, shown, listing_of(shown)
+            self.round_id, len(shown), threshold, self.plan.witnesses, shown, listing_of(shown)
         )
         try:
-            message = SealedShares.from_bytes(self.clients[i].share_keys(roster.to_bytes()))
+            self.sealed[i] = self.clients[i].share_keys(roster.to_bytes())
         except SecureAggregationError:
             del self.world.rosters[i]
             raise
-        peers = [entry.client_id for entry in shown if entry.client_id != i]
-        if i in self.world.invented:
+        if self.plan.roster.startswith("invented") and i == A and self.reads(A, B):
             # Its shares went to the server, which can play all of its neighbours from here on.
-            self.world.masked_with[i], self.world.salt[i], self.world.context[i] = set(), b"", b""
-        return dict(zip(peers, message.sealed, strict=True))
+            self.world.invented[A] = set(HONEST) - {A}
+            self.world.masked_with[A], self.world.salt[A], self.world.context[A] = set(), b"", b""
 
-    def deliver(self, i: int, sealed: Mapping[int, Mapping[int, bytes]]) -> None:
-        senders = tuple(sorted(j for j in sealed if j != i and i in sealed[j]))
-        blocks = tuple(sealed[j][i] for j in senders)
+    def reads(self, sender: int, receiver: int) -> bool:
+        """Whether the server opens what was sealed for a client whose keys it invented."""
+        entries = {entry.client_id: entry for entry in self.world.rosters[sender].entries}
+        ends = entries[sender], entries[receiver]
+        graph = self.clients[sender]._graph_digest
+        block = self.block(sender, receiver)
+        assert block is not None
+        for pair in (b"", keys.identity_pair(SERVER_IDENTITY, ends[0].identity)):
+            channel = keys.agree(
+                INVENTED[receiver], ends[1].share_key, ends[0].share_key, graph, keys.CHANNEL, pair
+            )
+            if keys.unseal(channel, block, client_module.share_context(graph, *ends)) is not None:
+                return True
+        return False
+
+    def second_keys(self, entry: RosterEntry) -> RosterEntry:
+        """Other keys of the corrupt client for the same round: the server shows two lists."""
+        if self.second is None:
+            self.second = invented(entry)
+        return self.second
+
+    def block(self, sender: int, receiver: int) -> bytes | None:
+        """What one client sealed for another."""
+        peers = [entry.client_id for entry in self.world.rosters[sender].entries if entry.client_id != sender]
+        sealed = SealedShares.from_bytes(self.sealed[sender]).sealed
+        return dict(zip(peers, sealed, strict=True)).get(receiver)
+
+    def deliver(self, i: int) -> None:
+        given = {j: self.block(j, i) for j in sorted(self.sealed) if j != i}
+        senders = tuple(j for j, block in given.items() if block is not None)
+        blocks = tuple(block for block in given.values() if block is not None)
         self.clients[i].accept_shares(ShareDelivery(self.round_id, senders, blocks).to_bytes())
 
     def mask(self, i: int) -> None:
         client = self.clients[i]
         members = tuple(entry.client_id for entry in self.world.rosters[i].entries)
         context = b"other" if self.plan.two_requests and i in (A, B) else b"asked"
-        client.settle(MaskRequest(self.round_id, members).to_bytes(), context)
+        evidence = tuple(self.sealed[j] for j in sorted(client._disputed))
+        client.settle(MaskRequest(self.round_id, members, (), evidence).to_bytes(), context)
         self.world.context[i], self.world.salt[i] = context, client._masks_digest
         self.world.masked_with[i] = set(client._held) - {i}
         client.mask([1])
@@ -221,6 +261,7 @@ class Server:
 
     def open(self, swapped: bool) -> None:
         signatures: dict[bytes, dict[int, bytes]] = {}
+        graphs: dict[bytes, bytes] = {}
 
         def confirm(i: int) -> None:
             members = {entry.client_id for entry in self.world.rosters[i].entries}
@@ -228,11 +269,12 @@ class Server:
             agreement = agreement_digest(self.clients[i]._masks_digest, survivors)
             signature = self.clients[i].confirm(SurvivorList(self.round_id, survivors).to_bytes())[-64:]
             signatures.setdefault(agreement, {})[i] = signature
+            graphs[agreement] = self.clients[i]._graph_digest
 
         self.each(confirm)
         for agreement, given in signatures.items():
             body = Confirmation(self.round_id, CORRUPT, b"", agreement).body()
-            given[CORRUPT] = keys.sign(IDENTITIES[CORRUPT], self.digest, body)
+            given[CORRUPT] = keys.sign(IDENTITIES[CORRUPT], graphs[agreement], body)
             if self.plan.forge:
                 given |= {i: bytes(64) for i in CLIENTS if i not in given}
 
@@ -241,7 +283,9 @@ class Server:
             held = set(client._held)
             dead = self.told(i, swapped)[1] & held
             active = held if self.plan.lists == "both" and not self.plan.copies else held - dead
-            given = signatures[client._agreement]
+            order = ring_order(client._graph_digest, client._everyone)
+            shown = order if self.plan.strangers else order[: self.plan.witnesses]
+            given = {j: mark for j, mark in signatures[client._agreement].items() if j in shown}
             request = UnmaskRequest(
                 self.round_id,
                 tuple(sorted(active)),
@@ -257,9 +301,17 @@ class Server:
         self.each(unmask)
 
 
-def invented(entry: RosterEntry) -> RosterEntry:
-    public = [X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(2)]
-    return replace(entry, mask_key=public[0], share_key=public[1])
+INVENTED: dict[int, X25519PrivateKey] = {}
+SERVER_IDENTITY = Ed25519PrivateKey.generate()
+
+
+def invented(entry: RosterEntry, posing: Ed25519PrivateKey | None = None) -> RosterEntry:
+    """The entry with keys of the server's own, and under an identity of its own if one is given."""
+    share = X25519PrivateKey.generate()
+    public = [each.public_key().public_bytes_raw() for each in (X25519PrivateKey.generate(), share)]
+    INVENTED[entry.client_id] = share
+    identity = entry.identity if posing is None else posing.public_key().public_bytes_raw()
+    return replace(entry, mask_key=public[0], share_key=public[1], identity=identity)
 
 
 def attacks(dropout_fraction: float) -> Iterator[tuple[Plan, World]]:
@@ -292,6 +344,7 @@ def without_context(graph: bytes, members: tuple[int, ...], context: bytes) -> b
 
 
 CHECK_UNMASK_LISTS = ClientRound._check_unmask_lists
+SIGN, VERIFIES = keys.sign, keys.verifies
 
 
 def unchecked(*args: Any) -> None:
@@ -303,14 +356,32 @@ def not_as_confirmed(client: ClientRound, message: UnmaskRequest) -> None:
     client._active = message.active
 
 
+def any_witness(
+    policy: ClientPolicy, num_clients: int, witnesses: Any, told: bytes, confirmations: list[Confirmation]
+) -> None:
+    enough = len(confirmations) >= policy.quorum(num_clients, len(witnesses))
+    if not enough or not all(policy.vouches(each, told) for each in confirmations):
+        raise SecureAggregationError("too few")
+
+
+def of_any_graph(identity: Any, told: bytes, body: bytes) -> bytes:
+    return SIGN(identity, b"", body)
+
+
+def from_any_graph(identity: Any, signature: bytes, told: bytes, body: bytes) -> bool:
+    return VERIFIES(identity, signature, b"", body)
+
+
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "fewest clients": (ClientPolicy, "check_size", unchecked),
     "graph and threshold": (ClientPolicy, "check_graph", unchecked),
     "fewest survivors": (ClientPolicy, "check_survivors", unchecked),
     "quorum of confirmations": (ClientPolicy, "check_quorum", unchecked),
-    "size of the quorum": (ClientPolicy, "quorum", lambda policy, num_clients: 2),
+    "size of the quorum": (ClientPolicy, "quorum", lambda policy, num_clients, num_witnesses: 2),
     "signatures of confirmations": (ClientPolicy, "vouches", lambda policy, message, digest: True),
-    "signatures of keys": (ClientPolicy, "check_keys", unchecked),
+    "confirmations of witnesses only": (ClientPolicy, "check_quorum", any_witness),
+    "known identities": (ClientPolicy, "check_identities", unchecked),
+    "channels of identities": (ClientRound, "_pair_key", lambda client, peer: b""),
     "masks bound to the request": (client_module, "masks_digest", without_context),
     "one answer for all copies": (client_module, "answered", Forgetful()),
     "no secret of the living and the dead": (ClientRound, "_check_unmask_lists", unchecked),
@@ -324,3 +395,11 @@ def test_a_client_without_one_check_is_caught(name: str, monkeypatch: pytest.Mon
     assert any(
         world.violations() for dropout_fraction in (1 / 6, 2 / 6) for _, world in attacks(dropout_fraction)
     )
+
+
+def test_signatures_that_do_not_say_for_which_graph_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with two lists of clients would set honest clients apart by what they sealed for the other."""
+    monkeypatch.setattr(keys, "sign", of_any_graph)
+    monkeypatch.setattr(keys, "verifies", from_any_graph)
+    plans = [plan for plan in PLANS if plan.roster == "two lists"]
+    assert any(Server(plan, 1 / 6).play().violations() for plan in plans)

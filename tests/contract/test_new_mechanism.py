@@ -15,9 +15,9 @@ import fl_privquant as pq
 from fl_privquant.accounting import (
     LOCAL,
     Norms,
+    Release,
     SecureSum,
     Target,
-    UpdateRelease,
     View,
     Wish,
     coordinate_statement,
@@ -78,7 +78,7 @@ def test_its_own_loss_covers_every_input_of_all_clients(toy: Any, clients: int) 
 
 def test_it_is_accounted_by_its_own_loss_in_all_views(toy: Any) -> None:
     stated = {
-        (view, norms): round_statement(UpdateRelease(toy, 200, view, norms=norms), 1e-5)
+        (view, norms): round_statement(Release(toy, 200, view, norms=norms), 1e-5)
         for view in (LOCAL, View(1), View(50), View(1000))
         for norms in (Norms(), Norms(l2=1e-3))
     }
@@ -90,7 +90,7 @@ def test_it_is_accounted_by_its_own_loss_in_all_views(toy: Any) -> None:
     assert spent[2] < 0.3 * spent[0]
     # Half of its answers say nothing: cheaper than the worst law with the same epsilon.
     one_bit = pq.design("one_bit", epsilon=toy.epsilon)
-    assert spent[0] < 0.8 * round_statement(UpdateRelease(one_bit, 200), 1e-5).epsilon
+    assert spent[0] < 0.8 * round_statement(Release(one_bit, 200), 1e-5).epsilon
     assert "local view: ε = 1, δ = 0" in str(coordinate_statement(toy))
 
 

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, UpdateRelease, View
+from fl_privquant.accounting import Accountant, Release, View
 from fl_privquant.law import lattice as lattice_module
 from fl_privquant.loss import blanket as blanket_module
 from fl_privquant.loss import distribution as loss_module
@@ -132,7 +132,7 @@ def counts_all(make: Callable[[], Any] = Accountant) -> bool:
     for dimension, rounds in ((1, 1), (1, 6), (5, 4)):
         accountant = make()
         for _ in range(rounds):
-            accountant.add(UpdateRelease(mechanism, dimension))
+            accountant.add(Release(mechanism, dimension))
         found = accountant.statement(delta=1e-4).epsilon
         exact = response_epsilon(mechanism.epsilon, dimension * rounds, 1e-4)
         if not exact * (1.0 - 1e-9) <= found <= exact * 1.02 + 1e-6:
@@ -146,7 +146,7 @@ def stays_local() -> bool:
 
     def spent(view: View) -> float:
         accountant = Accountant()
-        accountant.add(UpdateRelease(mechanism, 50, view), count=2)
+        accountant.add(Release(mechanism, 50, view), count=2)
         return float(accountant.statement(delta=1e-5).epsilon)
 
     alone = spent(View())
@@ -163,7 +163,7 @@ def test_the_accountant_passes_its_checks() -> None:
 class Forgetful(Accountant):
     """Drops a release that is like one it knows."""
 
-    def add(self, release: UpdateRelease, count: int = 1) -> None:
+    def add(self, release: Release, count: int = 1) -> None:
         if release.key not in self._counts:
             super().add(release, count)
 
@@ -171,14 +171,14 @@ class Forgetful(Accountant):
 class Narrow(Accountant):
     """Counts one coordinate of an update."""
 
-    def add(self, release: UpdateRelease, count: int = 1) -> None:
-        super().add(UpdateRelease(release.mechanism, 1, release.view), count)
+    def add(self, release: Release, count: int = 1) -> None:
+        super().add(Release(release.mechanism, 1, release.view), count)
 
 
 class Halving(Accountant):
     """Takes two rounds for one."""
 
-    def add(self, release: UpdateRelease, count: int = 1) -> None:
+    def add(self, release: Release, count: int = 1) -> None:
         if self.num_releases % 2 == 0:
             super().add(release, count)
 

@@ -43,9 +43,9 @@ def blocks(size: int) -> st.SearchStrategy[tuple[bytes, ...]]:
 
 @st.composite
 def rosters(draw: st.DrawFn) -> Roster:
-    signature = draw(signatures)
-    entries = tuple(RosterEntry(i, draw(keys), draw(keys), signature) for i in draw(increasing))
-    numbers = draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1))
+    identity = draw(st.sampled_from([b"", b"i" * 32]))
+    entries = tuple(RosterEntry(i, draw(keys), draw(keys), identity) for i in draw(increasing))
+    numbers = [draw(st.integers(0, 2**32 - 1)) for _ in range(3)]
     everyone = draw(increasing)
     fingerprints = tuple(draw(keys) for _ in everyone)
     return Roster(draw(rounds), *numbers, entries, draw(keys), everyone, fingerprints)
@@ -142,6 +142,20 @@ def test_a_kind_is_not_taken_for_another() -> None:
     message = UnmaskRequest(RoundId(bytes(16), 1), (1, 2), (3,))
     with pytest.raises(InvalidUpdateError, match="kind 7"):
         ShareDelivery.from_bytes(message.to_bytes())
+
+
+def test_sides_of_different_versions_refuse_each_other_and_say_why() -> None:
+    """A client of the version before gets this one's invitation, or this one an answer of that."""
+    for message in (
+        Invitation(RoundId(bytes(16), 1), 10, 100, 8, 15, True),
+        Confirmation(RoundId(bytes(16), 1), 5, b"s" * 64, bytes(32)),
+    ):
+        data = bytearray(message.to_bytes())
+        data[2] -= 1
+        with pytest.raises(
+            InvalidUpdateError, match="version 2 of the secure-aggregation protocol, expected 3"
+        ):
+            type(message).from_bytes(bytes(data))
 
 
 @pytest.mark.parametrize("wrong", [(2, 1), (1, 1), (5, 5, 6)])

@@ -1,0 +1,58 @@
+"""Keys that a client shares with other identities, derived once and kept from round to round."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.secagg import keys
+
+__all__ = ["CAPACITY", "PairKeys"]
+
+CAPACITY: Final = 1024
+"""Keys that are kept; the oldest go first."""
+
+_BLOCK: Final = keys.DIGEST_BYTES + keys.KEY_BYTES
+
+
+class PairKeys:
+    """For pairs of identities the key that both can derive, by a digest of both.
+
+    A key is found only by the two identities that it belongs to: once either is replaced, another one is
+    derived. Most stages of a round need no key, so that the bytes are read when the first one is asked for.
+    """
+
+    def __init__(self, kept: bytes = b"") -> None:
+        if len(kept) % _BLOCK:
+            raise InvalidUpdateError(f"PairKeys: {len(kept)} bytes, expected a multiple of {_BLOCK}")
+        self._kept = kept
+        self._keys: dict[bytes, bytes] | None = None
+
+    def __repr__(self) -> str:
+        # Never a secret.
+        return f"PairKeys({len(self.to_bytes()) // _BLOCK} keys)"
+
+    def to_bytes(self) -> bytes:
+        """All keys that are kept. They are secret: whoever has one can pose as either to the other."""
+        if self._keys is None:
+            return self._kept
+        return b"".join([label + key for label, key in self._keys.items()])
+
+    def get(self, identity: Ed25519PrivateKey, peer: bytes) -> bytes:
+        """The key that the owner of this identity shares with the owner of a public one."""
+        known = self._read()
+        label = keys.digest(keys.IDENTITY_PAIR, identity.public_key().public_bytes_raw(), peer)
+        key = known.get(label)
+        if key is None:
+            key = known[label] = keys.identity_pair(identity, peer)
+            while len(known) > CAPACITY:
+                del known[next(iter(known))]
+        return key
+
+    def _read(self) -> dict[bytes, bytes]:
+        if self._keys is None:
+            blocks = (self._kept[at : at + _BLOCK] for at in range(0, len(self._kept), _BLOCK))
+            self._keys = {block[: keys.DIGEST_BYTES]: block[keys.DIGEST_BYTES :] for block in blocks}
+        return self._keys

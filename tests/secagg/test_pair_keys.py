@@ -1,0 +1,157 @@
+"""Keys that two identities share: the same on both sides, of these two only, and kept from round to round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.bindings import (
+    crypto_scalarmult,
+    crypto_sign_ed25519_pk_to_curve25519,
+    crypto_sign_ed25519_sk_to_curve25519,
+)
+
+from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
+from fl_privquant.secagg import ClientRound, ServerRound, keys, new_session
+from fl_privquant.secagg.messages import KeyAdvertisement
+from fl_privquant.secagg.pair_keys import CAPACITY, PairKeys
+from tests.secagg.driver import Round, open_round
+
+
+def public(identity: Ed25519PrivateKey) -> bytes:
+    return identity.public_key().public_bytes_raw()
+
+
+def test_both_sides_derive_the_same_key_and_no_third() -> None:
+    one, two, three = (Ed25519PrivateKey.generate() for _ in range(3))
+    assert keys.identity_pair(one, public(two)) == keys.identity_pair(two, public(one))
+    assert len({keys.identity_pair(*ends) for ends in ((one, public(two)), (one, public(three)))}) == 2
+    assert keys.identity_pair(three, public(two)) != keys.identity_pair(one, public(two))
+
+
+def test_the_map_between_the_curves_is_that_of_libsodium() -> None:
+    for _ in range(20):
+        one, two = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+        there = crypto_sign_ed25519_pk_to_curve25519(public(two))
+        assert keys.exchange_key(public(two)) == there
+        secret = crypto_scalarmult(
+            crypto_sign_ed25519_sk_to_curve25519(one.private_bytes_raw() + public(one)), there
+        )
+        expected = keys.derive(secret, b"", keys.IDENTITY_PAIR, *sorted((public(one), public(two))))
+        assert keys.identity_pair(one, public(two)) == expected
+
+
+@pytest.mark.parametrize("y", [0, 1, 2**255 - 20, 2**255 - 18])
+def test_points_of_small_order_are_no_identities(y: int) -> None:
+    with pytest.raises(SecureAggregationError, match="no usable Ed25519 key"):
+        keys.identity_pair(Ed25519PrivateKey.generate(), y.to_bytes(32, "little"))
+
+
+def test_keys_come_back_from_bytes_and_are_not_derived_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, peers = Ed25519PrivateKey.generate(), [public(Ed25519PrivateKey.generate()) for _ in range(3)]
+    pairs = PairKeys()
+    found = [pairs.get(own, peer) for peer in peers]
+    again = PairKeys(pairs.to_bytes())
+    monkeypatch.setattr(keys, "identity_pair", lambda *ends: pytest.fail("derived again"))
+    assert [again.get(own, peer) for peer in peers] == found
+    assert again.to_bytes() == pairs.to_bytes() == PairKeys(pairs.to_bytes()).to_bytes()
+    assert not any(key.hex() in repr(pairs) for key in found)
+    with pytest.raises(InvalidUpdateError, match="multiple of 64"):
+        PairKeys(bytes(65))
+
+
+def test_a_replaced_identity_has_another_key() -> None:
+    """On either side: what was kept for the former one is not found."""
+    own, new, peer, other = (Ed25519PrivateKey.generate() for _ in range(4))
+    pairs = PairKeys()
+    former = pairs.get(own, public(peer))
+    assert pairs.get(new, public(peer)) == keys.identity_pair(peer, public(new)) != former
+    assert pairs.get(own, public(other)) == keys.identity_pair(other, public(own)) != former
+
+
+def test_no_more_than_the_capacity_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Ed25519PrivateKey.generate()
+    monkeypatch.setattr(keys, "identity_pair", lambda identity, peer: peer)
+    pairs = PairKeys()
+    peers = [i.to_bytes(32, "little") for i in range(CAPACITY + 5)]
+    for peer in peers:
+        pairs.get(own, peer)
+    assert len(pairs.to_bytes()) == 64 * CAPACITY
+    assert peers[4] not in pairs.to_bytes()
+    assert peers[5] in pairs.to_bytes()
+
+
+def next_round(round_: Round, **identities: Ed25519PrivateKey) -> Round:
+    """Another round of the same clients, who keep their states; some have a new identity (``c3=...``)."""
+    replaced = {int(name[1:]): identity for name, identity in identities.items()}
+    known = dict(next(iter(round_.policies.values())).known_identities or {})
+    known |= {i: public(identity) for i, identity in replaced.items()}
+    config = replace(round_.server._config, session=new_session(), identities=known)
+    later = Round(ServerRound(config, round_.inputs), round_.inputs, {}, restore=False)
+    later.policies = {
+        i: replace(policy, known_identities=known, identity=replaced.get(i, policy.identity))
+        for i, policy in round_.policies.items()
+    }
+    for i, client in round_.clients.items():
+        state = ClientRound.from_bytes(client.to_bytes(), later.policies[i])
+        later.clients[i] = ClientRound.join(later.server.invitation(), i, later.policies[i], previous=state)
+        later.server.receive_advertisement(i, later.clients[i].advertise_keys())
+    return later
+
+
+def finish(round_: Round) -> None:
+    for stage in (round_.share, round_.accept, round_.mask, round_.confirm, round_.unmask):
+        stage()
+    opened = round_.server.finish()
+    assert not round_.refusals
+    np.testing.assert_array_equal(opened.total, round_.expected(round_.inputs))
+
+
+def test_a_later_round_derives_no_pair_key_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    round_ = open_round(6, signed=True)
+    round_.run()
+    assert all(len(client._pair_keys.to_bytes()) == 5 * 64 for client in round_.clients.values())
+    monkeypatch.setattr(keys, "identity_pair", lambda *ends: pytest.fail("derived again"))
+    finish(next_round(round_))
+
+
+def test_an_identity_that_is_replaced_between_rounds() -> None:
+    round_ = open_round(6, signed=True)
+    round_.run()
+    finish(next_round(round_, c3=Ed25519PrivateKey.generate()))
+
+
+def test_a_client_that_lost_its_state_takes_part_again() -> None:
+    round_ = open_round(6, signed=True)
+    round_.run()
+    round_.clients[3]._pair_keys = PairKeys()
+    finish(next_round(round_))
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_client_goes_by_its_own_identity(owned: bool) -> None:
+    """Signed as it should be, but under a key by which its neighbours do not know it: it is left out."""
+    round_ = open_round(6, signed=True)
+    client = ClientRound.join(round_.server.invitation(), 3, round_.policies[3])
+    message = KeyAdvertisement.from_bytes(client.advertise_keys())
+    if not owned:
+        other = public(round_.policies[10].identity)
+        message = replace(message, identity=other, signature=b"")
+        message = KeyAdvertisement.from_bytes(client._signed(message))
+    assert round_.server.receive_advertisement(3, message.to_bytes()) == owned
+    assert ("not its sender's identity" in round_.server.rejected.get(3, "")) != owned
+
+
+def test_a_wrong_key_in_the_state_opens_nothing() -> None:
+    round_ = open_round(6, signed=True)
+    round_.run()
+    state = round_.clients[3]
+    state._pair_keys = PairKeys(
+        bytes(each ^ (at % 64 >= 32) for at, each in enumerate(state._pair_keys.to_bytes()))
+    )
+    later = next_round(round_)
+    later.share()
+    later.accept()
+    assert "do not open" in later.refusals[3]
