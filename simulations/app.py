@@ -87,7 +87,7 @@ def train(message: Message, context: Context) -> Message:
     """Train on the client's examples, as any Flower client would."""
     task, probe = _client_side(str(context.run_config["config"]))
     client = int(context.node_config["partition-id"])
-    server_round = int(message.content["config"]["server-round"])  # type: ignore[index, arg-type]
+    server_round = int(message.content["config"]["server-round"])  # type: ignore[arg-type]
     arrays = {name: each.numpy() for name, each in message.content["arrays"].items()}  # type: ignore[union-attr]
     trained = task.train(arrays, client, server_round)
     probe.leave(server_round, client, trained)

@@ -61,10 +61,10 @@ class CentralGaussianStrategy(StrategyWrapper):
         if not received:
             return super().aggregate_train(server_round, received)
         rng = np.random.default_rng(None if self._seed is None else [self._seed, 5, server_round])
-        records = [message.content[self.arrayrecord_key] for message in received]
+        records = [message.content.array_records[self.arrayrecord_key] for message in received]
         mean = ArrayRecord()
         for name in records[0]:
-            stacked = np.stack([record[name].numpy() for record in records])  # type: ignore[call-overload, index]
+            stacked = np.stack([record[name].numpy() for record in records])
             value = stacked.mean(axis=0, dtype=np.float64)
             if stacked.dtype.kind == "f":
                 value = value + self._scale / len(received) * rng.standard_normal(value.shape)

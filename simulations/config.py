@@ -34,6 +34,7 @@ __all__ = [
     "TaskConfig",
     "TrackerConfig",
     "designed_for_target",
+    "hash_of",
     "nearest",
 ]
 
@@ -302,8 +303,7 @@ class RunConfig:
         values = self.to_mapping()
         for key in ("study", "output", "tracker"):
             del values[key]
-        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
-        return f"{self.label.replace(' ', '-')}-{digest}"
+        return f"{self.label.replace(' ', '-')}-{hash_of(values)}"
 
     def design(self, levels: int | None = None) -> Any:
         """The mechanism of the clients, certified; with another number of levels, if one is given."""
@@ -314,6 +314,11 @@ class RunConfig:
             parameters.pop("bits", None)
             parameters["levels"] = levels
         return pq.design(parameters.pop("name"), **parameters)
+
+
+def hash_of(configuration: Mapping[str, Any]) -> str:
+    """The key by which results are kept and found again: a hash of everything that they depend on."""
+    return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fl_privquant.errors import InvalidSpecError
 from simulations.config_checks import nearest
 from simulations.encodings import renamed_key
 
-__all__ = ["CONF", "check_overrides"]
+__all__ = ["CONF", "check_overrides", "choices_of"]
 
 CONF = Path(__file__).parents[1] / "conf"
 """The configuration's directory."""
@@ -31,19 +31,19 @@ def check_overrides(arguments: list[str]) -> int:
     except HydraException as error:
         raise InvalidSpecError(f"{' '.join(arguments)}: {str(error).splitlines()[0]}") from error
     groups = {
-        path.name: sorted(file.stem for file in path.glob("*.yaml"))
+        path.name: sorted(file.relative_to(path).with_suffix("").as_posix() for file in path.rglob("*.yaml"))
         for path in CONF.iterdir()
         if path.is_dir()
     }
     chosen: list[str] = []
     for override in parsed:
-        renamed = renamed_key(override.key_or_group, ",".join(_choices(override)))
+        renamed = renamed_key(override.key_or_group, ",".join(choices_of(override)))
         if renamed is not None:
             raise InvalidSpecError(f"{override.key_or_group}: unknown key; write {renamed} instead")
         if override.key_or_group in groups and not override.is_delete():
-            for choice in _choices(override):
+            for choice in choices_of(override):
                 _check_choice(override.key_or_group, choice, groups[override.key_or_group])
-            chosen.append(f"{override.key_or_group}={_choices(override)[0]}")
+            chosen.append(f"{override.key_or_group}={choices_of(override)[0]}")
     with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
         config = compose("config", overrides=chosen, return_hydra_config=True)
     for override in parsed:
@@ -53,11 +53,12 @@ def check_overrides(arguments: list[str]) -> int:
         _check_key(config, key, list(groups))
     # What the experiment sweeps, unless the command line says otherwise.
     sizes = {str(key): len(str(text).split(",")) for key, text in (config.hydra.sweeper.params or {}).items()}
-    sizes |= {override.key_or_group: len(_choices(override)) for override in parsed}
+    sizes |= {override.key_or_group: len(choices_of(override)) for override in parsed}
     return math.prod(sizes.values())
 
 
-def _choices(override: Override) -> list[str]:
+def choices_of(override: Override) -> list[str]:
+    """The values that an override gives its key: several, if it is a sweep."""
     if override.is_sweep_override():
         return [str(each) for each in override.sweep_string_iterator()]
     return [str(override.value())]

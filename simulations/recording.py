@@ -56,7 +56,7 @@ class Probe:
             self._kept[server_round, client] = trained
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        np.savez(self.directory / f"{server_round}-{client}.npz", allow_pickle=False, **trained)  # type: ignore[arg-type]
+        np.savez(self.directory / f"{server_round}-{client}.npz", allow_pickle=False, **trained)
 
     def take(self, server_round: int) -> list[Arrays]:
         """What clients trained in a round, in the order of clients; it is then deleted."""

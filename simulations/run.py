@@ -93,7 +93,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     summary |= {
         "wall_seconds": time.perf_counter() - start,
         "finished": True,
-        "stopped": done.state["ending"]["stopped"] or None,  # type: ignore[call-overload, index]
+        "stopped": done.state.config_records["ending"]["stopped"] or None,
     }
     directory.finish(summary)
     return summary
@@ -157,7 +157,7 @@ def _position() -> str:
     total = os.environ.get(_SWEEP_TOTAL)
     return (
         f"{runtime.job.num + 1}/{total}"
-        if total and runtime.mode is not None and "num" in runtime.job
+        if total and runtime.mode is not None and not OmegaConf.is_missing(runtime.job, "num")
         else ""
     )
 

@@ -108,7 +108,7 @@ def _ours(target: RunTarget, bits: int) -> Cell:
     levels = numbers_of_trials(2**bits - 1, target.num_honest)[0] + 1
     mechanism, spread = _designed(target, levels)
     error = _error(mechanism, target, spread)
-    return _cell(target, bits, OURS, mechanism.num_levels, spread, error)
+    return _cell(target, bits, OURS, levels, spread, error)
 
 
 @lru_cache(maxsize=16)

@@ -20,13 +20,14 @@
 # %%
 import dataclasses
 import logging
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 import fl_privquant as pq
 from fl_privquant.accounting import Release, View, empirical_bound, statement_levels
@@ -135,7 +136,7 @@ def train_model(model: Model, images: np.ndarray, labels: np.ndarray) -> Model:
 def train(message: Message, context: Context) -> Message:
     """Train the received model on the client's own data."""
     images, labels = load_data(int(context.node_config["partition-id"]), CLIENTS)
-    received = {name: array.numpy() for name, array in message.content["arrays"].items()}
+    received = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
     trained = train_model(received, images, labels)
     arrays = ArrayRecord({name: Array(each) for name, each in trained.items()})
     metrics = MetricRecord({"num-examples": len(labels)})
@@ -156,11 +157,12 @@ plain_client.train()(train)
 
 def accuracies(client: ClientApp, chosen: pq.Mechanism | None) -> list[float]:
     """Test accuracy after each round, plain or with a mechanism."""
-    server, curve = ServerApp(), []
+    server = ServerApp()
+    curve: list[Any] = []
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        strategy = FedAvg(fraction_evaluate=0.0)
+        strategy: Strategy = FedAvg(fraction_evaluate=0.0)
         if chosen is not None:
             strategy = PrivQuantStrategy(strategy, mechanism=chosen, clip=CLIP)
         zeros = {"weights": np.zeros((64, 10)), "bias": np.zeros(10)}

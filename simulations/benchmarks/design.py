@@ -60,7 +60,7 @@ def _model_building() -> Row:
         made.callSolver = call_solver
         return made
 
-    program._solver = timed  # type: ignore[assignment]
+    program._solver = timed
     try:
         (whole,) = median_seconds(
             [lambda: design_free(values, 1.0, UniformDensity(), 2, knots, "ipm")], ROUNDS

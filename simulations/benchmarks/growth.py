@@ -10,6 +10,7 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from flwr.app import ConfigRecord
@@ -118,7 +119,7 @@ def _levels() -> list[Point]:
         points.append(Point("levels", "the same law in numpy", levels, _cost(peer)))
     for levels in [each for each in LEVELS if each in PROGRAM_LEVELS]:
         values = np.linspace(-3.0, 3.0, levels)
-        method = "ipm" if levels > 24 else "simplex"
+        method: Literal["simplex", "ipm"] = "ipm" if levels > 24 else "simplex"
         program = functools.partial(
             design_free, values, 1.0, UniformDensity(), 2, place_knots(values, 2 * levels + 1), method
         )

@@ -35,9 +35,9 @@ from simulations.tasks import task_of
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 ROOT = Path(__file__).parents[2]
-# The federated studies need their real data: tests/federated composes them all, and runs small ones.
 EXPERIMENTS = sorted(
-    path.stem for path in (CONF / "experiment").glob("*.yaml") if not path.stem.startswith("federated-")
+    path.relative_to(CONF / "experiment").with_suffix("").as_posix()
+    for path in (CONF / "experiment").rglob("*.yaml")
 )
 COLUMNS = [
     "round",
@@ -86,13 +86,16 @@ def write_idx(folder: Path) -> None:
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_runs_two_rounds(experiment: str, tmp_path: Path) -> None:
     overrides = [f"experiment={experiment}", "federation.rounds=2", f"output={tmp_path}"]
-    if "mnist" in experiment:
-        write_idx(tmp_path)
-        overrides.append(f"task.data_root={tmp_path}")
+    if "/" in experiment:
+        # Those of the studies have 100 clients.
+        overrides.append("federation.num_clients=10")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         params = compose("config", overrides=overrides, return_hydra_config=True).hydra.sweeper.params or {}
         overrides += [f"{key}={str(choices).split(',')[-1]}" for key, choices in params.items()]
         values: Any = OmegaConf.to_container(compose("config", overrides=overrides), resolve=True)
+    if values["task"]["name"] == "mnist":
+        write_idx(tmp_path)
+        values["task"]["data_root"] = str(tmp_path)
     config = RunConfig.from_mapping(values)
     summary = execute(config)
     rows = rows_of(config)
@@ -225,14 +228,27 @@ def test_server_strategies(strategy: str, tmp_path: Path) -> None:
         "server_learning_rate": 0.1,
         "proximal": 0.01,
     }
-    execute(config_of(tmp_path, federation=federation))
+    config = config_of(tmp_path, federation=federation)
+    execute(config)
+    plain = config_of(tmp_path, federation={**federation, "strategy": "fedavg"})
+    execute(plain)
+    assert rows_of(config)["round"].tolist() == [0, 1, 2]
+    assert np.isfinite(rows_of(config)["loss"]).all()
+    # Each aggregates, or has clients train, in its own way.
+    assert model_of(config) != model_of(plain)
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 @pytest.mark.parametrize("task", ["digits", "cancer"])
 def test_models(task: str, model: str, tmp_path: Path) -> None:
     federation = {"num_clients": 4, "rounds": 1, "local_steps": 3, "momentum": 0.9}
-    execute(config_of(tmp_path, task={"name": task, "model": model}, federation=federation))
+    config = config_of(
+        tmp_path, task={"name": task, "model": model}, mechanism={"name": "none"}, federation=federation
+    )
+    summary = execute(config)
+    before, after = rows_of(config)["loss"]
+    assert after < before
+    assert summary["bytes_up"] > 0
 
 
 @pytest.mark.parametrize("partition", ["dirichlet", "shards", "size_skew"])

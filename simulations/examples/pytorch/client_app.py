@@ -15,7 +15,7 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """Train the received model on the client's own data."""
     model = make_model()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     partition, num_partitions = context.node_config["partition-id"], context.node_config["num-partitions"]
     images, labels = load_data(int(partition), int(num_partitions))
     epochs, learning_rate = context.run_config["local-epochs"], context.run_config["learning-rate"]

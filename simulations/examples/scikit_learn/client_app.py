@@ -16,7 +16,7 @@ def train(message: Message, context: Context) -> Message:
     """Train the received model on the client's own data."""
     partition, num_partitions = context.node_config["partition-id"], context.node_config["num-partitions"]
     images, labels = load_data(int(partition), int(num_partitions))
-    received = {name: array.numpy() for name, array in message.content["arrays"].items()}
+    received = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
     epochs, rate = context.run_config["local-epochs"], context.run_config["learning-rate"]
     trained = train_model(received, (images, labels), int(epochs), float(rate))
     arrays = ArrayRecord({name: Array(each) for name, each in trained.items()})

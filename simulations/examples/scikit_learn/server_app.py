@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 import fl_privquant as pq
 from fl_privquant.flower import PrivQuantStrategy
@@ -18,7 +18,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for some rounds, and keep the model and its accuracy."""
     config = context.run_config
-    strategy = FedAvg(fraction_evaluate=0.0)
+    strategy: Strategy = FedAvg(fraction_evaluate=0.0)
     mechanism = pq.design("optm", epsilon=float(config["epsilon"]), bits=int(config["bits"]))
     strategy = PrivQuantStrategy(strategy, mechanism, clip=float(config["clip"]))  # PrivQuant
 

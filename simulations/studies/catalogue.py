@@ -1,0 +1,9 @@
+"""Every study that the command knows."""
+
+from __future__ import annotations
+
+from simulations.studies import equal_budget, paper, side_by_side
+
+__all__ = ["STUDIES"]
+
+STUDIES = (paper.STUDY, side_by_side.STUDY, equal_budget.STUDY)

@@ -1,0 +1,111 @@
+"""The page of a study: its words are in the template ``page.md.jinja``, its numbers in the tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from fl_privquant.errors import PrivQuantError
+from fl_privquant.statement import PrivacyStatement, Unit
+from simulations.results import ResultsError
+from simulations.studies.study import ReadTable, Store, Study
+
+__all__ = ["accuracy", "number", "one_row", "page_text", "rounded_up", "table_or_none", "total", "write_page"]
+
+
+def write_page(study: Study, store: Store) -> Path:
+    """Write the page of a study from the tables in a store."""
+    store.page.parent.mkdir(parents=True, exist_ok=True)
+    store.page.write_text(page_text(study, store.read, store.seconds()), encoding="utf-8")
+    return store.page
+
+
+def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
+    """The page of a study in Markdown, from its tables; parts that were not computed are named as such."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([study.home, Path(__file__).parent]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Markdown, written by us from numbers of ours.
+        autoescape=False,
+    )
+    environment.filters |= {"number": number, "rounded_up": rounded_up, "cell": _cell}
+    environment.globals |= {"accuracy": accuracy, "one_row": one_row}
+    missing = [part.name for part in study.parts if not _is_there(part.tables, read)]
+    return environment.get_template("page.md.jinja").render(
+        study=study,
+        read=read,
+        seconds=seconds,
+        missing=missing,
+        command=lambda name: f"`{study.part(name).command}`",
+        numbers=study.numbers(read),
+    )
+
+
+def table_or_none(read: ReadTable, name: str) -> pd.DataFrame | None:
+    """The table of that name, if it was computed."""
+    try:
+        return read(name)
+    except ResultsError:
+        return None
+
+
+def one_row(table: pd.DataFrame, **columns: Any) -> Any:
+    """The only row of a table that has these values.
+
+    Raises
+    ------
+    PrivQuantError
+        There is none, or there are several.
+    """
+    rows = table
+    for column, value in columns.items():
+        rows = rows[rows[column] == value]
+    if len(rows) != 1:
+        raise PrivQuantError(f"{len(rows)} rows with {columns}, expected 1; run the study again")
+    return next(rows.itertuples())
+
+
+def accuracy(row: Any) -> str:
+    """The mean accuracy of a row, and half of its 95 % interval."""
+    half = 0.5 * (row.accuracy_high - row.accuracy_low)
+    return f"{row.accuracy:.3f}" if math.isnan(half) else f"{row.accuracy:.3f} ± {half:.3f}"
+
+
+def total(row: Any, view: str) -> PrivacyStatement:
+    """The statement of a client's total in a row of a table, in the local view or in the aggregate one."""
+    seen = "local" if view == "local" else str(row.view)
+    epsilon = float(getattr(row, f"epsilon_total_{view}"))
+    return PrivacyStatement(epsilon, float(row.delta_total), Unit.TOTAL, seen)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with some decimals; nothing where it is missing."""
+    if math.isnan(value):
+        return ""
+    return "∞" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """An epsilon with some decimals, never below it."""
+    if not math.isfinite(value):
+        return number(value)
+    scale = 10.0**digits
+    # Tables keep seven digits: what is above a rounded figure by less than that is meant to be it.
+    return f"{math.ceil(value * scale * (1.0 - 1e-7)) / scale:.{digits}f}"
+
+
+def _cell(text: object) -> str:
+    """A text inside a Markdown table, whose bars would end the cell."""
+    return str(text).replace("|", "\\|")
+
+
+def _is_there(names: Iterable[str], read: ReadTable) -> bool:
+    return all(table_or_none(read, name) is not None for name in names)

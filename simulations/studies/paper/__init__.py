@@ -1,0 +1,29 @@
+"""The experiments of the paper, each table and figure of it, and checks of its text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simulations.studies.paper import corrections, dpsgd, example_law, scalar, vector
+from simulations.studies.paper.numbers import Numbers
+from simulations.studies.study import Study
+
+__all__ = ["STUDY"]
+
+STUDY = Study(
+    home=Path(__file__).parent,
+    title="The experiments of the paper",
+    parts=(
+        scalar.TABLE1,
+        scalar.TABLE2,
+        scalar.CURVES,
+        example_law.LAW,
+        vector.LINF_PART,
+        vector.L2_PART,
+        dpsgd.CANCER,
+        dpsgd.MNIST,
+        corrections.CORRECTIONS,
+    ),
+    figures=(scalar.FIGURE, example_law.FIGURE, vector.LINF_FIGURE, vector.L2_FIGURE, *dpsgd.FIGURES),
+    numbers=Numbers,
+)

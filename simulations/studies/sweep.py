@@ -1,0 +1,235 @@
+"""Parts that are sweeps of federated runs, each an experiment of ``conf/experiment``, and their tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.mechanisms.base import Mechanism
+from simulations.central import noise_of_sum
+from simulations.config import CENTRAL, RunConfig
+from simulations.overrides import CONF, choices_of
+from simulations.planned import central_target, run_statement
+from simulations.progress import SWEEP_POSITION
+from simulations.report.statistics import student_interval
+from simulations.results import ResultsError, RunDirectory
+from simulations.run import execute
+from simulations.studies.study import Part, Scale, Tables, Tell
+
+__all__ = ["DIGITS_CNN", "MNIST", "MNIST_CNN", "Sweep", "collect"]
+
+MNIST = (
+    "task=mnist",
+    "task.max_examples=20000",
+    "federation.local_epochs=1",
+    "federation.learning_rate=0.5",
+)
+"""Experiments are written for digits with softmax regression; this turns one to MNIST."""
+
+DIGITS_CNN = ("task.model=cnn", "federation.local_epochs=2", "federation.learning_rate=0.8")
+"""Digits with a convolutional network."""
+
+MNIST_CNN = (
+    "task=mnist",
+    "task.model=cnn",
+    "task.max_examples=3000",
+    "federation.local_epochs=4",
+    "federation.batch_size=30",
+    "federation.learning_rate=0.2",
+)
+"""MNIST with a convolutional network, few examples a client."""
+
+_NEGLIGIBLE_BIAS = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Part):
+    """All runs of an experiment, with some overrides; its table has one row for runs that differ in seeds.
+
+    ``overrides`` are those of Hydra, sweeps such as ``encoding.clip=0.1,0.2`` included.
+    """
+
+    experiment: str
+    overrides: tuple[str, ...] = ()
+
+    def configuration(self, scale: Scale) -> Mapping[str, Any]:
+        """The hashes of its runs."""
+        return {"runs": [config.run_name for config in self.runs(scale)]}
+
+    def compute(self, scale: Scale, tell: Tell) -> Tables:
+        """Run what is missing; its table."""
+        configs = self.runs(scale)
+        for place, config in enumerate(configs):
+            tell(place / len(configs), config.run_name)
+            # On a terminal the study's own display shows how far the sweep is.
+            os.environ[SWEEP_POSITION] = "quiet" if sys.stderr.isatty() else f"{place + 1}/{len(configs)}"
+            execute(config)
+        return {self.name: collect(configs)}
+
+    def runs(self, scale: Scale | None = None) -> list[RunConfig]:
+        """The config of every run, each once, in the order of the sweep."""
+        if scale is None:
+            return list(_composed(self.experiment, self.overrides))
+        placed = [f"output={scale.output}", f"study={self.name}"]
+        if self.needs_mnist:
+            placed.append(f"task.data_root={scale.mnist_root}")
+        return list(_composed(self.experiment, (*self.overrides, *scale.overrides, *placed)))
+
+
+# Composing takes a tenth of a second for each run.
+@lru_cache(maxsize=128)
+def _composed(experiment: str, overrides: tuple[str, ...]) -> tuple[RunConfig, ...]:
+    runs: dict[str, RunConfig] = {}
+    for config in _swept(experiment, overrides):
+        # What a mechanism ignores does not multiply its runs.
+        runs.setdefault(config.run_name, config)
+    return tuple(runs.values())
+
+
+def _swept(experiment: str, overrides: Sequence[str]) -> Iterator[RunConfig]:
+    # Where a key is given twice, the later one counts.
+    given = {
+        override.key_or_group: choices_of(override)
+        for override in OverridesParser.create().parse_overrides(list(overrides))
+    }
+    chosen = [f"experiment={experiment}"]
+    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
+        params = compose("config", overrides=chosen, return_hydra_config=True).hydra.sweeper.params
+        swept = {str(key): str(text).split(",") for key, text in params.items()} | given
+        seeds = [int(seed) for seed in swept.pop("seed", [])]
+        for values in itertools.product(*swept.values()):
+            picked = [f"{key}={value}" for key, value in zip(swept, values, strict=True)]
+            composed: Any = OmegaConf.to_container(
+                compose("config", overrides=[*chosen, *picked]), resolve=True
+            )
+            config = RunConfig.from_mapping(composed)
+            yield from (dataclasses.replace(config, seed=seed) for seed in seeds or [config.seed])
+
+
+def collect(configs: Iterable[RunConfig]) -> pd.DataFrame:
+    """The table of finished runs: means over seeds, 95 % intervals (Student t), and privacy statements.
+
+    Raises
+    ------
+    ResultsError
+        A run is not finished.
+    """
+    groups: dict[str, list[RunConfig]] = {}
+    for config in configs:
+        values = config.to_mapping()
+        del values["seed"]
+        groups.setdefault(json.dumps(values, sort_keys=True), []).append(config)
+    return pd.DataFrame([_row(group) for group in groups.values()])
+
+
+def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
+    first = configs[0]
+    runs = [_finished(config) for config in configs]
+    mechanism = Mechanism.from_bytes((RunDirectory.of(first).path / "mechanism.pqm").read_bytes())
+    dimension = int(runs[0]["dimension"])
+    clients = first.federation.num_clients
+    return {
+        "task": first.task.name,
+        "model": first.task.model,
+        "partition": first.partition.name,
+        "mechanism": first.label,
+        "secure_aggregation": first.secagg.enabled,
+        "clip": first.encoding.clip,
+        "l2_clip": first.l2_clip,
+        "seeds": len(runs),
+        **_interval("accuracy", [run["accuracy"] for run in runs]),
+        **_interval("mean_squared_error", [run["mean_squared_error"] for run in runs]),
+        "noise_error": _noise(first, mechanism),
+        "share_clipped": sum(run["share_clipped"] for run in runs) / len(runs),
+        "bits_per_coordinate": 8.0 * runs[0]["bytes_up"] / (first.federation.rounds * clients * dimension),
+        "bits_in_secure_sum": mechanism.sum_bits(clients) if mechanism.summable else math.nan,
+        "dimension": dimension,
+        "rounds": first.federation.rounds,
+        "num_clients": clients,
+        "run_epsilon": first.privacy.epsilon,
+        **_privacy(first, mechanism, dimension, runs[0]["totals"]),
+        # Of a single run: with secure aggregation and without, it must be the same.
+        "model_sha256": runs[0]["model"] if len(runs) == 1 else "",
+    }
+
+
+def _finished(config: RunConfig) -> dict[str, Any]:
+    """The last round of a run, with its error averaged over the rounds, and what its model was."""
+    directory = RunDirectory.of(config)
+    if directory.summary() is None:
+        raise ResultsError(f"{directory.path} holds no finished run; run the study without --page")
+    rounds = pd.read_parquet(directory.path / "rounds.parquet")
+    provenance = json.loads((directory.path / "provenance.json").read_text())
+    statements = [PrivacyStatement.from_dict(values) for values in provenance.get("statements", [])]
+    return {
+        "accuracy": rounds["accuracy"].iloc[-1],
+        "mean_squared_error": rounds["mean_squared_error"].iloc[1:].mean(),
+        "share_clipped": rounds["share_clipped"].iloc[1:].mean(),
+        "bytes_up": int(rounds["bytes_up"].iloc[-1]),
+        "dimension": provenance["dimension"],
+        "model": provenance.get("model_sha256", ""),
+        "totals": {statement.view: statement for statement in statements if statement.unit is Unit.TOTAL},
+    }
+
+
+def _noise(config: RunConfig, mechanism: Mechanism) -> float:
+    """The error of a coordinate of the mean that is noise, without clipping: exact, for uniform inputs.
+
+    NaN where it is not one coordinate's, or where a bias, which no mean takes away, is a part of it.
+    """
+    clients = config.federation.num_clients
+    if config.mechanism["name"] == CENTRAL:
+        l2_clip, epsilon, delta = central_target(config)
+        return (noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta) / clients) ** 2
+    clip = config.encoding.clip
+    if clip is None or mechanism.unit != Unit.COORDINATE.value or mechanism.max_bias > _NEGLIGIBLE_BIAS:
+        return math.nan
+    return mechanism.mse() * clip**2 / clients
+
+
+def _interval(name: str, values: list[float]) -> dict[str, float]:
+    mean, low, high, _ = student_interval(values)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def _privacy(
+    config: RunConfig, mechanism: Mechanism, dimension: int, stated: Mapping[str, PrivacyStatement]
+) -> dict[str, Any]:
+    """The figures of one release in the local view, and of a client's total in both views.
+
+    Totals are those that the run stated, if it did; else they are counted for a client of all rounds.
+    """
+    local = stated.get("local") or run_statement(config, mechanism, dimension, in_sum=False)
+    figures = {
+        "unit": mechanism.unit,
+        "epsilon": mechanism.epsilon,
+        "delta": mechanism.delta,
+        "epsilon_total_local": local.epsilon,
+        "epsilon_total_aggregate": math.nan,
+        "delta_total": config.privacy.delta,
+        "view": "",
+        "counted_by": "",
+    }
+    if mechanism.summable or config.mechanism["name"] == CENTRAL:
+        in_sum = next((statement for view, statement in stated.items() if view != "local"), None)
+        in_sum = in_sum or run_statement(config, mechanism, dimension)
+        figures |= {
+            "epsilon_total_aggregate": in_sum.epsilon,
+            "view": in_sum.view,
+            "counted_by": in_sum.method,
+        }
+    return figures

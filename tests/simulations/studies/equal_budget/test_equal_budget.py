@@ -1,0 +1,100 @@
+"""The study at an equal budget: what its committed tables must show, and its runs through Flower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_privquant.cli.plots import save
+from fl_privquant.mechanisms.base import Mechanism
+from simulations.results import RunDirectory
+from simulations.run import execute
+from simulations.studies.clip_choice import chosen_clip
+from simulations.studies.equal_budget import STUDY
+from simulations.studies.equal_budget.numbers import GRADIENTS
+from simulations.studies.equal_budget.secure_sum import PEERS
+from simulations.studies.study import Figure, Scale, Store
+from simulations.studies.sweep import Sweep, collect
+
+STORE = Store(STUDY.home)
+
+
+def sweep_of(name: str) -> Sweep:
+    sweep = STUDY.part(name)
+    assert isinstance(sweep, Sweep)
+    return sweep
+
+
+def test_the_committed_errors_meet_the_targets() -> None:
+    errors = STORE.read("secure_sum")
+    ours = errors[errors["mechanism"] == "optm_aggregate"]
+    for clients, largest in ((100, 1.03), (1000, 1.10)):
+        best = ours[ours["num_clients"] == clients].groupby("run_epsilon")["ratio_to_central"].max()
+        assert list(best.index) == [1, 4, 10]
+        assert best.max() <= largest
+    assert (errors["ratio_to_central"] > 1.0).all()
+    assert np.all(errors["epsilon_reached"] <= errors["run_epsilon"])
+    assert set(errors["mechanism"]) == set(PEERS)
+
+
+def test_the_committed_errors_are_reached_in_fewer_bits_than_by_additive_noise() -> None:
+    """Among our designs that err no more than a peer's, one is at least as narrow in the secure sum."""
+    errors = STORE.read("secure_sum")
+    ours = errors[errors["mechanism"] == "optm_aggregate"]
+    peers = errors[errors["mechanism"].isin(["skellam", "discrete_gaussian"])]
+    assert len(peers) >= 6
+    for row in peers.itertuples():
+        rivals = ours[(ours["num_clients"] == row.num_clients) & (ours["run_epsilon"] == row.run_epsilon)]
+        as_good = rivals[rivals["ratio_to_central"] <= row.ratio_to_central]
+        assert not as_good.empty
+        assert as_good["bits_in_sum"].min() <= row.bits_in_sum
+
+
+@pytest.mark.parametrize("task", ["digits", "mnist"])
+def test_no_budget_is_exceeded_in_the_committed_tables(task: str) -> None:
+    table = STORE.read(f"equal-budget-{task}")
+    assert (table.epsilon_total_aggregate <= table.run_epsilon).all()
+    assert (table.epsilon_total_aggregate > 0.9 * table.run_epsilon).all()
+
+
+@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", *GRADIENTS])
+def test_a_table_holds_what_the_experiment_asks_for(name: str) -> None:
+    table, runs = STORE.read(name), sweep_of(name).runs()
+    assert table.seeds.sum() == len(runs)
+    assert set(table.mechanism) == {config.label for config in runs}
+    for column, wanted in (
+        ("rounds", {config.federation.rounds for config in runs}),
+        ("num_clients", {config.federation.num_clients for config in runs}),
+        ("run_epsilon", {config.privacy.epsilon for config in runs}),
+        ("l2_clip", {config.l2_clip for config in runs}),
+    ):
+        assert set(table[column]) == wanted, column
+
+
+@pytest.mark.parametrize(("task", "dimension"), [("digits", 650), ("mnist", 7850)])
+def test_clips_are_those_of_the_rule(task: str, dimension: int) -> None:
+    chosen = chosen_clip(STORE.read(f"norm-{task}"), "l2_clip")
+    encoding = sweep_of(f"equal-budget-{task}").runs()[0].encoding
+    assert encoding.l2_clip == chosen
+    assert encoding.clip == pytest.approx(2.0 * chosen / np.sqrt(dimension), rel=1e-3)
+
+
+def test_encoded_gradients_have_the_error_that_the_design_says(tmp_path: Path) -> None:
+    """Through Flower, with secure aggregation: few gradients are clipped, and the error is the noise."""
+    small = ("federation.num_clients=20", "federation.rounds=3", "mechanism=optm_aggregate", "seed=0")
+    scale = Scale(overrides=(*small, "privacy.epsilon=8"), output=tmp_path)
+    (config,) = sweep_of("gradients-digits").runs(scale)
+    execute(config)
+    (row,) = collect([config]).itertuples()
+    mechanism = Mechanism.from_bytes((RunDirectory.of(config).path / "mechanism.pqm").read_bytes())
+    clip = 3.0 * 0.2 / np.sqrt(650)
+    assert row.mean_squared_error == pytest.approx(mechanism.mse() / 20 * clip**2, rel=0.15)
+    assert row.share_clipped < 0.02
+    assert row.secure_aggregation
+
+
+@pytest.mark.parametrize("figure", STUDY.figures, ids=lambda figure: figure.name)
+def test_figures_are_drawn_from_the_tables(figure: Figure, tmp_path: Path) -> None:
+    assert save(figure.draw(STORE.read), tmp_path / "figure.png").stat().st_size > 10_000

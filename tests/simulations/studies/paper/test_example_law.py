@@ -1,0 +1,56 @@
+"""The paper's example of an output distribution: what its text says of the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_privquant.cli.plots import save
+from fl_privquant.law.law import Law
+from simulations.studies.paper import example_law
+from tests.simulations.studies.paper.committed import STORE
+
+
+@pytest.fixture(scope="module")
+def laws() -> dict[str, Law]:
+    return {label: mechanism.law for label, mechanism in example_law.mechanisms().items()}
+
+
+def test_limits_at_the_third_bin(laws: dict[str, Law]) -> None:
+    """Example 1: from the right q_3(3), from the left q_6(6); rounding to integers moves them by 2^-32."""
+    law = laws["ERM"]
+    nearest = {
+        n: 1.0 / np.exp(example_law.GAMMA * np.arange(0, -n, -1) / (2.0 * (n - 1))).sum() for n in (3, 6)
+    }
+    assert law.starts[1] == pytest.approx(example_law.BINS[2], abs=1e-6)
+    assert law.start_rows[1, 2] == pytest.approx(nearest[3], abs=1e-6)
+    assert law.end_rows[0, 2] == pytest.approx(nearest[6], abs=1e-6)
+    assert (law.end_rows[0, 2], law.start_rows[1, 2]) == (
+        pytest.approx(0.2592, abs=1e-3),
+        pytest.approx(0.5065, abs=1e-3),
+    )
+
+
+def test_it_falls_away_from_its_bin_and_is_mirrored(laws: dict[str, Law]) -> None:
+    law = laws["ERM"]
+    assert law.start_rows[0, 2] < law.end_rows[0, 2]
+    assert (law.start_rows[1:, 2] > law.end_rows[1:, 2]).all()
+    assert law.start_rows[:, 2] == pytest.approx(law.end_rows[::-1, 5], abs=1e-8)
+
+
+def test_the_free_design_has_no_jump_and_less_error(laws: dict[str, Law]) -> None:
+    erm, free = laws["ERM"], laws["OPTM free (ours)"]
+    assert np.abs(free.start_rows[1:] - free.end_rows[:-1]).max() == 0.0
+    assert np.abs(erm.start_rows[1:] - erm.end_rows[:-1]).max() > 0.2
+    assert free.epsilon <= erm.epsilon
+    assert (erm.mae(), free.mae()) == (pytest.approx(0.57007, rel=1e-3), pytest.approx(0.27819, rel=1e-3))
+
+
+def test_the_committed_table_and_its_figure(tmp_path: Path) -> None:
+    pieces, expected = example_law.law_pieces(), STORE.read("figure-law")
+    assert pieces.columns.tolist() == expected.columns.tolist()
+    numbers = pieces.columns[1:]
+    assert pieces[numbers].to_numpy() == pytest.approx(expected[numbers].to_numpy(), rel=1e-3, abs=1e-6)
+    assert save(example_law.draw(STORE.read), tmp_path / "law.png").stat().st_size > 10_000

@@ -1,0 +1,90 @@
+"""Parts that are sweeps of federated runs: what they run, and a small one from end to end."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from simulations.overrides import CONF, check_overrides
+from simulations.results import ResultsError
+from simulations.run import execute
+from simulations.studies import equal_budget, side_by_side
+from simulations.studies.study import Scale, Store
+from simulations.studies.sweep import Sweep, collect
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+SWEEPS = [
+    part
+    for study in (side_by_side.STUDY, equal_budget.STUDY)
+    for part in study.parts
+    if isinstance(part, Sweep)
+]
+EVERY_SWEEP = pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
+
+
+def sweep_of(name: str) -> Sweep:
+    return next(sweep for sweep in SWEEPS if sweep.name == name)
+
+
+def silent(share: float, doing: str) -> None:
+    pass
+
+
+@EVERY_SWEEP
+def test_a_sweep_is_what_hydra_runs(sweep: Sweep) -> None:
+    assert (CONF / "experiment" / f"{sweep.experiment}.yaml").exists()
+    runs = sweep.runs()
+    swept = check_overrides([f"experiment={sweep.experiment}", *sweep.overrides])
+    # What a mechanism ignores does not multiply its runs.
+    assert len(runs) == swept or {"none"} < {config.label for config in runs}
+    assert len({config.run_name for config in runs}) == len(runs) <= swept
+    assert {config.task.name for config in runs} == {"mnist" if sweep.needs_mnist else "digits"}
+    assert {config.federation.num_clients for config in runs} == {1000 if "1000" in sweep.name else 100}
+
+
+def test_overrides_replace_what_the_experiment_sweeps() -> None:
+    sweep = sweep_of("clip-digits")
+    assert [config.encoding.clip for config in sweep.runs()][::2] == [0.04, 0.08, 0.16, 0.32, 0.64]
+    other = dataclasses.replace(sweep, overrides=("encoding.clip=0.1,0.2", "seed=7"))
+    assert [(config.encoding.clip, config.seed) for config in other.runs()] == [(0.1, 7), (0.2, 7)]
+
+
+def test_a_small_sweep_runs_from_end_to_end_and_is_not_run_again(tmp_path: Path) -> None:
+    small = ("mechanism=one_bit", "federation.rounds=1", "federation.num_clients=5")
+    scale = Scale(overrides=(*small, "federation.local_epochs=1"), output=tmp_path)
+    sweep = sweep_of("mechanisms-digits")
+    with pytest.raises(ResultsError, match="no finished run"):
+        collect(sweep.runs(scale))
+    store = Store(tmp_path / "root", tmp_path / "kept")
+    first = store.fetch(sweep, scale, silent)
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/rounds.parquet")}
+    assert len(stamps) == 5
+    (row,) = first.tables["mechanisms-digits"].itertuples()
+    assert (row.mechanism, row.seeds, row.dimension, row.unit) == ("one_bit", 5, 650, "coordinate release")
+    assert row.accuracy_low < row.accuracy < row.accuracy_high
+    # One bit a coordinate and a header of 16 bytes.
+    assert row.bits_per_coordinate == pytest.approx(1.0 + 8 * 16 / 650, abs=0.02)
+    assert row.epsilon == pytest.approx(1.0, rel=1e-4)
+    assert 1.0 < row.epsilon_total_aggregate < row.epsilon_total_local < 650
+    again = store.fetch(sweep, scale, silent, fresh=True)
+    assert stamps == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/rounds.parquet")}
+    pd.testing.assert_frame_equal(first.tables["mechanisms-digits"], again.tables["mechanisms-digits"])
+    # Another configuration is another key.
+    assert not store.fetch(sweep, dataclasses.replace(scale, overrides=(*small, "seed=9")), silent).kept
+
+
+@pytest.mark.parametrize("mechanism", ["central_gaussian", "optm_aggregate", "one_bit"])
+@pytest.mark.parametrize("name", ["equal-budget-digits", "gradients-digits"])
+def test_an_equal_budget_is_met(name: str, mechanism: str, tmp_path: Path) -> None:
+    chosen = (f"mechanism={mechanism}", "privacy.epsilon=10", "seed=0")
+    small = ("federation.rounds=1", "federation.num_clients=30")
+    configs = sweep_of(name).runs(Scale(overrides=(*chosen, *small), output=tmp_path))
+    for config in configs:
+        execute(config)
+    table = collect(configs)
+    assert 5.0 < table.epsilon_total_aggregate.item() <= 10.0
+    assert table["view"].item() == ("central" if mechanism == "central_gaussian" else "aggregate of 30")
