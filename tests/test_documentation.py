@@ -62,7 +62,7 @@ def missing_files(text: str) -> list[str]:
     return [name for name in named if not any((folder / name).is_file() for folder in folders)]
 
 
-@pytest.mark.parametrize("page", ["walk.md"])
+@pytest.mark.parametrize("page", ["walk.md", "extending.md"])
 def test_files_that_a_page_names_are_there(page: str) -> None:
     text = (ROOT / "docs" / "pages" / page).read_text()
     assert missing_files(text) == []

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
@@ -28,7 +29,6 @@ from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["EmpiricalBound", "empirical_bound"]
 
-Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _INPUTS = (-1.0, -0.6, -0.2, 0.0, 0.2, 0.6, 1.0)

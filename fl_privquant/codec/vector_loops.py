@@ -5,12 +5,13 @@ Kept apart so that numba is imported with the first update, not with the package
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from fl_privquant.array_types import Words
+from fl_privquant.compiled import compiled
 
 __all__ = [
     "flip_signs",
@@ -20,21 +21,15 @@ __all__ = [
     "sum_of_squares",
 ]
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
 Floats = NDArray[Any]
-Words = NDArray[np.uint64]
 Integers = NDArray[np.int64]
 
 # Columns that are transformed together, at the most: some lines of a core's cache.
 _LANES = 64
 
 
-def _compiled(function: _Function) -> _Function:
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-
-
-@_compiled
+@compiled
 def sum_of_squares(x: Floats, unit: float) -> float:
     """The sum of the squares of ``unit * x``, in double precision whatever the precision of ``x``."""
     total = 0.0
@@ -44,14 +39,14 @@ def sum_of_squares(x: Floats, unit: float) -> float:
     return total
 
 
-@_compiled
+@compiled
 def scale_in_place(x: Floats, unit: float, factor: float) -> None:
     """Multiply every coordinate by a power of two and by a factor, whose product may be no float."""
     for i in range(x.size):
         x[i] = (np.float64(x[i]) * unit) * factor
 
 
-@_compiled
+@compiled
 def flip_signs(bits: NDArray[Any], words: Words) -> None:
     """Flip the top bit of integer i where bit i % 64 of word i // 64 is set: the sign, if it is a float's."""
     top = bits.itemsize * 8 - 1
@@ -62,7 +57,7 @@ def flip_signs(bits: NDArray[Any], words: Words) -> None:
             bits[first + j] ^= ((word >> np.uint64(j)) & np.uint64(1)) << np.uint64(top)
 
 
-@_compiled
+@compiled
 def _pairs(x: Floats, out: Floats) -> None:
     """Sums of neighbours into the first half of ``out``, differences into the second: one stage."""
     half = x.size // 2
@@ -72,7 +67,7 @@ def _pairs(x: Floats, out: Floats) -> None:
         out[j + half] = a - b
 
 
-@_compiled
+@compiled
 def _fours(x: Floats, out: Floats) -> None:
     """Two stages of :func:`_pairs` in one, which halves the traffic to memory."""
     quarter = x.size // 4
@@ -86,7 +81,7 @@ def _fours(x: Floats, out: Floats) -> None:
         out[j + 3 * quarter] = difference_ab - difference_cd
 
 
-@_compiled
+@compiled
 def hadamard_blocks(x: Floats, size: int, scale: float) -> None:
     """The Walsh-Hadamard transform of each block of ``size`` neighbours, times ``scale``, in place.
 
@@ -113,7 +108,7 @@ def hadamard_blocks(x: Floats, size: int, scale: float) -> None:
             block[j] = now[j] * scale
 
 
-@_compiled
+@compiled
 def _hadamard_rows(x: Floats, rows: int, lanes: int) -> None:
     """The transform of every column of a matrix of ``rows`` rows with ``lanes`` columns, in place."""
     half = 1
@@ -137,26 +132,26 @@ def _hadamard_rows(x: Floats, rows: int, lanes: int) -> None:
             a[j], b[j] = a[j] + b[j], a[j] - b[j]
 
 
-@_compiled
+@compiled
 def _copy(source: Floats, target: Floats) -> None:
     for j in range(source.size):
         target[j] = source[j]
 
 
-@_compiled
+@compiled
 def _copy_scaled(source: Floats, target: Floats, scale: float) -> None:
     for j in range(source.size):
         target[j] = source[j] * scale
 
 
-@_compiled
+@compiled
 def _turned(first: int, count: int, shift: int, length: int) -> tuple[int, int]:
     """Where column ``first`` of a turned row lies, and how many of ``count`` come before the row's end."""
     at = first + shift if first + shift < length else first + shift - length
     return at, min(count, length - at)
 
 
-@_compiled
+@compiled
 def hadamard_columns(x: Floats, starts: Integers, shifts: Integers, scale: float) -> None:
     """The Walsh-Hadamard transform of each column of rows of nearly equal length, times ``scale``, in place.
 

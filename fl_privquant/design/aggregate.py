@@ -30,8 +30,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.program import LinearProgram
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
@@ -41,7 +41,6 @@ from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separ
 
 __all__ = ["AggregateShape", "aggregate_law", "aggregate_table", "best_shape", "least_error_table"]
 
-Floats = NDArray[np.float64]
 
 _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)

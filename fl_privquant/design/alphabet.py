@@ -27,15 +27,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize, sparse
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.metric import ratio_bounds
 from fl_privquant.errors import InfeasibleDesignError
 
 __all__ = ["design_alphabet"]
 
-Floats = NDArray[np.float64]
 
 _MOST_ITERATIONS = 2000
 _VIOLATION = 1e-6

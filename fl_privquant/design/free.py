@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.metric import least_metric_value, ratio_bounds
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.errors import InfeasibleDesignError
@@ -28,7 +29,6 @@ from fl_privquant.law.law import Law, error_costs
 
 __all__ = ["FreeOptimum", "design_free", "is_symmetric", "least_outer_value", "place_knots", "require_reach"]
 
-Floats = NDArray[np.float64]
 
 # Pieces narrower than this would not survive the rounding of their rows.
 _LEAST_PIECE = 1e-4

@@ -29,6 +29,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.design.selection import Interval, interval_mass, intervals, selection_law
@@ -38,7 +39,6 @@ from fl_privquant.law.law import Law, error_costs
 
 __all__ = ["design_independent"]
 
-Floats = NDArray[np.float64]
 Terms = dict[int, float]
 
 _LEAST_PROBABILITY = 1e-6

@@ -22,14 +22,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fl_privquant.array_types import Floats
 
 __all__ = ["METRICS", "diameter", "least_metric_value", "ratio_bounds"]
 
 METRICS = ("none", "l1", "l2-grid")
 """What ``metric=`` may be."""
-
-Floats = NDArray[np.float64]
 
 
 def diameter(metric: str) -> float:

@@ -19,8 +19,8 @@ import itertools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection
@@ -31,7 +31,6 @@ from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["design_monotone"]
 
-Floats = NDArray[np.float64]
 
 _COARSE = np.linspace(0.05, 1.0, 20)
 _REFINEMENTS = 4

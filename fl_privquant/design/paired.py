@@ -14,6 +14,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.program import LinearProgram, Method
 from fl_privquant.design.selection import intervals, pair_law
@@ -21,8 +22,6 @@ from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
 
 __all__ = ["design_paired"]
-
-Floats = NDArray[np.float64]
 
 
 def design_paired(

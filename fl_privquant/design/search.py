@@ -21,18 +21,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from scipy import optimize
 
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 
 __all__ = ["BinSearch", "Evaluation"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _INFEASIBLE = 1e9
 _LOG_GAP_BOUND = 8.0

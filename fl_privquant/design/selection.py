@@ -11,14 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 
 __all__ = ["Interval", "interval_mass", "intervals", "mirrored_selection", "pair_law", "selection_law"]
 
-Floats = NDArray[np.float64]
 
 # An interval of [-1, 1] narrower than this would not survive the rounding of its rows.
 _LEAST_PIECE = 1e-6

@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 
 __all__ = ["Density", "DistributionDensity", "SampleDensity", "UniformDensity", "as_density"]
 
-Floats = NDArray[np.float64]
 
 # Two Gauss-Legendre nodes are exact up to degree 3: a linear row times a squared error.
 _CUBIC_NODES, _CUBIC_WEIGHTS = np.polynomial.legendre.leggauss(2)

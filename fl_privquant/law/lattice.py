@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
+
 __all__ = [
     "LatticeLaw",
     "WeightedLaw",
@@ -25,7 +27,6 @@ __all__ = [
     "width_of_sum",
 ]
 
-Floats = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 # Tails with less than this probability are cut off after each convolution.

@@ -23,12 +23,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 
 __all__ = ["Law", "error_costs"]
 
-Floats = NDArray[np.float64]
 
 # Rows x rows x outputs at once: bounds the memory of a divergence to some 64 MB.
 _PAIR_BUDGET = 1 << 23

@@ -21,8 +21,8 @@ from decimal import Decimal, localcontext
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import CertificationError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
@@ -44,8 +44,6 @@ _MOST_MOVED = 1e-4
 # Beyond this many levels only the roomiest entries take part in correcting a row's mean.
 _CORRECTION_ENTRIES = 24
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 # Output values that are listed one by one in words, at most; and the orders of Rényi divergences there.
 _MOST_SHOWN, _SHOWN_ORDERS = 32, (2.0, 4.0, 16.0)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
@@ -44,7 +45,6 @@ __all__ = [
     "sum_of_bits_loss",
 ]
 
-Floats = NDArray[np.float64]
 
 _MOST_TRIALS_IN_SUM = 1 << 15
 _BLOCK = 32

@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_floors, binomial_sums, width_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.distribution import PrivacyLoss, from_cells
@@ -47,8 +47,6 @@ from fl_privquant.loss.histogram import histogram_loss
 
 __all__ = ["BlanketDraws", "blanket_loss", "covered_loss"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _CELLS = 1 << 13
 # Buckets of the number of blanket draws: for the figures, and to find pairs of rows that cannot matter.

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.compiled import compiled
+
 __all__ = ["gather_cells"]
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-def _compiled(function: _Function) -> _Function:
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-
-
-@_compiled
+@compiled
 def gather_cells(
     spread: NDArray[np.float64],
     place: NDArray[np.float64],

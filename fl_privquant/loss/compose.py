@@ -32,6 +32,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
@@ -47,7 +48,6 @@ __all__ = [
     "renyi_epsilon",
 ]
 
-Floats = NDArray[np.float64]
 
 # Rounding errors grow with the grid, so a small one is not only fast.
 _LEAST_GRID, _MOST_GRID = 1 << 14, 1 << 20

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 
 __all__ = ["ROUNDING", "PrivacyLoss", "from_cells"]
 
-Floats = NDArray[np.float64]
 
 ROUNDING = 1e-14
 """Relative error, and error of a loss, that some dozen operations in floating point can add up to."""

@@ -21,14 +21,13 @@ The hull contains each pair in both orders, so one pair serves for both directio
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Ints
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
 __all__ = ["dominating_loss", "hull_corners"]
 
-Ints = NDArray[np.int64]
 
 # Pairs of rows at once: bounds the memory to some 100 MB.
 _BLOCK = 1 << 21

@@ -38,14 +38,13 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.law.lattice import LatticeLaw, convolve, power
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
 __all__ = ["from_curve", "histogram_loss"]
 
-Floats = NDArray[np.float64]
 
 # Sets of outputs, or products of pairs and outputs, that are gone through.
 _MOST_OUTPUTS = 12

@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ive
 
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw, power
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
@@ -37,8 +37,6 @@ from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skell
 
 __all__ = ["NoisyInteger", "ideal_sum", "noise_sum", "sum_gap"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 # Probabilities below this, 2^-70, are not relied on.
 _LEAST = 8e-22

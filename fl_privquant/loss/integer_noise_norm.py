@@ -52,9 +52,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw
 from fl_privquant.loss.compose import NamedLoss
@@ -76,7 +76,6 @@ __all__ = [
     "skellam_theorem",
 ]
 
-Floats = NDArray[np.float64]
 
 # Beyond this an exponential overflows.
 _FAR = 700.0

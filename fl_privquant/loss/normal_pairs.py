@@ -44,12 +44,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
+
+from fl_privquant.array_types import Floats
 
 __all__ = ["INVERSE_ERROR", "pair_separation", "spare_for"]
 
-Floats = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 INVERSE_ERROR = 1e-13

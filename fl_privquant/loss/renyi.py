@@ -31,6 +31,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.law import Law
 
@@ -56,8 +57,6 @@ _MEETING = 1e-7
 _FLOAT_ROOM = 1.0 + 1e-8
 # Below this |h| the quotient f(h) is taken from its series: the formula would cancel.
 _SMALL = 1e-3
-
-Floats = NDArray[np.float64]
 
 
 def fisher_information(law: Law) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from fl_privquant.array_types import Floats
 from fl_privquant.loss.distribution import PrivacyLoss, from_cells
 
 __all__ = ["NOT_PRIVATE", "gaussian_loss", "laplace_loss", "response_loss"]
@@ -15,7 +15,6 @@ __all__ = ["NOT_PRIVATE", "gaussian_loss", "laplace_loss", "response_loss"]
 NOT_PRIVATE = PrivacyLoss(np.zeros(1), np.zeros(1), 1.0)
 """The loss of a release that protects nothing."""
 
-Floats = NDArray[np.float64]
 
 _CELLS = 1 << 14
 # Differences of neighbouring tails lose some digits.

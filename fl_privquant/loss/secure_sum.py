@@ -79,6 +79,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_sums, width_of_sum
 from fl_privquant.law.law import Law
@@ -92,7 +93,6 @@ __all__ = [
     "certify_sum",
 ]
 
-Floats = NDArray[np.float64]
 
 NORM_ROUNDING = 1.0 + 1e-5
 """How much the norm of a clipped and rotated update may exceed its bound by the rounding of floats.

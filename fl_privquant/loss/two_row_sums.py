@@ -75,6 +75,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.law.lattice import LatticeLaw, convolve, width_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.normal_pairs import pair_separation, spare_for
@@ -82,7 +83,6 @@ from fl_privquant.loss.renyi import is_continuous, slopes_of
 
 __all__ = ["TwoRows", "probed_separation", "sum_separation"]
 
-Floats = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 # Tails with less than this probability are cut off after each convolution: far below what may be spared.

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.selection import intervals
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
@@ -55,7 +56,6 @@ from fl_privquant.mechanisms.registry import (
 
 __all__ = ["BiasedSpec", "BiasedTableMechanism", "biased_law", "design_biased"]
 
-Floats = NDArray[np.float64]
 
 _KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
 _MARGINS = (0.0, 0.2, 1.0)

@@ -34,6 +34,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.vector import (
@@ -49,7 +50,6 @@ from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["CldpL2Mechanism", "CldpLinfMechanism", "CldpSpec", "design_cldp_l2", "design_cldp_linf"]
 
-Floats = NDArray[np.float64]
 
 _SEED_BITS = 64
 _DOMAIN = b"fl_privquant direction v1"

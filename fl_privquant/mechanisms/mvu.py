@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.alphabet import design_alphabet
 from fl_privquant.design.free import design_free
 from fl_privquant.design.metric import METRICS, least_metric_value
@@ -57,7 +57,6 @@ from fl_privquant.mechanisms.registry import (
 
 __all__ = ["GridDensity", "MvuSpec", "design_mvu", "mvu_law", "mvu_values"]
 
-Floats = NDArray[np.float64]
 
 _MOST_INPUT_BITS = 6
 _DEFAULT_INPUT_BITS = 3

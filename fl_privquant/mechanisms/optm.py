@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.design.independent import design_independent
 from fl_privquant.design.metric import METRICS, least_metric_value
@@ -47,7 +47,6 @@ from fl_privquant.mechanisms.registry import (
 
 __all__ = ["POWERS", "OptmSpec", "design_optm"]
 
-Floats = NDArray[np.float64]
 
 POWERS = {"mae": 1, "mse": 2}
 """The exponent of the error that each objective minimises."""

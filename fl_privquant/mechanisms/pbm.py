@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
@@ -49,7 +50,6 @@ from fl_privquant.statement import LOCAL, View
 
 __all__ = ["PbmMechanism", "PbmSpec", "design_pbm"]
 
-Floats = NDArray[np.float64]
 
 _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129

@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density, as_density
@@ -53,7 +54,6 @@ from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["SnappingMechanism", "SnappingSpec", "design_snapping"]
 
-Floats = NDArray[np.float64]
 
 # What the floats of down, stay and up can be off by, relative to each, in the ratio of any two.
 _FLOAT_ROOM = Decimal(2) ** -46

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import CertificationError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
@@ -39,7 +40,6 @@ from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["StratifiedBits"]
 
-Floats = NDArray[np.float64]
 
 _MOST_TRIALS = 255
 

@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import (
     CertificationError,
     CodeOverflowError,
@@ -66,8 +67,6 @@ _MAX_REPEATS = 1024
 # Of a whole round: that of all draws together.
 _MOST_EPSILON = 1e6
 _SHARES = 1 << 53
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

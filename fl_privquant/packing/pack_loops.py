@@ -6,12 +6,13 @@ loop here reads or writes beyond its arrays: the callers cut whole blocks and tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from fl_privquant.array_types import Words
+from fl_privquant.compiled import compiled
 
 __all__ = [
     "add_codes",
@@ -23,20 +24,14 @@ __all__ = [
     "split_digits",
 ]
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
-Words = NDArray[np.uint64]
 Digits = NDArray[np.uint8] | NDArray[np.uint16]
 
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
-def _compiled(function: _Function) -> _Function:
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-
-
-@_compiled
+@compiled
 def narrow_lanes(lanes: Words, group_bits: int, shifts: Words, low: Words, high: Words, out: Words) -> None:
     """Squeeze the values in the lanes of each word to ``group_bits`` adjacent bits, words end to end.
 
@@ -76,7 +71,7 @@ def narrow_lanes(lanes: Words, group_bits: int, shifts: Words, low: Words, high:
             joined = x >> np.uint64(group_bits - filled)
 
 
-@_compiled
+@compiled
 def expand_lanes(words: Words, group_bits: int, shifts: Words, low: Words, high: Words, out: Words) -> None:
     """Spread adjacent bits back to lanes: the inverse of :func:`narrow_lanes`."""
     shift_0, shift_1, shift_2 = shifts[0], shifts[1], shifts[2]
@@ -107,7 +102,7 @@ def expand_lanes(words: Words, group_bits: int, shifts: Words, low: Words, high:
         out[i] = x
 
 
-@_compiled
+@compiled
 def join_digits(digits: Digits, base: np.uint64, per_word: int, out: Words) -> None:
     """Write ``per_word`` base-``base`` digits into each word, the first digit the least significant."""
     # A sum of digits times powers runs in vector registers; Horner's rule is one chain, 3 times slower.
@@ -122,7 +117,7 @@ def join_digits(digits: Digits, base: np.uint64, per_word: int, out: Words) -> N
         out[k] = word
 
 
-@_compiled
+@compiled
 def split_digits(words: Words, base: np.uint64, per_word: int, out: Digits) -> int:
     """Read the digits of each word; return the first word that is too large, or -1.
 
@@ -164,21 +159,21 @@ def split_digits(words: Words, base: np.uint64, per_word: int, out: Digits) -> i
     return -1
 
 
-@_compiled
+@compiled
 def add_codes(indices: NDArray[Any], codes: NDArray[np.int64], total: NDArray[np.int64]) -> None:
     """Add the code of each index to the total."""
     for i in range(indices.size):
         total[i] += codes[indices[i]]
 
 
-@_compiled
+@compiled
 def look_up(indices: NDArray[Any], values: NDArray[Any], out: NDArray[Any]) -> None:
     """Write the value of each index; the caller has checked that all are in range."""
     for i in range(indices.size):
         out[i] = values[indices[i]]
 
 
-@_compiled
+@compiled
 def look_up_and_add(
     indices: NDArray[Any], values: NDArray[Any], old: NDArray[Any], out: NDArray[Any]
 ) -> None:

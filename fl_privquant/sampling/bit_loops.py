@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.compiled import compiled
+
 __all__ = ["add_two_bits"]
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _HALF_WORD = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
-def _compiled(function: _Function) -> _Function:
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-
-
-@_compiled
+@compiled
 def add_two_bits(
     words: NDArray[np.uint64],
     upper: NDArray[np.unsignedinteger[Any]],

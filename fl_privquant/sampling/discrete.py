@@ -27,6 +27,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.sampling.noise_table import (
     NoiseTable,
@@ -53,8 +54,6 @@ _MAX_TABLE_SCALE = 3_700
 _MAX_TABLE_VARIANCE = 20_000**2
 # Terms of a sum that are below this share of the first one do not change a float.
 _NEGLIGIBLE = 2.0**-70
-
-Floats = NDArray[np.float64]
 
 
 class _IntegerNoise(ABC):

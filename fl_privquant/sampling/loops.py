@@ -9,18 +9,16 @@ would cost more than everything else here: hence comparisons that are added, not
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.compiled import compiled
 from fl_privquant.sampling.tables import Tables
 
 __all__ = ["add_noise", "alias_cells", "encode_chunk", "round_chunk"]
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _BLOCK = 1024
 _HALF_WORD = np.uint64(32)
@@ -28,12 +26,7 @@ _SIGN = np.int32(31)
 _TWO = np.int32(2)
 
 
-def _compiled(function: _Function) -> _Function:
-    # error_model: a division that cannot be by zero is not checked for it.
-    return cast(_Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
-
-
-@_compiled
+@compiled
 def alias_cells(weights: NDArray[np.int64], shift: int) -> NDArray[np.uint32]:
     """(R * C,) alias cells, C = 2^(32 - shift) >= m a row, which draw each row's integer weights exactly.
 
@@ -76,7 +69,7 @@ def alias_cells(weights: NDArray[np.int64], shift: int) -> NDArray[np.uint32]:
     return cells
 
 
-@_compiled
+@compiled
 def encode_chunk(
     x: NDArray[np.floating[Any]],
     clip: float,
@@ -105,7 +98,7 @@ def encode_chunk(
     return not_finite
 
 
-@_compiled
+@compiled
 def _clip(
     x: NDArray[np.floating[Any]],
     clip: float,
@@ -128,7 +121,7 @@ def _clip(
     return not_finite
 
 
-@_compiled
+@compiled
 def _find_pieces(tables: Tables, position: NDArray[np.float64], index: NDArray[np.int32]) -> None:
     """From grid cells to pieces, and from inputs to the share of their piece, in units of 2^-32."""
     grid, starts, scales = tables.grid, tables.starts, tables.scales
@@ -147,7 +140,7 @@ def _find_pieces(tables: Tables, position: NDArray[np.float64], index: NDArray[n
         index[i] = np.int32(piece)
 
 
-@_compiled
+@compiled
 def _choose_rows(words: NDArray[np.uint64], position: NDArray[np.float64], index: NDArray[np.int32]) -> None:
     """From pieces to their start (2 piece) or end (2 piece + 1), dithered by the high half-words."""
     for i in range(words.size):
@@ -156,7 +149,7 @@ def _choose_rows(words: NDArray[np.uint64], position: NDArray[np.float64], index
         index[i] = _TWO * index[i] + np.int32(high < position[i])
 
 
-@_compiled
+@compiled
 def _load_cells(
     tables: Tables, words: NDArray[np.uint64], index: NDArray[np.int32], cell: NDArray[np.uint32]
 ) -> None:
@@ -167,7 +160,7 @@ def _load_cells(
         cell[i] = cells[np.uint64(rows[np.uint64(index[i])]) + own]
 
 
-@_compiled
+@compiled
 def _draw(
     words: NDArray[np.uint64],
     cell: NDArray[np.uint32],
@@ -185,7 +178,7 @@ def _draw(
         out[i] = alias ^ ((own ^ alias) & is_own)
 
 
-@_compiled
+@compiled
 def round_chunk(
     x: NDArray[np.floating[Any]],
     clip: float,
@@ -215,7 +208,7 @@ def round_chunk(
     return not_finite
 
 
-@_compiled
+@compiled
 def add_noise(
     noise: NDArray[np.int64], low: int, high: int, mask: int, out: NDArray[np.unsignedinteger[Any]]
 ) -> None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.compiled import compiled
+
 __all__ = ["draw_noise"]
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _SIGN = np.uint64(1)
 
 
-def _compiled(function: _Function) -> _Function:
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-
-
-@_compiled
+@compiled
 def draw_noise(
     words: NDArray[np.uint64], cells: NDArray[np.uint64], cell_bits: int, out: NDArray[np.int64]
 ) -> int:
