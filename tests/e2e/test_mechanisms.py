@@ -28,7 +28,8 @@ def test_a_run_gives_the_mean_of_the_decoded_updates(name, rotate):
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, rotate=rotate)
     client = client_app(mods=[PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=SEED)])
     result = InlineEngine().run(server_app(lambda: strategy), client, Federation(3))
-    expected = expected_model(mechanism, range(3), rotation_seed=strategy.request(1).rotation_seed)
+    seed = strategy.request(1).rotation_seed
+    expected = expected_model(mechanism, range(3), rotation_seed=seed, rotate=rotate)
     for key, each in as_arrays(result.arrays).items():
         np.testing.assert_array_equal(each, expected[key])
         assert each.dtype == initial_arrays()[key].dtype
