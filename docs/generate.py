@@ -43,5 +43,11 @@ def write_tutorial() -> None:
 
 write_tutorial()
 with mkdocs_gen_files.open("SUMMARY.md", "w") as summary:
-    pages = ["* [fl_privquant](index.md)\n", "* [Tutorial](tutorial.md)\n", "* [Deployment](deployment.md)\n"]
-    summary.writelines([*pages, *write_modules()])
+    pages = {
+        "fl_privquant": "index.md",
+        "Tutorial": "tutorial.md",
+        "Deployment": "deployment.md",
+        "A walk through one round": "walk.md",
+        "What a new part touches": "extending.md",
+    }
+    summary.writelines([*(f"* [{title}]({page})\n" for title, page in pages.items()), *write_modules()])

@@ -57,6 +57,6 @@ def __getattr__(name: str) -> Any:
     """Planning is imported when it is asked for: designs and encodings do not need it."""
     if name not in _PLANNING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fl_privquant import privacy
+    from fl_privquant import accounting
 
-    return getattr(privacy, name)
+    return getattr(accounting, name)

@@ -204,6 +204,11 @@ class View:
         """Whether each client's codes are seen; a sum of one is that too."""
         return self.num_honest is None or self.num_honest == 1
 
+    @property
+    def honest_count(self) -> int:
+        """Honest clients behind what is seen: 1 in the local view."""
+        return 1 if self.num_honest is None else self.num_honest
+
     def __str__(self) -> str:
         return "local" if self.num_honest is None else f"aggregate of {self.num_honest}"
 

@@ -6,7 +6,6 @@ Ray and deployed.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from functools import lru_cache
@@ -18,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
 
-from fl_privquant.accounting import Aggregation, Budget
+from fl_privquant.accounting import Aggregation, Budget, PrivacyStatement
 from fl_privquant.codec.layout import Layout
 from fl_privquant.flower import (
     CheckpointStrategy,
@@ -36,7 +35,7 @@ from simulations import progress, trackers
 from simulations.central import CentralGaussianStrategy, noise_of_sum
 from simulations.config import CENTRAL, FederationConfig, RunConfig
 from simulations.planned import aggregation_of, central_target, plan_of, run_statement
-from simulations.recording import Probe, RecordingStrategy
+from simulations.recording import Probe, RecordingStrategy, Row
 from simulations.results import RunDirectory, provenance
 from simulations.tasks import Task, task_of
 
@@ -116,18 +115,58 @@ def main(grid: Grid, context: Context) -> None:
     mechanism = aggregation.adapted(encoder(1) if callable(encoder) else encoder)
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
-    def on_row(rows: list[dict[str, Any]]) -> None:
+    def on_row(rows: list[Row], spent: PrivacyStatement | None) -> None:
         if isinstance(encoder, DoublingMechanism):
             encoder.observe(rows[-1]["round"], rows[-1]["loss"])
         directory.write_rows(rows)
-        spent = private.ledger.statement(private.delta, config.secagg.enabled, refine=False)
-        if private.budget is not None:
-            # The ledger has counted in full where a quick bound exceeds the budget, and let the round begin.
-            spent = dataclasses.replace(spent, epsilon=min(spent.epsilon, private.budget.epsilon))
         shown.update(rows[-1], spent)
         tracker.log(rows[-1])
 
-    constants = {
+    recording = RecordingStrategy(
+        _aggregating(config.federation),
+        task,
+        _probe(config, directory),
+        _constants(config, mechanism),
+        on_row,
+        secure=config.secagg.enabled,
+    )
+    configured = {"encoding": plan} if plan is not None else _unplanned(config, encoder, aggregation)
+    private = PrivQuantStrategy(
+        _trusted(config, recording, _seed(context)),
+        rotation_seed=config.seed,
+        simulated=config.privacy.randomness == "seeded",
+        on_round=recording.on_round,
+        **configured,
+    )
+    saved = CheckpointStrategy(private, directory.checkpoint)
+    with shown, tracker:
+        if saved.finished_rounds == 0:
+            recording.begin(initial)
+        result = saved.start(
+            grid,
+            ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()}),
+            num_rounds=config.federation.rounds,
+        )
+    statements, lines = private.statements(), private.privacy_statement()
+    if len(private.ledger):
+        recording.finish(statements, private.ledger.last_view)
+    directory.write_rows(recording.rows)
+    directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
+    if config.mechanism["name"] == CENTRAL:
+        statements.append(run_statement(config, mechanism, dimension))
+        lines.append(str(statements[-1]))
+    model = {name: each.numpy() for name, each in result.arrays.items()}
+    origin = provenance(config, mechanism, dimension, statements, lines, model)
+    directory.write_json("provenance.json", origin)
+    task.plot_partition(directory.path / "partition.png")
+    context.state["arrays"] = result.arrays
+    stopped = result.reason if isinstance(result, StoppedResult) else ""
+    context.state["ending"] = ConfigRecord({"stopped": stopped})
+
+
+def _constants(config: RunConfig, mechanism: Mechanism) -> Row:
+    """Columns that are the same in every row of a run."""
+    return {
         "study": config.study,
         "run": config.run_name,
         "label": config.label,
@@ -138,49 +177,15 @@ def main(grid: Grid, context: Context) -> None:
         "num_clients": config.federation.num_clients,
         "epsilon_coordinate": mechanism.epsilon,
     }
-    recording = RecordingStrategy(
-        _aggregating(config.federation),
-        task,
-        _probe(config, directory),
-        constants,
-        on_row,
-        secure=config.secagg.enabled,
-    )
-    inner: Strategy = recording
-    if config.mechanism["name"] == CENTRAL:
-        l2_clip, epsilon, delta = central_target(config)
-        scale = noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta)
-        inner = CentralGaussianStrategy(recording, scale, _seed(context))
-    configured = {"encoding": plan} if plan is not None else _unplanned(config, encoder, aggregation)
-    private = PrivQuantStrategy(
-        inner, rotation_seed=config.seed, simulated=config.privacy.randomness == "seeded", **configured
-    )
-    recording.attach(private)
-    saved = CheckpointStrategy(private, directory.checkpoint)
-    with shown, tracker:
-        if saved.finished_rounds == 0:
-            recording.begin(initial)
-        result = saved.start(
-            grid,
-            ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()}),
-            num_rounds=config.federation.rounds,
-        )
-    if len(private.ledger):
-        recording.rows[-1] |= recording.spent(refine=True)
-    directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
-    statements, lines = private.statements(), private.privacy_statement()
-    if config.mechanism["name"] == CENTRAL:
-        statements.append(run_statement(config, mechanism, dimension))
-        lines.append(str(statements[-1]))
-    model = {name: each.numpy() for name, each in result.arrays.items()}
-    directory.write_json(
-        "provenance.json", provenance(config, mechanism, dimension, statements, lines, model)
-    )
-    task.plot_partition(directory.path / "partition.png")
-    directory.write_rows(recording.rows)
-    context.state["arrays"] = result.arrays
-    stopped = result.reason if isinstance(result, StoppedResult) else ""
-    context.state["ending"] = ConfigRecord({"stopped": stopped})
+
+
+def _trusted(config: RunConfig, strategy: Strategy, seed: int | None) -> Strategy:
+    """The strategy, with the noise of a trusted server around it in the central baseline."""
+    if config.mechanism["name"] != CENTRAL:
+        return strategy
+    l2_clip, epsilon, delta = central_target(config)
+    scale = noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta)
+    return CentralGaussianStrategy(strategy, scale, seed)
 
 
 def _unplanned(

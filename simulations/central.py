@@ -14,16 +14,14 @@ Assumes: a trusted server, and exact arithmetic: noise in floating point is for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
+from fl_privquant.flower.wrapping import StrategyWrapper, mean_reply
 from fl_privquant.mechanisms.gaussian import analytic_sigma
-from simulations.recording import RecordingStrategy
 
 __all__ = ["CentralGaussianStrategy", "noise_of_sum"]
 
@@ -37,39 +35,23 @@ def noise_of_sum(l2_clip: float, rounds: int, epsilon: float, delta: float) -> f
     return analytic_sigma(2.0 * l2_clip * math.sqrt(rounds), epsilon, delta)
 
 
-class CentralGaussianStrategy(Strategy):
+class CentralGaussianStrategy(StrategyWrapper):
     """Hands the wrapped strategy one reply: the mean of all, with noise.
 
     Parameters
     ----------
     strategy
-        What aggregates and records.
+        What aggregates.
     scale
         Standard deviation of the noise on the sum; see :func:`noise_of_sum`.
     seed
         Of the noise; None draws from the operating system's randomness.
     """
 
-    def __init__(self, strategy: RecordingStrategy, scale: float, seed: int | None) -> None:
-        self.strategy = strategy
+    def __init__(self, strategy: Strategy, scale: float, seed: int | None) -> None:
+        super().__init__(strategy)
         self._scale = scale
         self._seed = seed
-
-    @property
-    def weighted_by_key(self) -> str:
-        """The aggregating strategy's."""
-        return self.strategy.weighted_by_key
-
-    @property
-    def arrayrecord_key(self) -> str:
-        """The aggregating strategy's."""
-        return self.strategy.arrayrecord_key
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Delegate."""
-        return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -77,7 +59,7 @@ class CentralGaussianStrategy(Strategy):
         """Average, add the noise, and delegate."""
         received = list(replies)
         if not received:
-            return self.strategy.aggregate_train(server_round, received)
+            return super().aggregate_train(server_round, received)
         rng = np.random.default_rng(None if self._seed is None else [self._seed, 5, server_round])
         records = [message.content[self.arrayrecord_key] for message in received]
         mean = ArrayRecord()
@@ -87,28 +69,6 @@ class CentralGaussianStrategy(Strategy):
             if stacked.dtype.kind == "f":
                 value = value + self._scale / len(received) * rng.standard_normal(value.shape)
             mean[str(name)] = Array(np.asarray(value.astype(stacked.dtype)))
-        first = received[0]
-        metrics = {key: first.content[key] for key in first.content if key != self.arrayrecord_key}
-        first.content = RecordDict({self.arrayrecord_key: mean, **metrics})
-        return self.strategy.aggregate_train(server_round, [first])
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Delegate."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Delegate."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
-
-    def summary(self) -> None:
-        """Delegate."""
-        self.strategy.summary()
-
-    def checkpoint_state(self) -> dict[str, Any]:
-        """Nothing: the noise of a round follows from the seed and the round."""
-        return {}
-
-    def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Nothing to restore."""
+        # PrivQuantStrategy weighs all clients by the same number, so that the first one's metrics serve.
+        content = RecordDict({**received[0].content, self.arrayrecord_key: mean})
+        return super().aggregate_train(server_round, [mean_reply(server_round, content)])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import fl_privquant as pq
-from fl_privquant.accounting import PrivacyStatement, Unit, UpdateRelease, round_statement
+from fl_privquant.accounting import PrivacyStatement, Release, Unit, round_statement
 from fl_privquant.cli.plots import pyplot, save
 from fl_privquant.mechanisms.base import Mechanism
 
@@ -107,7 +107,7 @@ def main() -> None:
     )
     save(figure, arguments.output)
     for _, mechanism in shown[1:]:
-        print(f"{mechanism.name}: {round_statement(UpdateRelease(mechanism, update.size), 1e-5)}")
+        print(f"{mechanism.name}: {round_statement(Release(mechanism, update.size), 1e-5)}")
     print(f"drawn to {arguments.output}")
 
 

@@ -18,11 +18,11 @@ from fl_privquant.accounting import (
     PerClient,
     Plan,
     PrivacyStatement,
+    Release,
     SecureSum,
     SumOfCodes,
     Target,
     Unit,
-    UpdateRelease,
     View,
 )
 from fl_privquant.errors import InvalidSpecError
@@ -96,7 +96,7 @@ def _counted(
 ) -> PrivacyStatement:
     found = Mechanism.from_bytes(mechanism).for_dimension(dimension)
     accountant = Accountant()
-    accountant.add(UpdateRelease(found, dimension, view, norms=norms), rounds)
+    accountant.add(Release(found, dimension, view, norms=norms), rounds)
     return accountant.statement(delta)
 
 

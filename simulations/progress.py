@@ -57,14 +57,15 @@ class Rounds:
     ) -> None:
         self._progress.stop()
 
-    def update(self, row: dict[str, Any], spent: PrivacyStatement) -> None:
-        """Show a round that is done, and a quick upper bound of what a client has spent by then.
+    def update(self, row: dict[str, Any], spent: PrivacyStatement | None) -> None:
+        """Show a round that is done, and a quick upper bound of what a client has spent by then, if any.
 
         The end of the run counts in full, and comes to a little less.
         """
-        private = math.isfinite(spent.epsilon)
-        bound = f"spent at most {spent.brief}, by a quick bound" if private else spent.brief
-        text = f"accuracy {row['accuracy']:.3f}, loss {row['loss']:.4g}, {bound}"
+        text = f"accuracy {row['accuracy']:.3f}, loss {row['loss']:.4g}"
+        if spent is not None:
+            private = math.isfinite(spent.epsilon)
+            text += f", spent at most {spent.brief}, by a quick bound" if private else f", {spent.brief}"
         self._progress.update(self._bars[-1], completed=row["round"], text=text)
         if self._quiet or self._console.is_terminal or row["round"] == 0:
             return

@@ -1,9 +1,9 @@
 """What happened in each round, recorded beside the model it made.
 
 ``RecordingStrategy`` sits between PrivQuantStrategy and the strategy that aggregates, where updates
-are ordinary arrays again. Only a simulation can know the true updates: clients leave them aside
-(``Probe``), never in a message. Rows are part of the checkpoint, so that the rounds of
-an interrupted run are there once, and only once.
+are ordinary arrays again, and listens to the records of rounds that PrivQuantStrategy hands out. Only a
+simulation can know the true updates: clients leave them aside (``Probe``), never in a message. Rows are part
+of the checkpoint, so that the rounds of an interrupted run are there once, and only once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,15 +22,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_privquant.accounting import Unit
-from fl_privquant.codec.pack import packed_size
-from fl_privquant.flower import PrivQuantStrategy
+from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.flower import RoundRecord, StrategyWrapper
 from simulations.tasks import Task
 
-__all__ = ["Probe", "RecordingStrategy"]
+__all__ = ["OnRow", "Probe", "RecordingStrategy", "Row"]
 
 Arrays = dict[str, NDArray[Any]]
 Row = dict[str, Any]
+OnRow = Callable[[list[Row], PrivacyStatement | None], None]
 
 
 class Probe:
@@ -73,8 +74,10 @@ class Probe:
         return taken
 
 
-class RecordingStrategy(Strategy):
-    """Delegates to a strategy, and records a row for each round.
+class RecordingStrategy(StrategyWrapper):
+    """Keeps what the aggregating strategy sees of a round, and makes a row of it with the round's record.
+
+    Its :meth:`on_round` is the listener of the PrivQuantStrategy around it.
 
     Parameters
     ----------
@@ -87,9 +90,10 @@ class RecordingStrategy(Strategy):
     constants
         Columns that are the same in every row; ``seed`` also addresses the sampling of clients.
     on_row
-        Called with all rows so far, after each round.
+        Called with all rows so far after each round, and with what a client has spent by then; None before
+        the first round.
     secure
-        Whether updates travel masked, as wide as their sum.
+        Whether the server sees sums only.
     """
 
     def __init__(
@@ -98,10 +102,10 @@ class RecordingStrategy(Strategy):
         task: Task,
         probe: Probe,
         constants: Mapping[str, Any],
-        on_row: Callable[[list[Row]], None],
+        on_row: OnRow,
         secure: bool = False,
     ) -> None:
-        self.strategy = strategy
+        super().__init__(strategy)
         self.rows: list[Row] = []
         self._task = task
         self._probe = probe
@@ -109,75 +113,67 @@ class RecordingStrategy(Strategy):
         self._on_row = on_row
         self._secure = secure
         self._seed = int(constants["seed"])
-        self._outer: PrivQuantStrategy | None = None
         self._before: Arrays = {}
-        self._sent_at = 0.0
-        self._asked = 0
-        self._request_bytes = 0
-
-    def attach(self, outer: PrivQuantStrategy) -> None:
-        """Name the strategy around this one: it knows the codec and what was spent."""
-        self._outer = outer
-
-    @property
-    def weighted_by_key(self) -> str:
-        """The aggregating strategy's."""
-        return str(getattr(self.strategy, "weighted_by_key", "num-examples"))
-
-    @property
-    def arrayrecord_key(self) -> str:
-        """The aggregating strategy's."""
-        return str(getattr(self.strategy, "arrayrecord_key", "arrays"))
+        self._updates: list[Arrays] = []
+        self._after: Arrays | None = None
 
     def begin(self, arrays: Arrays) -> None:
         """Record the model before the first round, unless the run goes on from a checkpoint."""
-        if not self.rows:
-            self._record(0, arrays, {"bytes_up": 0, "bytes_down": 0, "num_replies": 0})
+        if self.rows:
+            return
+        nothing = math.nan
+        measured = {"mean_squared_error": nothing, "share_clipped": nothing}
+        encoding = {"clip": nothing, "bits_per_coordinate": nothing}
+        traffic = {"bytes_up": 0, "bytes_down": 0, "num_replies": 0}
+        seconds = {"seconds_clients": 0.0, "seconds_aggregate": 0.0}
+        spent = _spent_columns((), LOCAL, self._secure)
+        self._add(0, arrays, {**measured, **encoding, **spent, **traffic, **seconds}, None)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Delegate, and remember what was sent."""
+        """Delegate, and remember the model that was sent."""
         self._before = {name: each.numpy() for name, each in arrays.items()}
         # Flower's strategies sample clients with Python's generator, which other threads may use too.
         random.seed(f"{self._seed}:{server_round}")
-        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-        self._asked = len(messages)
-        self._request_bytes = sum(len(value) for value in config.values() if isinstance(value, bytes))
-        self._sent_at = time.perf_counter()
-        return messages
+        return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Delegate, then measure the error of the mean and evaluate the new model."""
+        """Delegate, and keep the decoded updates and the new model until the round's record is there."""
         received = list(replies)
-        start = time.perf_counter()
-        updates = [
+        self._updates = [
             {name: each.numpy() for name, each in message.content[self.arrayrecord_key].items()}  # type: ignore[union-attr]
             for message in received
         ]
-        arrays, metrics = self.strategy.aggregate_train(server_round, received)
-        seconds = {"seconds_clients": start - self._sent_at, "seconds_aggregate": time.perf_counter() - start}
-        if arrays is None:
-            return arrays, metrics
-        measured = self._measure(server_round, updates) | self._traffic() | seconds
-        self._record(server_round, {name: each.numpy() for name, each in arrays.items()}, measured)
+        arrays, metrics = super().aggregate_train(server_round, received)
+        self._after = None if arrays is None else {name: each.numpy() for name, each in arrays.items()}
         return arrays, metrics
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Nobody is asked: the server evaluates."""
-        return []
+    def on_round(self, record: RoundRecord) -> None:
+        """Add the row of a round, unless no model came of it."""
+        updates, self._updates = self._updates, []
+        after, self._after = self._after, None
+        if after is None:
+            return
+        last = self.rows[-1]
+        row = {
+            **self._measure(record, updates),
+            "clip": record.encoding.clip,
+            "bits_per_coordinate": float(record.encoding.mechanism.bits_per_coordinate),
+            **_spent_columns(record.statements, record.view, self._secure),
+            "bytes_up": last["bytes_up"] + record.bytes_up,
+            "bytes_down": last["bytes_down"] + record.bytes_down,
+            "num_replies": record.survivors,
+            "seconds_clients": record.seconds_clients,
+            "seconds_aggregate": record.seconds_aggregate,
+        }
+        self._add(record.round, after, row, record.spent)
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing to aggregate."""
-        return None
-
-    def summary(self) -> None:
-        """Delegate."""
-        self.strategy.summary()
+    def finish(self, statements: Iterable[PrivacyStatement], view: View) -> None:
+        """Put what was counted in full, when the run is over, in place of the last row's quick bounds."""
+        self.rows[-1] |= _spent_columns(statements, view, self._secure)
 
     def checkpoint_state(self) -> dict[str, Any]:
         """The rows so far."""
@@ -187,18 +183,14 @@ class RecordingStrategy(Strategy):
         """Go on from what :meth:`checkpoint_state` gave."""
         self.rows = [dict(row) for row in state["rows"]]
 
-    def _measure(self, server_round: int, updates: list[Arrays]) -> Row:
+    def _measure(self, record: RoundRecord, updates: list[Arrays]) -> Row:
         """The squared error of the decoded mean, for each coordinate, and the share that was clipped."""
-        true = self._probe.take(server_round)
-        if self._outer is None or not true or not updates:
+        true = self._probe.take(record.round)
+        if not true or not updates:
             return {"mean_squared_error": math.nan, "share_clipped": math.nan}
-        codec = self._outer.codec
-        names = codec.layout.names
-        decoded_mean = [np.mean([each[name] for each in updates], axis=0, dtype=np.float64) for name in names]
-        true_mean = [np.mean([each[name] for each in true], axis=0, dtype=np.float64) for name in names]
+        codec = record.codec
         squares = sum(
-            float(np.sum((decoded - exact) ** 2))
-            for decoded, exact in zip(decoded_mean, true_mean, strict=True)
+            float(np.sum((_mean(updates, name) - _mean(true, name)) ** 2)) for name in codec.layout.names
         )
         clipped = (
             float(np.mean([codec.clipped_share(each, self._before) for each in true]))
@@ -207,68 +199,46 @@ class RecordingStrategy(Strategy):
         )
         return {"mean_squared_error": squares / codec.layout.dimension, "share_clipped": clipped}
 
-    def _traffic(self) -> Row:
-        """Bytes of updates and models so far; the key exchange of secure aggregation is not counted."""
-        last, outer = self.rows[-1], self._outer
-        if outer is None:
-            return {"bytes_up": 0, "bytes_down": 0, "num_replies": 0}
-        size = outer.codec.num_bytes
-        if self._secure:
-            size = packed_size(outer.codec.dimension, width=outer.codec.mechanism.sum_bits(self._asked))
-        down = self._asked * (sum(each.nbytes for each in self._before.values()) + self._request_bytes)
-        return {
-            "bytes_up": last["bytes_up"] + size * outer.num_updates,
-            "bytes_down": last["bytes_down"] + down,
-            "num_replies": outer.num_updates,
-        }
-
-    def spent(self, refine: bool) -> Row:
-        """What a client that was asked most has spent so far, in both views, and in the last round.
-
-        Every round by quick bounds, that cost next to nothing; in full when the run is over.
-        """
-        outer = self._outer
-        nothing = {"epsilon": 0.0, "delta": 0.0, "method": "exact"}
-        found = dict.fromkeys(("client_round", "client_total"), nothing)
-        found |= dict.fromkeys(("client_round_sum", "client_total_sum"), nothing if self._secure else {})
-        for each in outer.statements(refine) if outer is not None and len(outer.ledger) else []:
-            name = "client_round" if each.unit == Unit.ROUND else "client_total"
-            if each.unit != Unit.COORDINATE:
-                found[name if each.view == "local" else f"{name}_sum"] = {
-                    "epsilon": each.epsilon,
-                    "delta": each.delta,
-                    "method": each.method,
-                }
-            elif math.isinf(each.epsilon):
-                endless = {"epsilon": math.inf, "delta": 0.0, "method": "not private"}
-                found = dict.fromkeys(found, endless)
-        totals = {f"epsilon_{name}": values.get("epsilon", math.nan) for name, values in found.items()}
-        return {
-            **totals,
-            "delta_client_total": found["client_total"]["delta"],
-            "composition_method": found["client_total"]["method"],
-            "composition_method_sum": found["client_total_sum"].get("method", "no sums"),
-            "num_honest": (outer.ledger.last_view.num_honest or math.nan) if outer is not None else math.nan,
-        }
-
-    def _record(self, server_round: int, arrays: Arrays, measured: Row) -> None:
+    def _add(self, server_round: int, arrays: Arrays, row: Row, spent: PrivacyStatement | None) -> None:
         start = time.perf_counter()
         accuracy, loss = self._task.evaluate(arrays)
-        codec = None if self._outer is None or server_round == 0 else self._outer.codec
-        row = {
-            **self._constants,
-            "round": server_round,
-            "accuracy": accuracy,
-            "loss": loss,
-            "mean_squared_error": math.nan,
-            "share_clipped": math.nan,
-            "clip": math.nan if codec is None else codec.clip,
-            "bits_per_coordinate": math.nan if codec is None else float(codec.mechanism.bits_per_coordinate),
-            **self.spent(refine=False),
-            "seconds_clients": 0.0,
-            "seconds_aggregate": 0.0,
-            **measured,
-            "seconds_evaluate": time.perf_counter() - start,
-        }
-        self.rows.append(row)
-        self._on_row(self.rows)
+        evaluated = {"round": server_round, "accuracy": accuracy, "loss": loss}
+        seconds = {"seconds_evaluate": time.perf_counter() - start}
+        self.rows.append({**self._constants, **evaluated, **row, **seconds})
+        self._on_row(self.rows, spent)
+
+
+def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bool) -> Row:
+    """What a client that was asked most has spent so far, in both views, and in the last round.
+
+    Parameters
+    ----------
+    statements
+        Those of PrivQuantStrategy; none before the first round.
+    view
+        That of the last round.
+    secure
+        Whether the server sees sums only.
+    """
+    nothing = PrivacyStatement(0.0, 0.0, Unit.TOTAL, method="exact")
+    cells: dict[str, PrivacyStatement | None] = dict.fromkeys(("client_round", "client_total"), nothing)
+    cells |= dict.fromkeys(("client_round_sum", "client_total_sum"), nothing if secure else None)
+    for each in statements:
+        if each.unit != Unit.COORDINATE:
+            name = "client_round" if each.unit == Unit.ROUND else "client_total"
+            cells[name if each.view == "local" else f"{name}_sum"] = each
+        elif math.isinf(each.epsilon):
+            cells = dict.fromkeys(cells, replace(each, delta=0.0, method="not private"))
+    epsilons = {f"epsilon_{name}": cell.epsilon if cell else math.nan for name, cell in cells.items()}
+    local, in_sum = cells["client_total"] or nothing, cells["client_total_sum"]
+    return {
+        **epsilons,
+        "delta_client_total": local.delta,
+        "composition_method": local.method,
+        "composition_method_sum": in_sum.method if in_sum else "no sums",
+        "num_honest": view.num_honest or math.nan,
+    }
+
+
+def _mean(updates: list[Arrays], name: str) -> NDArray[np.float64]:
+    return np.asarray(np.mean([each[name] for each in updates], axis=0, dtype=np.float64))

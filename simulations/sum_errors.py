@@ -16,7 +16,7 @@ import typer
 from scipy.stats import norm
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Norms, UpdateRelease, View
+from fl_privquant.accounting import Accountant, Norms, Release, View
 from fl_privquant.design.spread import clipped_moments
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 from simulations.central import noise_of_sum
@@ -43,7 +43,7 @@ def measure(
     ratio = planned_norm_ratio(AggregateSpec(**wish))  # type: ignore[arg-type]
     mechanism = pq.design("optm_aggregate", **wish, norm_ratio=ratio, cache=False)  # type: ignore[arg-type]
     accountant = Accountant()
-    release = UpdateRelease(mechanism, dimension, View.aggregate(clients), norms=Norms(l2=ratio))
+    release = Release(mechanism, dimension, View.aggregate(clients), norms=Norms(l2=ratio))
     accountant.add(release, rounds)
     statement = accountant.statement(delta)
     spread = math.sqrt(dimension) / ratio

@@ -29,7 +29,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.accounting import UpdateRelease, View, empirical_bound, statement_levels
+from fl_privquant.accounting import Release, View, empirical_bound, statement_levels
 from fl_privquant.cli.plots import draw_error, draw_law
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -193,7 +193,7 @@ legend = axes.legend(fontsize=8, title="after the last round", title_fontsize=8)
 # sees only the sum over all clients (secure aggregation).
 
 # %%
-release = UpdateRelease(mechanism, dimension=650, view=View.aggregate(CLIENTS))
+release = Release(mechanism, dimension=650, view=View.aggregate(CLIENTS))
 for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
     print(f"{statement.brief}  [{statement.method}]")
 
@@ -203,7 +203,7 @@ for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
 
 # %%
 small = pq.design("optm", epsilon=0.5, bits=2)
-release = UpdateRelease(small, dimension=650, view=View.aggregate(20_000))
+release = Release(small, dimension=650, view=View.aggregate(20_000))
 for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
     print(f"{statement.brief}  [{statement.method}]")
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import fl_privquant
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "fl_privquant"
 MODULES = sorted(each.name for each in pkgutil.walk_packages(fl_privquant.__path__, "fl_privquant."))
 
 
@@ -51,6 +53,20 @@ def test_every_public_name_is_documented(module_name: str) -> None:
 def test_a_method_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fl_privquant.Law.pmf, "__doc__", None)
     assert undocumented("fl_privquant.law.law") == ["Law.pmf"]
+
+
+def missing_files(text: str) -> list[str]:
+    """Files of this repository that a page names in code quotes, and that are not there."""
+    named = re.findall(r"`([\w/]+\.(?:py|yaml))`", text)
+    folders = (ROOT, PACKAGE, ROOT / "simulations" / "report")
+    return [name for name in named if not any((folder / name).is_file() for folder in folders)]
+
+
+@pytest.mark.parametrize("page", ["walk.md"])
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    text = (ROOT / "docs" / "pages" / page).read_text()
+    assert missing_files(text) == []
+    assert missing_files(text + " `flower/no_such_module.py`") == ["flower/no_such_module.py"]
 
 
 @pytest.mark.slow

@@ -1,16 +1,16 @@
 """What privacy is spent: releases as events, how they are counted, and statements that cannot be misread.
 
 >>> import fl_privquant as pq
->>> from fl_privquant.accounting import Accountant, UpdateRelease, View
+>>> from fl_privquant.accounting import Accountant, Release, View
 >>> accountant = Accountant()
->>> accountant.add(UpdateRelease(pq.design("one_bit", epsilon=1.0), 650, View.aggregate(20)), count=30)
+>>> accountant.add(Release(pq.design("one_bit", epsilon=1.0), 650, View.aggregate(20)), count=30)
 >>> print(accountant.statement(delta=1e-5).figures)
 ε = 715.3, δ = 1e-05
 """
 
-from fl_privquant.accounting import noise_norm
 from fl_privquant.accounting.accountant import (
     Accountant,
+    Budget,
     coordinate_statement,
     round_statement,
     statement_levels,
@@ -18,12 +18,12 @@ from fl_privquant.accounting.accountant import (
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
 from fl_privquant.accounting.audit import EmpiricalBound, empirical_bound
 from fl_privquant.accounting.federation import FederationLedger
-from fl_privquant.accounting.ledger import Budget
-from fl_privquant.accounting.norm import Norms
-from fl_privquant.accounting.planner import PlannedDesigns, Wish, plan
-from fl_privquant.accounting.release import Sampling, UpdateRelease, releases_of
+from fl_privquant.accounting.planner import PlannedDesigns, plan, run_statement
+from fl_privquant.accounting.release import Release
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.accounting.target import Plan, Target
+from fl_privquant.loss.norms import Norms
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 __all__ = [
@@ -38,20 +38,18 @@ __all__ = [
     "Plan",
     "PlannedDesigns",
     "PrivacyStatement",
-    "Sampling",
+    "Release",
     "SecureSum",
     "SpendingLedger",
     "SumOfCodes",
     "Target",
     "Unit",
-    "UpdateRelease",
     "View",
     "Wish",
     "coordinate_statement",
     "empirical_bound",
-    "noise_norm",
     "plan",
-    "releases_of",
     "round_statement",
+    "run_statement",
     "statement_levels",
 ]

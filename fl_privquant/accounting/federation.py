@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.ledger import Budget, Ledger, Release
-from fl_privquant.accounting.release import UpdateRelease, release_event
+from fl_privquant.accounting.accountant import Accountant, Budget
+from fl_privquant.accounting.release import Release
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.law.lattice import coarse_count
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
@@ -30,14 +30,8 @@ __all__ = ["FederationLedger"]
 _MOST_HISTORIES = 4
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A kind of release, and the number of honest clients in its sum: None if there is no sum."""
-
-    kind: Release
-    num_honest: int | None = None
-
-
+# What releases have in common that differ in who sees them only.
+_Kind = tuple[str, int, Norms]
 # How often a client was asked for what; sorted, so that equal histories are equal.
 _History = tuple[tuple[int, int], ...]
 
@@ -52,61 +46,59 @@ class FederationLedger:
     Examples
     --------
     >>> import fl_privquant as pq
-    >>> from fl_privquant.accounting.ledger import fingerprint
-    >>> blob = pq.design("one_bit", epsilon=0.5).to_bytes()
+    >>> release = Release(pq.design("one_bit", epsilon=0.5), dimension=10)
     >>> ledger = FederationLedger()
     >>> for number, nodes in ((1, [7, 8]), (2, [8, 9])):
-    ...     ledger.ask(Release(number, fingerprint(blob), 0.5, 0.0, 10), blob, nodes)
-    >>> [ledger.count(node, ledger.releases[0]) for node in (7, 8, 9)]
+    ...     ledger.ask(number, release, nodes)
+    >>> [ledger.count(node, release) for node in (7, 8, 9)]
     [1, 2, 1]
     >>> ledger.statement(0.0).figures
     'ε = 10, δ = 0'
     """
 
-    _ledger: Ledger = field(default_factory=Ledger)
-    _mechanisms: dict[str, bytes] = field(default_factory=dict)
-    _kinds: list[_Asked] = field(default_factory=list)
-    _before: dict[_Asked, int] = field(default_factory=dict)
+    _asked: list[tuple[int, Release]] = field(default_factory=list)
+    _kinds: list[Release] = field(default_factory=list)
+    _before: dict[Release, int] = field(default_factory=dict)
     _histories: dict[int, _History] = field(default_factory=dict)
-    _open: tuple[_Asked, tuple[int, ...]] | None = None
-    _last_closed: _Asked | None = None
-    _events: dict[_Asked, UpdateRelease] = field(default_factory=dict)
+    _open: tuple[Release, tuple[int, ...]] | None = None
+    _last_closed: Release | None = None
     _stated: dict[tuple[Any, ...], PrivacyStatement] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self._ledger)
+        return len(self._asked)
 
     @property
-    def releases(self) -> list[Release]:
-        """What was asked for, round by round: the releases of a client that was asked in all of them."""
-        return self._ledger.releases
+    def releases(self) -> list[tuple[int, Release]]:
+        """What was asked for, in order: the round, and the release as whoever sees all codes has it."""
+        return list(self._asked)
 
-    def ask(self, release: Release, mechanism: bytes, nodes: Iterable[int]) -> None:
-        """Count a release of every node, before it is asked for; local view until :meth:`summed` is told."""
+    def ask(self, number: int, release: Release, nodes: Iterable[int]) -> None:
+        """Count a release of every node, before round ``number`` asks for it.
+
+        It counts as seen by everybody until :meth:`summed` is told otherwise.
+        """
         self._close()
-        self._ledger.add(release)
-        self._mechanisms.setdefault(release.mechanism, mechanism)
-        self._open = (_Asked(release.kind), tuple(nodes))
+        local = release.seen(LOCAL)
+        self._asked.append((number, local))
+        self._open = (local, tuple(nodes))
         self._stated.clear()
 
     def summed(self, num_honest: int) -> None:
         """Note that only a sum of the last release can be seen, with so many honest clients at least."""
         if self._open is not None:
-            asked, nodes = self._open
-            self._open = (_Asked(asked.kind, coarse_count(max(num_honest, 1))), nodes)
+            release, nodes = self._open
+            self._open = (release.seen(_in_sum(num_honest)), nodes)
             self._stated.clear()
 
     def cancel(self) -> None:
         """Take the last release off: nothing of it was sent to anybody."""
         if self._open is not None:
-            (asked, _), self._open = self._open, None
-            kept = self._ledger.releases
-            last = max(at for at, each in enumerate(kept) if each.kind == asked.kind)
-            self._ledger = Ledger(kept[:last] + kept[last + 1 :])
+            self._open = None
+            self._asked.pop()
             self._stated.clear()
 
     def count(self, node: int, release: Release) -> int:
-        """How many releases of that kind are counted for a node."""
+        """How many releases like this one, in whatever view, are counted for a node."""
         kind = release.kind
         count = sum(number for asked, number in self._before.items() if asked.kind == kind)
         count += sum(number for at, number in self._histories.get(node, ()) if self._kinds[at].kind == kind)
@@ -114,27 +106,24 @@ class FederationLedger:
             count += 1
         return count
 
-    def check(
-        self, release: Release, mechanism: bytes, nodes: Iterable[int], budget: Budget, view: View = LOCAL
-    ) -> None:
+    def check(self, number: int, release: Release, nodes: Iterable[int], budget: Budget) -> None:
         """Raise BudgetExhaustedError, with what was spent, if asking these nodes would exceed a budget.
 
         The budget is for the view that the release is to have.
         """
-        self._mechanisms.setdefault(release.mechanism, mechanism)
-        honest = None if view.is_local else coarse_count(view.num_honest or 1)
-        planned = _Asked(release.kind, honest)
+        in_sum = not release.view.is_local
+        planned = release.seen(_in_sum(release.view.honest_count) if in_sum else LOCAL)
         asked = set(nodes)
-        histories = {node: each for node, each in self._all().items() if node in asked}
-        for counts in self._worst(histories, not view.is_local):
+        histories = {node: history for node, history in self._all().items() if node in asked}
+        for counts in self._worst(histories, in_sum):
             try:
-                self._accountant(counts).check(release.round, self._event(planned), [budget])
+                _accountant(counts).check(number, planned, [budget])
             except BudgetExhaustedError:
                 # Each sum as if it had been the smallest one, which is no better. A plan is made so: equal
                 # releases are composed on one grid, without what mixing different ones gives away.
                 smallest = _smallest_sums([*counts, planned])
-                event = self._event(_at_least(planned, smallest))
-                self._accountant(_floored(counts, smallest)).check(release.round, event, [budget])
+                floored = _accountant(_floored(counts, smallest))
+                floored.check(number, _at_least(planned, smallest), [budget])
 
     def statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
         """What the run has cost the worst of all clients so far.
@@ -153,25 +142,23 @@ class FederationLedger:
             costs = []
             for counts in self._worst(self._all(), in_sum):
                 # As in check: both are upper bounds, and the smaller one is stated.
-                ways = {
-                    frozenset(each.items()) for each in (counts, _floored(counts, _smallest_sums(counts)))
-                }
-                stated = [self._accountant(dict(way)).statement(delta, Unit.TOTAL, refine) for way in ways]
-                costs.append(min(stated, key=lambda each: each.epsilon))
-            self._stated[key] = max(costs, key=lambda each: each.epsilon)
+                ways = {frozenset(way.items()) for way in (counts, _floored(counts, _smallest_sums(counts)))}
+                stated = [_accountant(dict(way)).statement(delta, Unit.TOTAL, refine) for way in ways]
+                costs.append(min(stated, key=lambda statement: statement.epsilon))
+            self._stated[key] = max(costs, key=lambda statement: statement.epsilon)
         return self._stated[key]
 
     @property
     def last_view(self) -> View:
         """What can be seen of the last release; local before the first."""
         last = self._last
-        return LOCAL if last is None else View(last.num_honest)
+        return LOCAL if last is None else last.view
 
     @property
-    def last_release(self) -> UpdateRelease | None:
-        """The last release, as whoever sees all codes has it, with its mechanism; None before the first."""
+    def last_release(self) -> Release | None:
+        """The last release, as whoever sees all codes has it; None before the first."""
         last = self._last
-        return None if last is None else self._event(_Asked(last.kind))
+        return None if last is None else last.seen(LOCAL)
 
     def last_statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
         """What the last release has cost a client by itself: one round, whatever came before.
@@ -181,36 +168,41 @@ class FederationLedger:
         last = self._last
         if last is None:
             raise InvalidSpecError("ledger: nothing was asked for yet, so that no round has a cost")
-        seen = last if in_sum else _Asked(last.kind)
-        return Accountant([self._event(seen)]).statement(delta, Unit.ROUND, refine)
+        seen = last if in_sum else last.seen(LOCAL)
+        return Accountant([seen]).statement(delta, Unit.ROUND, refine)
 
     def to_dict(self) -> dict[str, Any]:
         """The ledger as plain values, for a checkpoint: names of clients are not kept."""
         worst = self._most(self._all().values())
         last = self._last
+        known = {release.fingerprint: release.blob for release in worst}
+        known |= {release.fingerprint: release.blob for _, release in self._asked}
         return {
-            "rounds": self._ledger.to_dict(),
-            "mechanisms": dict(self._mechanisms),
-            "asked": [[asked.kind.text, asked.num_honest, count] for asked, count in worst.items() if count],
-            "last": None if last is None else [last.kind.text, last.num_honest],
+            "mechanisms": known,
+            "rounds": [[number, release.text] for number, release in self._asked],
+            "asked": [
+                [release.text, release.view.num_honest, count] for release, count in worst.items() if count
+            ],
+            "last": None if last is None else [last.text, last.view.num_honest],
         }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> FederationLedger:
         """The ledger that :meth:`to_dict` wrote, with all of it charged to every client."""
-        before = {
-            _Asked(Release.from_text(text), honest): int(count) for text, honest, count in content["asked"]
-        }
+        known = {name: Mechanism.from_bytes(blob) for name, blob in content["mechanisms"].items()}
+
+        def read(text: str, num_honest: int | None = None) -> Release:
+            return Release.from_text(text, known, View(num_honest))
+
         last = content["last"]
         return cls(
-            _ledger=Ledger.from_dict(content["rounds"]),
-            _mechanisms=dict(content["mechanisms"]),
-            _before=before,
-            _last_closed=None if last is None else _Asked(Release.from_text(last[0]), last[1]),
+            _asked=[(int(number), read(text)) for number, text in content["rounds"]],
+            _before={read(text, honest): int(count) for text, honest, count in content["asked"]},
+            _last_closed=None if last is None else read(*last),
         )
 
     @property
-    def _last(self) -> _Asked | None:
+    def _last(self) -> Release | None:
         return self._last_closed if self._open is None else self._open[0]
 
     def _close(self) -> None:
@@ -240,9 +232,9 @@ class FederationLedger:
             histories[node] = longer[history]
         return histories
 
-    def _most(self, histories: Iterable[_History]) -> dict[_Asked, int]:
+    def _most(self, histories: Iterable[_History]) -> dict[Release, int]:
         """For each kind the most that any client was asked for, and what was before a restart."""
-        most: dict[_Asked, int] = {}
+        most: dict[Release, int] = {}
         for history in set(histories):
             for at, count in history:
                 most[self._kinds[at]] = max(most.get(self._kinds[at], 0), count)
@@ -250,7 +242,7 @@ class FederationLedger:
             most[asked] = most.get(asked, 0) + count
         return most
 
-    def _worst(self, histories: Mapping[int, _History], in_sum: bool) -> list[dict[_Asked, int]]:
+    def _worst(self, histories: Mapping[int, _History], in_sum: bool) -> list[dict[Release, int]]:
         """Counts of each kind such that every client's cost at most as much as one of them."""
         different = set(histories.values())
         distinct = {self._seen(each, in_sum) for each in different}
@@ -261,7 +253,7 @@ class FederationLedger:
             distinct = {self._seen(each, in_sum, smallest) for each in different}
             found = _maximal(distinct)
         if found is None:
-            most: dict[_Asked, int] = {}
+            most: dict[Release, int] = {}
             for each in distinct:
                 for asked, count in each:
                     most[asked] = max(most.get(asked, 0), count)
@@ -269,68 +261,64 @@ class FederationLedger:
         merged = []
         for counts in found or [{}]:
             for asked, count in self._before.items():
-                shown = asked if in_sum else _Asked(asked.kind)
+                shown = asked if in_sum else asked.seen(LOCAL)
                 counts[shown] = counts.get(shown, 0) + count
             merged.append(counts)
         return merged
 
     def _seen(
-        self, history: _History, in_sum: bool, smallest: Mapping[Release, int] | None = None
-    ) -> frozenset[tuple[_Asked, int]]:
+        self, history: _History, in_sum: bool, smallest: Mapping[_Kind, int] | None = None
+    ) -> frozenset[tuple[Release, int]]:
         """A history as one of the views has it; sums with the honest clients of ``smallest``, if given."""
-        counts: dict[_Asked, int] = {}
+        counts: dict[Release, int] = {}
         for at, count in history:
             asked = self._kinds[at]
-            shown = asked if in_sum else _Asked(asked.kind)
+            shown = asked if in_sum else asked.seen(LOCAL)
             if smallest is not None:
                 shown = _at_least(shown, smallest)
             counts[shown] = counts.get(shown, 0) + count
         return frozenset(counts.items())
 
-    def _accountant(self, counts: Mapping[_Asked, int]) -> Accountant:
-        accountant = Accountant()
-        for asked, count in counts.items():
-            accountant.add(self._event(asked), count)
-        return accountant
 
-    def _event(self, asked: _Asked) -> UpdateRelease:
-        """What the accountant counts: certified once, and kept."""
-        if asked not in self._events:
-            if asked.kind.mechanism not in self._mechanisms:
-                raise InvalidSpecError(f"ledger: mechanism {asked.kind.mechanism!r} is not known")
-            mechanism = Mechanism.from_bytes(self._mechanisms[asked.kind.mechanism])
-            sized = mechanism.for_dimension(asked.kind.dimension)
-            self._events[asked] = release_event(asked.kind, sized, View(asked.num_honest))
-        return self._events[asked]
+def _accountant(counts: Mapping[Release, int]) -> Accountant:
+    accountant = Accountant()
+    for release, count in counts.items():
+        accountant.add(release, count)
+    return accountant
 
 
-def _smallest_sums(releases: Iterable[_Asked]) -> dict[Release, int]:
+def _in_sum(num_honest: int) -> View:
+    """The view of a sum: few different numbers of honest clients, each on the safe side."""
+    return View(coarse_count(max(num_honest, 1)))
+
+
+def _smallest_sums(releases: Iterable[Release]) -> dict[_Kind, int]:
     """For each kind of release that was summed, the fewest honest clients in such a sum."""
-    smallest: dict[Release, int] = {}
-    for asked in releases:
-        if asked.num_honest is not None:
-            least = smallest.get(asked.kind, asked.num_honest)
-            smallest[asked.kind] = min(least, asked.num_honest)
+    smallest: dict[_Kind, int] = {}
+    for release in releases:
+        honest = release.view.num_honest
+        if honest is not None:
+            smallest[release.kind] = min(smallest.get(release.kind, honest), honest)
     return smallest
 
 
-def _at_least(asked: _Asked, smallest: Mapping[Release, int]) -> _Asked:
+def _at_least(release: Release, smallest: Mapping[_Kind, int]) -> Release:
     """A release as if its sum had been the smallest of its kind: fewer honest clients are worse."""
-    return asked if asked.num_honest is None else _Asked(asked.kind, smallest[asked.kind])
+    return release if release.view.num_honest is None else release.seen(View(smallest[release.kind]))
 
 
-def _floored(counts: Mapping[_Asked, int], smallest: Mapping[Release, int]) -> dict[_Asked, int]:
+def _floored(counts: Mapping[Release, int], smallest: Mapping[_Kind, int]) -> dict[Release, int]:
     """The counts with each sum as if it had been the smallest of its kind."""
-    floored: dict[_Asked, int] = {}
+    floored: dict[Release, int] = {}
     for asked, count in counts.items():
         least = _at_least(asked, smallest)
         floored[least] = floored.get(least, 0) + count
     return floored
 
 
-def _maximal(histories: Iterable[frozenset[tuple[_Asked, int]]]) -> list[dict[_Asked, int]] | None:
+def _maximal(histories: Iterable[frozenset[tuple[Release, int]]]) -> list[dict[Release, int]] | None:
     """The histories that no other one contains; None if there are too many."""
-    found: list[dict[_Asked, int]] = []
+    found: list[dict[Release, int]] = []
     for history in sorted(histories, key=lambda each: -sum(count for _, count in each)):
         counts = dict(history)
         if not any(all(other.get(asked, 0) >= n for asked, n in counts.items()) for other in found):

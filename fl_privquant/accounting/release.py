@@ -1,77 +1,43 @@
-"""What happened, apart from how it is counted: what was released, who saw it, how clients were drawn."""
+"""What left a client, apart from how it is counted: one update, encoded once, and who saw it."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from fl_privquant.accounting.ledger import Ledger, Release, fingerprint
-from fl_privquant.accounting.norm import NO_NORMS, Norms
 from fl_privquant.errors import InvalidSpecError, one_line
+from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["ALL_CLIENTS", "Sampling", "UpdateRelease", "release_event", "releases_of"]
+__all__ = ["Release", "fingerprint"]
 
-_KINDS = ("none", "poisson", "fixed-size")
 _MOST_COORDINATES = 1 << 48
+_NO_NORM = "-"
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How the participants of a round were drawn; it amplifies privacy only if a theorem fits.
-
-    The theorem is for samples of a fixed size without replacement. A Poisson sample is one, given its size,
-    and the size does not depend on anybody's data: so ``rate`` is, for both, the number drawn of those
-    eligible.
-
-    Parameters
-    ----------
-    kind
-        "none", "poisson" (each client on its own, with one probability) or "fixed-size" (uniform, without
-        replacement).
-    rate
-        Number of clients drawn over number of clients eligible.
-    hidden
-        Whether the adversary does not learn who was drawn. A server that picks its clients, or gets
-        messages from them, knows: then nothing is amplified, whatever the kind.
-    """
-
-    kind: str = "none"
-    rate: float = 1.0
-    hidden: bool = False
-
-    def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise InvalidSpecError(f"sampling: {self.kind!r} is not one of {', '.join(_KINDS)}")
-        if not 0.0 < self.rate <= 1.0:
-            raise InvalidSpecError(f"sampling rate: {self.rate} is outside (0, 1]")
-
-    @property
-    def amplifies(self) -> bool:
-        """Whether the theorem fits."""
-        return self.hidden and self.kind != "none" and self.rate < 1.0
-
-
-ALL_CLIENTS = Sampling()
-"""Every client takes part, or the adversary knows who does."""
+def fingerprint(blob: bytes) -> str:
+    """What identifies a mechanism, from its bytes: 32 hexadecimal digits."""
+    return hashlib.sha256(blob).hexdigest()[:32]
 
 
 @dataclass(frozen=True, eq=False)
-class UpdateRelease:
+class Release:
     """One client's update, encoded once: all that leaves the client in one round.
+
+    Releases are equal if they cost the same: the same mechanism, dimension, view and norms.
 
     Parameters
     ----------
     mechanism
-        What encoded it, with its exact law.
+        What encoded it, with its exact law; made for the dimension, where that matters to it.
     dimension
         Number of coordinates.
     view
         What the adversary sees.
-    sampling
-        How the round's clients were drawn.
     norms
         Norms that updates were clipped to before, in units of the coordinate clip.
     """
@@ -79,49 +45,62 @@ class UpdateRelease:
     mechanism: Mechanism
     dimension: int
     view: View = LOCAL
-    sampling: Sampling = ALL_CLIENTS
     norms: Norms = NO_NORMS
 
     def __post_init__(self) -> None:
         if not 1 <= self.dimension <= _MOST_COORDINATES:
             raise InvalidSpecError(f"dimension: {one_line(self.dimension)} is outside 1..{_MOST_COORDINATES}")
+        object.__setattr__(self, "mechanism", self.mechanism.for_dimension(self.dimension))
+
+    @cached_property
+    def blob(self) -> bytes:
+        """The mechanism's bytes."""
+        return self.mechanism.to_bytes()
 
     @cached_property
     def fingerprint(self) -> str:
         """What identifies the mechanism."""
-        return fingerprint(self.mechanism.to_bytes())
+        return fingerprint(self.blob)
+
+    @cached_property
+    def kind(self) -> tuple[str, int, Norms]:
+        """Equal for releases that differ at most in who sees them."""
+        return (self.fingerprint, self.dimension, self.norms)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Release) and (self.kind, self.view) == (other.kind, other.view)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.view))
+
+    def seen(self, view: View) -> Release:
+        """The same release as somebody with that view has it."""
+        if view == self.view:
+            return self
+        other = dataclasses.replace(self, view=view)
+        # The mechanism is the same: its bytes need not be made and hashed again.
+        other.__dict__.update(blob=self.blob, fingerprint=self.fingerprint)
+        return other
 
     @property
-    def key(self) -> tuple[str, int, View, Sampling, Norms]:
-        """Equal for releases that cost the same."""
-        return (self.fingerprint, self.dimension, self.view, self.sampling, self.norms)
+    def text(self) -> str:
+        """All but the view, in one line, without loss; the mechanism by its fingerprint.
 
+        >>> import fl_privquant as pq
+        >>> Release(pq.design("one_bit", epsilon=0.5), 10, norms=Norms(l2=2.0)).text.split()[1:]
+        ['10', '0x1.0000000000000p+1', '-']
+        """
+        norms = (_NO_NORM if norm is None else norm.hex() for norm in (self.norms.l2, self.norms.l1))
+        return " ".join([self.fingerprint, str(self.dimension), *norms])
 
-def release_event(release: Release, mechanism: Mechanism, view: View = LOCAL) -> UpdateRelease:
-    """A ledger's release as an event that an accountant can count exactly."""
-    return UpdateRelease(mechanism, release.dimension, view, norms=Norms(l2=release.l2))
-
-
-def releases_of(
-    ledger: Ledger, mechanisms: Mapping[str, Mechanism | bytes], view: View = LOCAL
-) -> list[UpdateRelease]:
-    """The releases of a ledger as events that an accountant can count exactly.
-
-    Parameters
-    ----------
-    ledger
-        What was released, by fingerprint of the mechanism.
-    mechanisms
-        The mechanism of each fingerprint, or its bytes, which are certified anew.
-    view
-        What the adversary saw of all of them.
-    """
-    found: list[UpdateRelease] = []
-    for kind, count in ledger.counts:
-        name = kind.mechanism
-        if name not in mechanisms:
-            raise InvalidSpecError(f"ledger: a release by mechanism {name!r}, which is not among those given")
-        given = mechanisms[name]
-        mechanism = Mechanism.from_bytes(given) if isinstance(given, bytes) else given
-        found += [release_event(kind, mechanism.for_dimension(kind.dimension), view)] * count
-    return found
+    @classmethod
+    def from_text(cls, text: str, mechanisms: Mapping[str, Mechanism], view: View = LOCAL) -> Release:
+        """The release that :attr:`text` describes, with its mechanism found by fingerprint."""
+        name, dimension, *bounds = text.split(" ")
+        if name not in mechanisms or len(bounds) != len(dataclasses.fields(Norms)):
+            raise InvalidSpecError(f"ledger: {one_line(text)!r} is no release of a known mechanism")
+        l2, l1 = (None if bound == _NO_NORM else float.fromhex(bound) for bound in bounds)
+        release = cls(mechanisms[name], int(dimension), view, Norms(l2, l1))
+        if release.fingerprint != name:
+            raise InvalidSpecError(f"ledger: mechanism {name} is not the one that its fingerprint says")
+        return release

@@ -30,11 +30,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.ledger import Budget
-from fl_privquant.accounting.norm import Norms
-from fl_privquant.accounting.release import Sampling, UpdateRelease
+from fl_privquant.accounting.accountant import Accountant, Budget
+from fl_privquant.accounting.release import Release
 from fl_privquant.errors import LedgerDamagedError, one_line
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement, View
 
@@ -110,7 +109,7 @@ class SpendingLedger:
     --------
     >>> import fl_privquant as pq
     >>> ledger = SpendingLedger()
-    >>> release = UpdateRelease(pq.design("one_bit", epsilon=0.5), dimension=10)
+    >>> release = Release(pq.design("one_bit", epsilon=0.5), dimension=10)
     >>> ledger.spend(1, release, Budget(epsilon=8.0))
     >>> ledger.spend(2, release, Budget(epsilon=8.0))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -159,7 +158,7 @@ class SpendingLedger:
         """What was spent so far."""
         return self._accountant.statement(delta)
 
-    def spend(self, number: int, release: UpdateRelease, *budgets: Budget) -> None:
+    def spend(self, number: int, release: Release, *budgets: Budget) -> None:
         """Record a release, if all budgets allow it; only then may it leave the client."""
         with self._locked():
             self._accountant.check(number, release, budgets)
@@ -169,13 +168,13 @@ class SpendingLedger:
                 self._take(entry)
             self._write_head()
 
-    def _entries_of(self, number: int, release: UpdateRelease) -> list[_Entry]:
+    def _entries_of(self, number: int, release: Release) -> list[_Entry]:
         """The lines that a release adds."""
         contents: list[dict[str, Any]] = []
         if not self._entries:
             contents.append({"version": _VERSION})
         if release.fingerprint not in self._mechanisms:
-            blob = release.mechanism.to_bytes().hex()
+            blob = release.blob.hex()
             contents.append({"mechanism": release.fingerprint, "bytes": blob})
         contents.append(
             {
@@ -183,7 +182,6 @@ class SpendingLedger:
                 "release": release.fingerprint,
                 "dimension": release.dimension,
                 "honest": release.view.num_honest,
-                "sampling": asdict(release.sampling),
                 "norms": asdict(release.norms),
             }
         )
@@ -299,12 +297,12 @@ class SpendingLedger:
         elif "mechanism" in content:
             self._mechanisms[content["mechanism"]] = Mechanism.from_bytes(bytes.fromhex(content["bytes"]))
         else:
-            release = UpdateRelease(
+            # Earlier files also say how clients were drawn, which lowers no figure.
+            release = Release(
                 self._mechanisms[content["release"]],
                 int(content["dimension"]),
                 View(content["honest"]),
-                Sampling(**content["sampling"]),
-                Norms(**content["norms"]),
+                norms=Norms(**content["norms"]),
             )
             if release.fingerprint != content["release"]:
                 raise ValueError("the mechanism is not the one that its fingerprint says")

@@ -11,14 +11,20 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
-from fl_privquant.accounting.ledger import Budget
-from fl_privquant.accounting.norm import Norms
-from fl_privquant.accounting.planner import Wish, default_mechanisms, plan
+from fl_privquant.accounting.planner import plan
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
-from fl_privquant.mechanisms.registry import checked_delta, checked_epsilon, checked_whole
+from fl_privquant.mechanisms.registry import (
+    checked_delta,
+    checked_epsilon,
+    checked_whole,
+    planned_mechanisms,
+)
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["Plan", "Target"]
@@ -89,7 +95,7 @@ class Target:
         l2_clip
             Largest L2 norm of an update.
         mechanism
-            Name of the mechanism; by default OPTM, designed for the aggregation.
+            Name of the mechanism; by default the first of those that plans look at for such a view.
         max_bits
             Bits of a coordinate before it is masked, at most.
         clip
@@ -124,7 +130,7 @@ class Target:
             norms=Norms(l2=l2_clip / clip),
             parameters=tuple(sorted(parameters.items())),
         )
-        name = default_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
+        name = planned_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
         planned = plan(wish, [name])
         if not planned.designs:
             raise InfeasibleDesignError(

@@ -14,14 +14,15 @@ from fl_privquant.design.free import design_free, least_outer_value, place_knots
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import UniformDensity
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.registry import design, entry, mechanisms
-from fl_privquant.mechanisms.vector import VectorMechanism
+from fl_privquant.mechanisms.registry import Variant, design, entry, mechanisms, scout_mechanism
+from fl_privquant.statement import Unit
 
 __all__ = [
     "CURVE_EPSILONS",
     "CURVE_LEVELS",
     "Compared",
     "Curves",
+    "StuckSearch",
     "compare",
     "lower_limit",
     "split_among_coordinates",
@@ -35,7 +36,6 @@ CURVE_EPSILONS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 CURVE_LEVELS = (4, 8, 16)
 """Numbers of levels that have a column of curves each."""
 
-_FAMILIES = ("free", "paired", "independent")
 # What a design may lie above another by without being called worse.
 _SAME = 1.002
 _MANY_LEVELS = 97
@@ -54,27 +54,31 @@ class Compared:
     @property
     def largest_code(self) -> int | None:
         """The largest integer that one client adds to a sum; None where codes are not a lattice."""
-        codebook = getattr(self.mechanism, "codebook", None)
-        return None if codebook is None else int(codebook.max_code)
+        return None if self.mechanism is None else self.mechanism.max_code
 
     @property
     def encodes_whole_updates(self) -> bool:
         """Whether epsilon is spent once on a whole update, not on each of its coordinates."""
-        return isinstance(self.mechanism, VectorMechanism)
+        return self.mechanism is not None and self.mechanism.encodes_whole_updates
 
 
-def variants(names: tuple[str, ...] | None = None) -> list[tuple[str, str, dict[str, Any]]]:
-    """Label, name and parameters of all that is worth comparing: OPTM counts once for each family."""
-    found: list[tuple[str, str, dict[str, Any]]] = []
-    for name in names if names else mechanisms():
-        if name == "optm":
-            found += [
-                ("optm" if family == "free" else f"optm {family}", name, {"family": family})
-                for family in _FAMILIES
-            ]
-        else:
-            found.append((name, entry(name).name, {}))
-    return found
+@dataclass(frozen=True)
+class StuckSearch:
+    """A design whose search ended in a local minimum: a mechanism that contains it has less error."""
+
+    label: str
+    mean_squared_error: float
+    container: str
+    least_error: float
+
+
+def variants(names: tuple[str, ...] | None = None) -> list[tuple[str, str, Variant]]:
+    """Label, name and variant of all that is worth comparing."""
+    return [
+        (f"{name} {variant.suffix}".strip(), name, variant)
+        for name in names or mechanisms()
+        for variant in entry(name).spec.variants
+    ]
 
 
 def compare(
@@ -96,14 +100,12 @@ def compare(
         "objective": objective,
         "dimension": dimension,
     }
-    for label, name, parameters in variants(names):
-        known = {field.name for field in dataclasses.fields(entry(name).spec)}
-        if "run_epsilon" in known:
+    for label, name, variant in variants(names):
+        spec = entry(name).spec
+        if spec.spends_on is Unit.TOTAL:
             yield Compared(label, None, 0.0, "is designed for a whole run in the secure sum; see plan")
             continue
-        chosen = {key: value for key, value in wanted.items() if key in known} | parameters
-        if name == "one_bit":
-            del chosen["levels"]
+        chosen = spec.accepted(wanted) | dict(variant.parameters)
         start = time.perf_counter()
         try:
             mechanism = design(name, cache=cache, **chosen)
@@ -114,21 +116,21 @@ def compare(
 
 
 def split_among_coordinates(epsilon: float, dimension: int) -> Compared:
-    """One bit a coordinate with epsilon / dimension each: what whole updates can be compared with."""
+    """A plain mechanism with epsilon / dimension a coordinate: what whole updates can be compared with."""
     start = time.perf_counter()
-    mechanism = design("one_bit", epsilon=epsilon / dimension)
-    return Compared("one_bit, ε split", mechanism, time.perf_counter() - start)
+    name = scout_mechanism()
+    mechanism = design(name, epsilon=epsilon / dimension)
+    return Compared(f"{name}, ε split", mechanism, time.perf_counter() - start)
 
 
-def stuck_by(rows: list[Compared]) -> tuple[float, float] | None:
-    """MVU's mean squared error, and that of the free family with as many values, where MVU's is larger.
-
-    MVU descends to a local minimum. None: one of the two is not there, or MVU's is as good.
-    """
-    errors = {row.label: row.mechanism.mse() for row in rows if row.mechanism is not None}
-    if not {"mvu", "optm"} <= set(errors) or errors["mvu"] <= errors["optm"] * _SAME:
-        return None
-    return errors["mvu"], errors["optm"]
+def stuck_by(rows: list[Compared]) -> StuckSearch | None:
+    """The first design with a larger mean squared error than a mechanism that contains it has, if any."""
+    designs = {row.label: row.mechanism for row in rows if row.mechanism is not None}
+    for label, mechanism in designs.items():
+        container = entry(mechanism.name).spec.contained_in
+        if container in designs and mechanism.mse() > designs[container].mse() * _SAME:
+            return StuckSearch(label, mechanism.mse(), container, designs[container].mse())
+    return None
 
 
 @dataclass

@@ -18,8 +18,8 @@ from fl_privquant.accounting import (
     Norms,
     PlannedDesigns,
     PrivacyStatement,
+    Release,
     Unit,
-    UpdateRelease,
     View,
     Wish,
     empirical_bound,
@@ -37,9 +37,9 @@ from fl_privquant.cli.comparison import (
 )
 from fl_privquant.cli.identity_commands import identity_app
 from fl_privquant.errors import CertificationError, InvalidSpecError, PrivQuantError, one_line
-from fl_privquant.mechanisms.base import Mechanism, TableMechanism
+from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
-from fl_privquant.mechanisms.vector import VectorMechanism
+from fl_privquant.mechanisms.registry import planned_mechanisms
 
 __all__ = ["app", "main"]
 
@@ -52,8 +52,8 @@ app = typer.Typer(
 
 app.add_typer(identity_app, name="identity")
 
-_RENYI_ORDERS = (2.0, 4.0, 16.0)
 _MOST_OF_A_MESSAGE = 2000
+_DEFAULT_MECHANISM = planned_mechanisms(in_sum=False)[0]
 # Of the largest norm that clipped coordinates have: below the first hardly any output value is ever used.
 _LEAST_NORM, _MOST_NORM = 1e-6, 1.001
 
@@ -126,7 +126,7 @@ def audit(
 
 @app.command()
 def statement(
-    mechanism: Annotated[str, typer.Option(help="A registered mechanism.")] = "optm",
+    mechanism: Annotated[str, typer.Option(help="A registered mechanism.")] = _DEFAULT_MECHANISM,
     epsilon: Epsilon = 1.0,
     bits: Bits = None,
     file: Annotated[
@@ -145,7 +145,7 @@ def statement(
         found = Mechanism.from_bytes(file.read_bytes())
     else:
         found = pq.design(mechanism, epsilon=epsilon, bits=bits)
-    release = UpdateRelease(
+    release = Release(
         found.for_dimension(dimension),
         dimension,
         View.aggregate(clients, corrupt, dropped),
@@ -249,10 +249,10 @@ def compare_command(
             f"{PrivacyStatement(epsilon, 0.0, Unit.ROUND).brief}, a whole update of {dimension} coordinates"
         )
         _print_whole_updates(console, title, [*whole, split_among_coordinates(epsilon, dimension)], dimension)
-    if (errors := stuck_by(rows)) is not None:
+    if (stuck := stuck_by(rows)) is not None:
         console.print(
-            f"mvu is in a local minimum: MSE {errors[0]:.4f}, where the free family (optm) reaches "
-            f"{errors[1]:.4f} with {count} levels.",
+            f"{stuck.label} is in a local minimum: MSE {stuck.mean_squared_error:.4f}, where "
+            f"{stuck.container}, which contains it, reaches {stuck.least_error:.4f} with {count} levels.",
             soft_wrap=True,
             highlight=False,
         )
@@ -264,7 +264,11 @@ def compare_command(
     if plot is not None:
         from fl_privquant.cli.plots import plot_errors
 
-        drawn = {row.label: row.mechanism for row in rows if isinstance(row.mechanism, TableMechanism)}
+        drawn = {
+            row.label: row.mechanism
+            for row in rows
+            if row.mechanism is not None and row.mechanism.law is not None
+        }
         plot_errors(drawn, plot, f"{_asked(epsilon)}, {count} levels")
         console.print(f"drawn to {plot}")
     if curve is not None:
@@ -291,10 +295,9 @@ def _print_whole_updates(console: Console, title: str, rows: list[Compared], dim
         found = row.mechanism
         if found is None:
             continue
-        ball = f"the {found.norm} ball" if isinstance(found, VectorMechanism) else "the linf ball"
         # What is split over coordinates adds up: the same unit for all.
         of_round = PrivacyStatement(found.epsilon * found.releases(dimension), 0.0, Unit.ROUND)
-        figures = [of_round.epsilon_cell, ball, f"{found.mse():.4f}"]
+        figures = [of_round.epsilon_cell, f"the {found.norm} ball", f"{found.mse():.4f}"]
         cells.append([row.label, *figures, f"{found.bits_per_coordinate:.3g}", f"{row.design_seconds:.2f}"])
     _print_table(console, title, headings, cells)
     console.print(
@@ -462,17 +465,8 @@ def _describe(mechanism: Mechanism) -> None:
     table.add_row("certified", mechanism.statement.brief)
     table.add_row("exact MAE, MSE", f"{mechanism.mae():.6g}, {mechanism.mse():.6g} (uniform on [-1, 1])")
     table.add_row("bits a coordinate", f"{mechanism.bits_per_coordinate:g}")
-    if isinstance(mechanism, TableMechanism):
-        top, bottom = mechanism.table.worst_ratio
-        table.add_row("certificate", f"log({top} / {bottom}), integers of one column of the table")
-        table.add_row("largest bias", f"{mechanism.law.max_bias:.2g} of the clip")
-        if mechanism.num_levels <= 32:
-            table.add_row("values", "  ".join(f"{value:.6g}" for value in mechanism.values))
-            table.add_row("codes", "  ".join(str(code) for code in mechanism.codes))
-        orders = ", ".join(
-            f"{mechanism.law.renyi_divergence(order):.5g} (order {order:g})" for order in _RENYI_ORDERS
-        )
-        table.add_row("Rényi divergence", orders)
+    for heading, text in mechanism.details().items():
+        table.add_row(heading, text)
     for key, value in mechanism.parameters.items():
         table.add_row(Text(one_line(key)), Text(one_line(value)))
     _console().print(table)
@@ -481,8 +475,6 @@ def _describe(mechanism: Mechanism) -> None:
 def _plot_law(mechanism: Mechanism, path: Path) -> None:
     from fl_privquant.cli.plots import plot_law
 
-    if not isinstance(mechanism, TableMechanism):
-        raise InvalidSpecError(f"--plot: {mechanism.name} has no table of output probabilities to draw")
     plot_law(mechanism, path)
     _console().print(f"drawn to {path}")
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_privquant.errors import PrivQuantError
-from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.law.law import Law
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.registry import colours
 from fl_privquant.statement import PrivacyStatement, Unit
 
 if TYPE_CHECKING:
@@ -34,34 +36,7 @@ __all__ = [
     "save",
 ]
 
-COLOURS = {
-    "optm": "#0b5fa5",
-    "optm paired": "#4d9bd6",
-    "optm independent": "#9cc9ec",
-    "optm_aggregate": "#f77f00",
-    "rqm": "#d1495b",
-    "erm": "#edae49",
-    "mvu": "#66a182",
-    "imvu": "#2e6f4e",
-    "biased": "#c9ada7",
-    "pbm": "#8d6a9f",
-    "one_bit": "#5c5c5c",
-    "stochastic": "#a3a380",
-    "none": "#111111",
-    "discrete_laplace": "#b56576",
-    "discrete_gaussian": "#355070",
-    "skellam": "#6d597a",
-    "laplace": "#e29578",
-    "gaussian": "#83c5be",
-    "central_gaussian": "#2a9d8f",
-    "grr": "#bc6c25",
-    "snapping": "#dda15e",
-    "cldp": "#606c38",
-    "cldp_linf": "#606c38",
-    "cldp_l2": "#8a9a5b",
-    "vqsgd": "#c77dff",
-    "vqsgd_private": "#7b2cbf",
-}
+COLOURS = colours() | {"central_gaussian": "#2a9d8f", "cldp": "#606c38"}
 """One fixed colour a mechanism; variants after a space are shades of it."""
 
 _SPARE = ("#3d5a80", "#98c1d9", "#ee6c4d", "#293241", "#7f5539")
@@ -75,11 +50,11 @@ def colour_of(label: str) -> str:
     return _SPARE[sum(map(ord, label)) % len(_SPARE)]
 
 
-def draw_law(axes: Axes, mechanism: TableMechanism) -> None:
+def draw_law(axes: Axes, mechanism: Mechanism) -> None:
     """Draw p(x, i) against x, one line an output; jumps at bins are shown as jumps."""
     import matplotlib as mpl
 
-    law = mechanism.law
+    law = _law_of(mechanism)
     shades = mpl.colormaps["viridis"](np.linspace(0.05, 0.92, law.num_levels))
     # NaN between two pieces lifts the pen: one line an output, however many pieces it has.
     gaps = np.full(law.starts.size, np.nan)
@@ -97,13 +72,14 @@ def draw_law(axes: Axes, mechanism: TableMechanism) -> None:
         axes.legend(title="output", fontsize=8, ncols=2 if law.num_levels > 4 else 1)
 
 
-def draw_error(axes: Axes, mechanisms: Mapping[str, TableMechanism], power: int = 1) -> None:
+def draw_error(axes: Axes, mechanisms: Mapping[str, Mechanism], power: int = 1) -> None:
     """Draw the expected error of each mechanism against the input."""
     # Tuned peers often coincide: thinner lines on top let the ones below be seen.
     widths = np.linspace(4.0, 1.6, len(mechanisms))
     for width, (label, mechanism) in zip(widths, mechanisms.items(), strict=True):
-        x = np.unique(np.concatenate([np.linspace(-1.0, 1.0, 801), mechanism.law.starts, mechanism.law.ends]))
-        error = mechanism.law.error_at(x, power)
+        law = _law_of(mechanism)
+        x = np.unique(np.concatenate([np.linspace(-1.0, 1.0, 801), law.starts, law.ends]))
+        error = law.error_at(x, power)
         axes.plot(x, error, color=colour_of(label), linewidth=width, label=label)
     kind = "absolute" if power == 1 else "squared"
     axes.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x", ylabel=f"expected {kind} error")
@@ -111,7 +87,7 @@ def draw_error(axes: Axes, mechanisms: Mapping[str, TableMechanism], power: int 
     axes.legend(fontsize=8, loc="lower left")
 
 
-def plot_law(mechanism: TableMechanism, path: Path) -> Path:
+def plot_law(mechanism: Mechanism, path: Path) -> Path:
     """Write the law of a mechanism to a PNG or PDF file."""
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(5.4, 3.8), layout="constrained")
@@ -119,7 +95,7 @@ def plot_law(mechanism: TableMechanism, path: Path) -> Path:
     return save(figure, path)
 
 
-def plot_errors(mechanisms: Mapping[str, TableMechanism], path: Path, title: str = "") -> Path:
+def plot_errors(mechanisms: Mapping[str, Mechanism], path: Path, title: str = "") -> Path:
     """Write the absolute and the squared error of several mechanisms to a PNG or PDF file."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.8), layout="constrained")
@@ -168,6 +144,12 @@ def plot_curves(curves: Curves, path: Path, title: str = "") -> Path:
     figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
     figure.suptitle(title, fontsize=11)
     return save(figure, path)
+
+
+def _law_of(mechanism: Mechanism) -> Law:
+    if mechanism.law is None:
+        raise InvalidSpecError(f"plot: {mechanism.name} has no table of output probabilities to draw")
+    return mechanism.law
 
 
 def pyplot() -> Any:

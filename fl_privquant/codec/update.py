@@ -57,8 +57,6 @@ from fl_privquant.codec.rotate import Rotation
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.continuous import FloatMechanism
-from fl_privquant.mechanisms.none import NoMechanism
 from fl_privquant.sampling.chunks import LazyVector
 from fl_privquant.sampling.stream import RandomStream
 
@@ -155,7 +153,7 @@ class UpdateCodec:
     def lossless(self) -> bool:
         """Whether decoding gives back the very numbers that were encoded."""
         # Not by its name, which is the sender's word: a forged one would send the update in the clear.
-        return isinstance(self.mechanism, NoMechanism)
+        return self.mechanism.lossless
 
     @cached_property
     def carries_difference(self) -> bool:
@@ -339,7 +337,7 @@ class UpdateCodec:
     def _wire(self) -> str:
         if not self.carries_difference:
             return "arrays"
-        if isinstance(self.mechanism, FloatMechanism):
+        if self.mechanism.outputs_floats:
             return "floats"
         if hasattr(self.mechanism, "message_size"):
             return "message"

@@ -8,12 +8,13 @@ A user adds two lines to an ordinary Flower app:
 
 from fl_privquant.accounting.aggregation import PerClient, SecureSum, SumOfCodes
 from fl_privquant.flower.checkpoint import CheckpointStrategy
-from fl_privquant.flower.ending import StoppedResult
 from fl_privquant.flower.mod import PrivQuantMod
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledMechanism
+from fl_privquant.flower.round_record import RoundRecord
 from fl_privquant.flower.secure_aggregation import SecureAggregationStrategy
 from fl_privquant.flower.secure_mod import SecureAggregationMod
 from fl_privquant.flower.strategy import NoUsableReplyError, PrivQuantStrategy
+from fl_privquant.flower.wrapping import StoppedResult, StrategyWrapper
 
 __all__ = [
     "CheckpointStrategy",
@@ -23,10 +24,12 @@ __all__ = [
     "PrivQuantMod",
     "PrivQuantStrategy",
     "QuantileClip",
+    "RoundRecord",
     "ScheduledMechanism",
     "SecureAggregationMod",
     "SecureAggregationStrategy",
     "SecureSum",
     "StoppedResult",
+    "StrategyWrapper",
     "SumOfCodes",
 ]

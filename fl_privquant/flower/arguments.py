@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation
-from fl_privquant.accounting.ledger import Budget
 from fl_privquant.accounting.target import Plan
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError

@@ -20,7 +20,7 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line
 from fl_privquant.files import held, remove_leftovers, replace_file
-from fl_privquant.flower.ending import EvaluateFn, start_within_budget
+from fl_privquant.flower.wrapping import KeptRun, strategy_stack
 
 __all__ = ["CheckpointError", "CheckpointStrategy"]
 
@@ -49,7 +49,7 @@ class CheckpointError(PrivQuantError):
     """A checkpoint cannot be written or read."""
 
 
-class CheckpointStrategy(Strategy):
+class CheckpointStrategy(KeptRun):
     """Wraps the outermost strategy: saves after every round, and starts from the file if there is one.
 
     ``start(num_rounds=n)`` runs the rounds up to number n that are not done yet, and holds ``path.lock``
@@ -75,177 +75,102 @@ class CheckpointStrategy(Strategy):
     """
 
     def __init__(self, strategy: Strategy, path: str | Path) -> None:
-        self.strategy = strategy
+        super().__init__(strategy)
         self.path = Path(path)
-        self._first_round = 0
-        self._arrays = ArrayRecord()
-        self._metrics: dict[str, dict[int, MetricRecord]] = {name: {} for name in _METRICS}
-        for each in _stack(strategy):
-            _state_of(each)
+        for wrapped in strategy_stack(strategy):
+            _state_of(wrapped)
 
     @property
     def finished_rounds(self) -> int:
         """Number of the last round that the file holds; 0 without a file."""
         return _finished_round(self.path, _read(self.path)[0]) if self.path.exists() else 0
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: EvaluateFn | None = None,
-    ) -> Result:
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
         """Run the rounds that are not done yet, from the checkpoint if there is one."""
         with held(self.path.with_name(f"{self.path.name}.lock"), f"checkpoint {self.path}"):
             remove_leftovers(self.path)
-            arrays = self._resume(initial_arrays)
-            result = self._run(grid, arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-        for each in _stack(self.strategy):
-            log_spent = getattr(each, "log_spent", None)
-            if log_spent is not None:
-                log_spent()
-        return result
-
-    def _run(
-        self,
-        grid: Grid,
-        arrays: ArrayRecord,
-        num_rounds: int,
-        timeout: float,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
-        evaluate_fn: EvaluateFn | None,
-    ) -> Result:
-        done = self._first_round
-
-        def evaluate(server_round: int, current: ArrayRecord) -> MetricRecord | None:
-            number = server_round + done
-            known = self._metrics["evaluate_metrics_serverapp"]
-            # The run may have stopped between a round and the evaluation of its model: that is made up for.
-            if number not in known and evaluate_fn is not None:
-                metrics = evaluate_fn(number, current)
-                if metrics is not None:
-                    known[number] = metrics
-            return known.get(number)
-
-        result = start_within_budget(
-            self,
-            grid,
-            arrays,
-            max(num_rounds - done, 0),
-            timeout,
-            train_config,
-            evaluate_config,
-            None if evaluate_fn is None else evaluate,
-            rounds_before=done,
-        )
-        # Rounds of before, and their numbers, belong to the result as well.
-        result.arrays = self._arrays
-        for name in _METRICS:
-            getattr(result, name).clear()
-            getattr(result, name).update(self._metrics[name])
-        return result
+            return super().start(grid, initial_arrays, *args, **keywords)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegate, and save what is about to be released before it is sent."""
-        number = server_round + self._first_round
         # As it is now: if the round has to be asked for again, the same nodes are sampled.
         random_state = random.getstate()
-        messages = list(self.strategy.configure_train(number, arrays, config, grid))
-        self._save(number - 1, random_state)
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        self._save(self.rounds_before + server_round - 1, random_state)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Delegate, and save the new model with everything that belongs to it."""
-        number = server_round + self._first_round
-        arrays, metrics = self.strategy.aggregate_train(number, replies)
-        if arrays is not None:
-            self._arrays = arrays
-        if metrics is not None:
-            self._metrics["train_metrics_clientapp"][number] = metrics
-        self._save(number, random.getstate())
-        return arrays, metrics
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Delegate."""
-        return self.strategy.configure_evaluate(server_round + self._first_round, arrays, config, grid)
+        aggregated = super().aggregate_train(server_round, replies)
+        self._save(self.rounds_before + server_round, random.getstate())
+        return aggregated
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Delegate."""
-        number = server_round + self._first_round
-        metrics = self.strategy.aggregate_evaluate(number, replies)
+        """Delegate, and save the metrics."""
+        metrics = super().aggregate_evaluate(server_round, replies)
         if metrics is not None:
-            self._metrics["evaluate_metrics_clientapp"][number] = metrics
-            self._save(number, random.getstate())
+            self._save(self.rounds_before + server_round, random.getstate())
         return metrics
 
     def summary(self) -> None:
         """Log the file and the settings of the wrapped strategy."""
         log(INFO, "\t├──> Checkpoint: %s (%d rounds done)", self.path, self.finished_rounds)
-        self.strategy.summary()
+        super().summary()
 
-    def _resume(self, initial_arrays: ArrayRecord) -> ArrayRecord:
-        self._arrays = initial_arrays
+    def resume(self, initial_arrays: ArrayRecord) -> None:
+        """Set what the loop begins with: what the file holds, if there is one."""
+        super().resume(initial_arrays)
         if not self.path.exists():
-            return initial_arrays
+            return
         content, stored = _read(self.path)
         try:
-            return self._take(content, stored, initial_arrays)
+            self._take(content, stored)
         except PrivQuantError:
             raise
         except Exception as error:  # of whatever kind: the file is not what was written
             raise _damaged(self.path, error) from error
 
-    def _take(
-        self, content: dict[str, Any], stored: Mapping[str, NDArray[Any]], initial_arrays: ArrayRecord
-    ) -> ArrayRecord:
+    def _take(self, content: dict[str, Any], stored: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what a checkpoint holds."""
         finished = _finished_round(self.path, content)
         saved = content["strategies"]
-        names = [type(each).__name__ for each in _stack(self.strategy)]
-        if [each["class"] for each in saved] != names:
+        stack = list(strategy_stack(self.strategy))
+        saved_names, names = [each["class"] for each in saved], [type(each).__name__ for each in stack]
+        if saved_names != names:
             raise CheckpointError(
-                f"{self.path}: saved by strategies {one_line([each['class'] for each in saved])}, not by "
-                f"{names}; delete the file to begin anew"
+                f"{self.path}: saved by strategies {one_line(saved_names)}, not by {names}; delete the file "
+                f"to begin anew"
             )
         arrays = _decode(content["model"], stored)
-        if not isinstance(arrays, ArrayRecord) or list(arrays) != list(initial_arrays):
+        if not isinstance(arrays, ArrayRecord) or list(arrays) != list(self.result.arrays):
             raise CheckpointError(f"{self.path}: its model has other arrays than the initial one")
-        for each, state in zip(_stack(self.strategy), saved, strict=True):
-            _restore(each, _decode(state["state"], stored))
-        for name in _METRICS:
-            records = {
-                int(number): MetricRecord(record) for number, record in content["metrics"][name].items()
-            }
-            self._metrics[name] = records
+        for strategy, state in zip(stack, saved, strict=True):
+            _restore(strategy, _decode(state["state"], stored))
+        metrics = {
+            name: {int(number): MetricRecord(record) for number, record in content["metrics"][name].items()}
+            for name in _METRICS
+        }
         version, words, gauss = content["random_state"]
         random.setstate((version, tuple(words), gauss))
-        self._first_round = finished
-        self._arrays = arrays
-        log(INFO, "Checkpoint: going on after round %d of %s", self._first_round, self.path)
-        return arrays
+        self.result, self.rounds_before = Result(arrays, **metrics), finished
+        log(INFO, "Checkpoint: going on after round %d of %s", finished, self.path)
 
     def _save(self, finished_round: int, random_state: tuple[Any, ...]) -> None:
         stored: dict[str, NDArray[Any]] = {}
         content = {
             "version": _VERSION,
             "round": finished_round,
-            "model": _encode(self._arrays, stored),
+            "model": _encode(self.result.arrays, stored),
             "strategies": [
                 {"class": type(each).__name__, "state": _encode(_state_of(each), stored)}
-                for each in _stack(self.strategy)
+                for each in strategy_stack(self.strategy)
             ],
             "metrics": {
-                name: {number: dict(record) for number, record in self._metrics[name].items()}
+                name: {number: dict(record) for number, record in getattr(self.result, name).items()}
                 for name in _METRICS
             },
             # Flower's strategies sample nodes with it: the rounds to come must not repeat those of before.
@@ -253,13 +178,6 @@ class CheckpointStrategy(Strategy):
         }
         stored[_JSON_ENTRY] = np.frombuffer(json.dumps(content).encode(), dtype=np.uint8)
         _write(self.path, stored)
-
-
-def _stack(strategy: Any) -> Iterator[Strategy]:
-    """The strategy and those that it wraps, from the outside in."""
-    while isinstance(strategy, Strategy):
-        yield strategy
-        strategy = getattr(strategy, "strategy", None)
 
 
 def _state_of(strategy: Strategy) -> dict[str, Any]:

@@ -26,15 +26,13 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.ledger import Budget, Ledger, Release
-from fl_privquant.accounting.release import UpdateRelease, release_event
+from fl_privquant.accounting.accountant import Accountant, Budget
+from fl_privquant.accounting.release import Release
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.errors import (
     InvalidSpecError,
@@ -107,23 +105,30 @@ class ClientLedger:
         with self._shared.lock:
             self._shared.take(record if isinstance(record, ConfigRecord) else {})
 
-    @property
-    def ledger(self) -> Ledger:
-        """The releases of this run."""
-        texts = {key: value for key, value in self._shared.record.items() if isinstance(value, str)}
-        try:
-            return Ledger.from_dict(texts)
-        except (ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise _unknown(error) from error
+    def __len__(self) -> int:
+        return len(self.releases)
 
     @property
-    def mechanisms(self) -> Mapping[str, bytes]:
-        """The bytes of each mechanism of this run, by fingerprint."""
-        return {
-            key.removeprefix(_MECHANISM_PREFIX): value
-            for key, value in self._shared.record.items()
-            if isinstance(value, bytes)
-        }
+    def releases(self) -> list[tuple[int, Release]]:
+        """The releases of this run, each with its round, equal ones together."""
+        try:
+            known = {
+                key.removeprefix(_MECHANISM_PREFIX): certified(value)
+                for key, value in self._shared.record.items()
+                if isinstance(value, bytes)
+            }
+            return [
+                (int(number), release)
+                for text, rounds in self._shared.record.items()
+                if isinstance(rounds, str)
+                for release in [Release.from_text(text, known)]
+                for number in rounds.split()
+            ]
+        except (ValueError, TypeError, AttributeError, OverflowError, PrivQuantError) as error:
+            raise LedgerDamagedError(
+                f"ledger: cannot be read ({one_line(error)}); what was spent is not known, so nothing more "
+                f"may be"
+            ) from error
 
     def statement(self, delta: float) -> PrivacyStatement:
         """What was spent, local view: over all runs if a file keeps them."""
@@ -133,8 +138,8 @@ class ClientLedger:
 
     def spend(
         self,
+        number: int,
         release: Release,
-        mechanism: bytes,
         budgets: Sequence[Budget] = (),
         server_count: int | None = None,
     ) -> None:
@@ -157,16 +162,16 @@ class ClientLedger:
             own = len(rounds.split())
             if server_count is not None and own > server_count:
                 raise LedgerMismatchError(
-                    f"round {release.round}: the server has counted {server_count} releases of this kind, "
+                    f"round {number}: the server has counted {server_count} releases of this kind, "
                     f"this client has made {own}; restore the server's checkpoint, or begin a new run"
                 )
             if self._spending is not None:
-                self._spending.spend(release.round, _event(mechanism, release.kind), *budgets)
+                self._spending.spend(number, release, *budgets)
             elif not all(budget.unlimited for budget in budgets):
-                self._accountant().check(release.round, _event(mechanism, release.kind), budgets)
+                self._accountant().check(number, release, budgets)
             # Appended to, not read: most clients have no budget, and a thousand rounds.
-            record[release.text] = f"{rounds} {release.round}".lstrip()
-            record.setdefault(_MECHANISM_PREFIX + release.mechanism, mechanism)
+            record[release.text] = f"{rounds} {number}".lstrip()
+            record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.blob)
         self.keep()
 
     def keep(self) -> None:
@@ -177,19 +182,10 @@ class ClientLedger:
             self._context.state[RECORD_LEDGER] = ConfigRecord(dict(self._shared.record))
 
     def _accountant(self) -> Accountant:
-        mechanisms = self.mechanisms
         accountant = Accountant()
-        for kind, count in self.ledger.counts:
-            try:
-                accountant.add(_event(mechanisms[kind.mechanism], kind), count)
-            except (KeyError, PrivQuantError) as error:
-                raise _unknown(error) from error
+        for release, count in Counter(release for _, release in self.releases).items():
+            accountant.add(release, count)
         return accountant
-
-
-@lru_cache(maxsize=64)
-def _event(mechanism: bytes, kind: Release) -> UpdateRelease:
-    return release_event(kind, certified(mechanism).for_dimension(kind.dimension))
 
 
 def ledger_path(context: Context, given: Path | None, budgeted: bool, node_budgeted: bool) -> Path | None:
@@ -213,9 +209,3 @@ def ledger_path(context: Context, given: Path | None, budgeted: bool, node_budge
         name = "ledger.jsonl" if partition is None else f"ledger-partition-{int(partition)}.jsonl"
         return (Path(home) if home else Path.home() / ".flwr") / "privquant" / name
     return given
-
-
-def _unknown(error: Exception) -> LedgerDamagedError:
-    return LedgerDamagedError(
-        f"ledger: cannot be read ({one_line(error)}); what was spent is not known, so nothing more may be"
-    )

@@ -19,12 +19,14 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
+from fl_privquant.codec.pack import packed_size
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
 from fl_privquant.flower.binding import message_digest
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
+from fl_privquant.flower.wrapping import strategy_stack
 
 __all__ = ["Decoded", "Exchange", "Opened", "check_wrapped", "exchange_of"]
 
@@ -90,6 +92,10 @@ class Exchange:
 
     def check(self, opened: Opened, codec: UpdateCodec) -> None:
         """Raise SecureAggregationError for an outcome that must not be applied."""
+
+    def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
+        """Bytes of one client's update, in a round that asks so many."""
+        return codec.num_bytes
 
 
 class SummingExchange(Exchange):
@@ -164,6 +170,10 @@ class SecureExchange(Exchange):
         if opened.total is not None:
             honest_sum_test(codec, len(opened.nodes)).check(opened.total)
 
+    def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
+        """As wide as the sum, as masked codes are."""
+        return packed_size(codec.dimension, width=codec.mechanism.sum_bits(num_clients))
+
     def _check_honest(self, survivors: int) -> None:
         """Refuse to open a sum with fewer honest clients than the view of the round promises."""
         honest = survivors - self.aggregation.corrupt(self._asked)
@@ -202,13 +212,11 @@ def check_wrapped(strategy: Strategy, aggregation: Aggregation) -> None:
     """Refuse a wrapped strategy that compares single updates where only sums are seen."""
     if type(aggregation) is PerClient:
         return
-    wrapped: Any = strategy
-    while isinstance(wrapped, Strategy):
-        for each in type(wrapped).__mro__:
-            if each.__name__ in _NEED_SINGLE_UPDATES:
+    for wrapped in strategy_stack(strategy):
+        for kind in type(wrapped).__mro__:
+            if kind.__name__ in _NEED_SINGLE_UPDATES:
                 raise InvalidSpecError(
-                    f"strategy: {each.__name__} compares single updates, which a sum does not have; use "
+                    f"strategy: {kind.__name__} compares single updates, which a sum does not have; use "
                     f"one that needs the mean only, such as FedAvg, FedAvgM or FedAdam, or "
                     f"aggregation=PerClient()"
                 )
-        wrapped = getattr(wrapped, "strategy", None)

@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from fl_privquant.accounting.ledger import Budget
+from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.update import UpdateCodec
@@ -200,7 +200,7 @@ class PrivQuantMod:
         rng = self._stream(ctxt, request.round)
         budgets = self._budgets(ctxt)
         ledger = ClientLedger(ctxt, self._open_file(ctxt, budgets))
-        ledger.spend(request.release(layout), request.mechanism, budgets, request.counted_releases)
+        ledger.spend(request.round, request.release(layout), budgets, request.counted_releases)
         # Their headers are parsed: the app need not do it again.
         _only_arrays(msg, "the server").update({name: ReceivedArray(each) for name, each in received.items()})
         return _Task(request, received, arrays, codec, rng, ledger)

@@ -15,13 +15,14 @@ from typing import Any, Final, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fl_privquant.accounting.ledger import Release, fingerprint
+from fl_privquant.accounting.release import Release, fingerprint
 from fl_privquant.codec.clip import checked_clip
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange, checked_metrics
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import records_of
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request", "with_counts"]
@@ -178,15 +179,7 @@ class Request:
         """What an update of that layout spends; a vote on the clip is part of it."""
         codec = self.codec(layout)
         bound = codec.l2_bound
-        return Release(
-            self.round,
-            self.fingerprint,
-            codec.mechanism.epsilon,
-            codec.mechanism.delta,
-            codec.dimension,
-            codec.mechanism.releases(codec.dimension),
-            None if bound is None else bound / self.clip,
-        )
+        return _release(self.mechanism, codec.dimension, None if bound is None else bound / self.clip)
 
     def codec(self, layout: Layout) -> UpdateCodec:
         """The codec of this round's updates; one for all clients of a process."""
@@ -227,6 +220,12 @@ def _codec(request: Request, layout: Layout) -> UpdateCodec:
         request.clip_quantile,
         request.private_metrics,
     )
+
+
+@functools.lru_cache(maxsize=_CACHED_MECHANISMS)
+def _release(mechanism: bytes, dimension: int, l2: float | None) -> Release:
+    """One object for all clients of a process: its bytes are hashed once."""
+    return Release(certified(mechanism), dimension, norms=Norms(l2=l2))
 
 
 @functools.lru_cache(maxsize=_CACHED_MECHANISMS)

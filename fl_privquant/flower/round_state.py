@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import BudgetExhaustedError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import DecodedArray
-from fl_privquant.flower.exchange import Decoded
-from fl_privquant.flower.protocol import RECORD_METRICS, Reply, Request
+from fl_privquant.flower.exchange import Decoded, Opened
+from fl_privquant.flower.protocol import METRIC_CLIPPED, RECORD_METRICS, Reply, Request
+from fl_privquant.flower.wrapping import mean_reply
 
-__all__ = ["RoundState", "mean_metrics", "shared_metrics"]
+__all__ = ["RoundState", "bytes_of", "reported_share_clipped"]
 
 
 @dataclass
@@ -33,8 +36,12 @@ class RoundState:
         Of their updates.
     asked
         The nodes that were asked.
-    template
-        One of the messages that were sent; None if there was none.
+    request_bytes
+        Bytes of the request to a client.
+    weight_key, arrays_key
+        The metric that the wrapped strategy weighs clients by, and where it looks for their arrays.
+    asked_at
+        When they were asked.
     heard
         The nodes that have replied.
     exhausted
@@ -46,7 +53,10 @@ class RoundState:
     model: dict[str, NDArray[Any]]
     codec: UpdateCodec
     asked: set[int]
-    template: Message | None
+    request_bytes: int
+    weight_key: str
+    arrays_key: str
+    asked_at: float = field(default_factory=time.perf_counter)
     heard: set[int] = field(default_factory=set)
     exhausted: int = 0
 
@@ -54,6 +64,11 @@ class RoundState:
     def num_silent(self) -> int:
         """Nodes that did not reply."""
         return len(self.asked) - len(self.heard)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of the model and the request, which each node is sent."""
+        return self.request_bytes + sum(each.nbytes for each in self.model.values())
 
     def checked(self, message: Message) -> Reply:
         """The reply of a node that was asked, once, in this round; its payload is not looked into."""
@@ -78,17 +93,44 @@ class RoundState:
             )
         return reply
 
-    def as_plain_reply(
-        self, message: Message, decoded: Decoded, metrics: Mapping[str, Any], arrays_key: str
-    ) -> Message:
-        """The message that the wrapped strategy would have received without PrivQuant."""
+    def clip_vote(self, opened: Opened, replies: list[Reply]) -> float:
+        """The share of clients that voted for the clip."""
+        if opened.total is not None:
+            return self.codec.clip_vote_share(opened.total, len(replies))
+        return float(np.mean([self.codec.clip_vote(reply.payload) for reply in replies]))
+
+    def plain_replies(self, opened: Opened, received: Mapping[int, tuple[Message, Reply]]) -> list[Message]:
+        """What the wrapped strategy would have received without PrivQuant: all updates, or their mean."""
+        replies = [received[node][1] for node in opened.nodes]
+        if opened.total is not None:
+            return [self._mean(opened.total, replies)]
+        metrics: list[Mapping[str, Any]] = [
+            {**reply.metrics, **self.codec.metrics_of(reply.payload)} for reply in replies
+        ]
+        shared = _shared_metrics(metrics)
+        return [
+            self._plain(received[node][0], opened.decoded[node], {name: own[name] for name in shared})
+            for node, own in zip(opened.nodes, metrics, strict=True)
+        ]
+
+    def _mean(self, total: NDArray[Any], replies: list[Reply]) -> Message:
+        """The one reply that the wrapped strategy sees of a sum of codes."""
+        mean = self.codec.apply_sum(total, len(replies), self.model)
+        decoded: Decoded = {name: partial(np.array, each) for name, each in mean.items()}
+        metrics = _mean_metrics([reply.metrics for reply in replies])
+        private = self.codec.metric_means(total, len(replies))
+        return self._plain(mean_reply(self.request.round), decoded, {**metrics, **private})
+
+    def _plain(self, message: Message, decoded: Decoded, metrics: Mapping[str, Any]) -> Message:
+        """The reply as the wrapped strategy expects it, with the weight that all clients have."""
         record = ArrayRecord()
         for name, each in self.arrays.items():
             # Buffers that are no floats are not sent: they keep the server's value.
             decode = decoded.get(name)
             before = self.model[name]
             record[name] = each if decode is None else DecodedArray(decode, before.dtype, before.shape)
-        message.content = RecordDict({arrays_key: record, RECORD_METRICS: MetricRecord(dict(metrics))})
+        weighted = MetricRecord({**metrics, self.weight_key: 1})
+        message.content = RecordDict({self.arrays_key: record, RECORD_METRICS: weighted})
         return message
 
     def with_own_types(self, arrays: ArrayRecord) -> ArrayRecord:
@@ -108,12 +150,24 @@ class RoundState:
         return kept
 
 
-def mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
+def bytes_of(config: ConfigRecord) -> int:
+    """The bytes of a config that count: those of its byte strings, such as the mechanism."""
+    return sum(len(value) for value in config.values() if isinstance(value, bytes))
+
+
+def reported_share_clipped(metrics: list[Mapping[str, Any]]) -> float | None:
+    """The mean of the shares of clipped coordinates, if all clients report one."""
+    shares = [each.get(METRIC_CLIPPED) for each in metrics]
+    numbers = [share for share in shares if isinstance(share, float)]
+    return float(np.mean(numbers)) if numbers and len(numbers) == len(shares) else None
+
+
+def _mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The means of the metrics that all clients report."""
-    return {name: _mean([each[name] for each in metrics]) for name in shared_metrics(metrics)}
+    return {name: _mean([each[name] for each in metrics]) for name in _shared_metrics(metrics)}
 
 
-def shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
+def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
     """Names of the metrics that every client reports in the same form; strategies average no others."""
     first = metrics[0]
     return [

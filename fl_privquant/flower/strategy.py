@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from dataclasses import replace
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from fl_privquant.accounting.accountant import coordinate_statement
+from fl_privquant.accounting.accountant import Budget, coordinate_statement
 from fl_privquant.accounting.aggregation import Aggregation, PerClient
 from fl_privquant.accounting.federation import FederationLedger
-from fl_privquant.accounting.ledger import Budget
 from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
@@ -31,20 +30,23 @@ from fl_privquant.errors import (
 )
 from fl_privquant.flower.arguments import Arguments
 from fl_privquant.flower.arrays import read_arrays, records_of
-from fl_privquant.flower.ending import start_within_budget
-from fl_privquant.flower.exchange import Decoded, Opened, check_wrapped, exchange_of
+from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip
 from fl_privquant.flower.protocol import Reply, certified, is_request, with_counts
 from fl_privquant.flower.remarks import metric_lines, randomness_lines
 from fl_privquant.flower.requests import Requests
-from fl_privquant.flower.round_state import RoundState, mean_metrics, shared_metrics
+from fl_privquant.flower.round_record import OnRound, RoundRecord
+from fl_privquant.flower.round_state import (
+    RoundState,
+    bytes_of,
+    reported_share_clipped,
+)
+from fl_privquant.flower.wrapping import StrategyWrapper
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement
 
 __all__ = ["NoUsableReplyError", "PrivQuantStrategy"]
 
-_DEFAULT_WEIGHT_KEY = "num-examples"
-_DEFAULT_ARRAYS_KEY = "arrays"
 _MOST_NAMES = 100
 _NAME_LENGTH = 64
 
@@ -53,7 +55,7 @@ class NoUsableReplyError(PrivQuantError):
     """Rounds ended without a single reply that could be aggregated."""
 
 
-class PrivQuantStrategy(Requests, Strategy):
+class PrivQuantStrategy(Requests, StrategyWrapper):
     """Wraps any Flower strategy: clients send encoded updates, the wrapped strategy sees arrays.
 
     Every reply is checked (node, round, version, mechanism, length, range of codes); a bad one is
@@ -103,7 +105,7 @@ class PrivQuantStrategy(Requests, Strategy):
         not for strategies that compare single updates (FedMedian, Krum): these are refused.
     budget
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
-        would exceed it is not begun, and :meth:`start` returns the model so far as a
+        would exceed it is not begun, and ``start`` returns the model so far as a
         :class:`~fl_privquant.flower.StoppedResult`; before the first round it is an error
         (:class:`~fl_privquant.errors.BudgetExhaustedError`).
     delta
@@ -112,6 +114,9 @@ class PrivQuantStrategy(Requests, Strategy):
         Whether clients are known to draw from seeded streams: every privacy statement then says that
         privacy is simulated. This is the operator's word. Clients that say so of themselves are counted in
         :attr:`simulated_nodes` and named in a line of their own, and change nothing for the others.
+    on_round
+        Called with the :class:`~fl_privquant.flower.RoundRecord` of each round in which anybody was asked,
+        also of one that failed, before a checkpoint is written.
 
     Examples
     --------
@@ -138,9 +143,9 @@ class PrivQuantStrategy(Requests, Strategy):
         budget: Budget | None = None,
         delta: float | None = None,
         simulated: bool = False,
+        on_round: OnRound | None = None,
     ) -> None:
-        if not isinstance(strategy, Strategy):
-            raise InvalidSpecError(f"strategy: {type(strategy).__name__}, expected a flwr.serverapp Strategy")
+        super().__init__(strategy)
         if max_failed_rounds < 0:
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:
@@ -150,7 +155,6 @@ class PrivQuantStrategy(Requests, Strategy):
         self.plan = encoding if isinstance(encoding, Plan) else None
         if self.plan is not None and private_metrics:
             raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
-        self.strategy = strategy
         self.mechanism = resolved.mechanism  # type: ignore[assignment]
         self.clip = resolved.clip  # type: ignore[assignment]
         self.l2_clip = resolved.l2_clip
@@ -160,10 +164,10 @@ class PrivQuantStrategy(Requests, Strategy):
         self.private_metrics = tuple(
             MetricRange(name, *map(float, ends)) for name, ends in (private_metrics or {}).items()
         )
-        if any(each.name == self.weight_key for each in self.private_metrics):
+        if any(each.name == self.weighted_by_key for each in self.private_metrics):
             raise InvalidSpecError(
-                f"private_metrics: {self.weight_key!r} is what the wrapped strategy weighs by, and always 1; "
-                f"give the metric another name in the client's app"
+                f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
+                f"always 1; give the metric another name in the client's app"
             )
         # Names of what clients send beside their updates, outside of all accounting.
         self.uncounted_metrics: set[str] = set()
@@ -175,6 +179,7 @@ class PrivQuantStrategy(Requests, Strategy):
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
+        self.on_round = on_round
         self.simulated_nodes: set[int] = set()
         self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
@@ -190,26 +195,12 @@ class PrivQuantStrategy(Requests, Strategy):
             "private_metrics": {each.name: (each.low, each.high) for each in self.private_metrics},
             "max_failed_rounds": self.max_failed_rounds,
             "simulated": self.simulated,
+            "on_round": self.on_round,
         }
 
     def _unplanned(self) -> dict[str, Any]:
         names = ("mechanism", "clip", "l2_clip", "rotate", "aggregation", "budget", "delta")
         return {name: getattr(self, name) for name in names}
-
-    @property
-    def codec(self) -> UpdateCodec:
-        """The codec of the round that is under way."""
-        return self._current().codec
-
-    @property
-    def num_updates(self) -> int:
-        """How many clients are in the last round's aggregate; 0 if it failed, or before the first."""
-        return next(reversed(self.survivors.values()), 0)
-
-    @property
-    def weight_key(self) -> str:
-        """The metric that the wrapped strategy weighs clients by."""
-        return str(getattr(self.strategy, "weighted_by_key", _DEFAULT_WEIGHT_KEY))
 
     def summary(self) -> None:
         """Log the settings, the privacy statement, and the settings of the wrapped strategy."""
@@ -224,7 +215,7 @@ class PrivQuantStrategy(Requests, Strategy):
             f"Clip: coordinates {request.clip:g}, L2 norm {request.l2_clip or 'any'}",
             f"Rotation: {'randomized Hadamard, a new one each round' if self.rotate else 'none'}",
             f"Aggregation: {self.aggregation!r}",
-            f"Client weights: uniform ('{self.weight_key}' is replaced by 1)",
+            f"Client weights: uniform ('{self.weighted_by_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
             *(f"Privacy: {line}" for line in self.privacy_statement()),
         ]
@@ -264,15 +255,6 @@ class PrivQuantStrategy(Requests, Strategy):
         lines += metric_lines(self.private_metrics, self.uncounted_metrics)
         return lines + randomness_lines(self.simulated, self.simulated_nodes)
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
-        """Run the rounds, and say what they have cost; a budget that runs out ends them.
-
-        The result is then a :class:`~fl_privquant.flower.StoppedResult` with the model so far and the reason.
-        """
-        result = start_within_budget(self, grid, initial_arrays, *args, **keywords)
-        self.log_spent()
-        return result
-
     def log_spent(self) -> None:
         """Log what the run has cost its clients so far."""
         for line in self.privacy_statement():
@@ -300,16 +282,18 @@ class PrivQuantStrategy(Requests, Strategy):
                     f"so that they cannot be told the mechanism"
                 )
         asked = {message.metadata.dst_node_id for message in messages}
-        self._round = RoundState(request, arrays, model, codec, asked, messages[0] if messages else None)
+        self._round = RoundState(
+            request, arrays, model, codec, asked, bytes_of(config), self.weighted_by_key, self.arrayrecord_key
+        )
         if not messages:
             return messages
         release = request.release(codec.layout)
         view = self.aggregation.view(len(asked))
         if self.budget is not None:
-            self.ledger.check(release, request.mechanism, asked, self.budget, view)
+            self.ledger.check(server_round, release.seen(view), asked, self.budget)
         messages = with_counts(messages, lambda node: self.ledger.count(node, release))
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
-        self.ledger.ask(release, request.mechanism, asked)
+        self.ledger.ask(server_round, release, asked)
         if not view.is_local:
             self.ledger.summed(view.num_honest or 1)
         try:
@@ -329,12 +313,33 @@ class PrivQuantStrategy(Requests, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Decode the usable replies, and aggregate them by the wrapped strategy."""
+        """Decode the usable replies, aggregate them by the wrapped strategy, and tell the listener."""
         current = self._current()
         if server_round != current.request.round:
             raise InvalidSpecError(
                 f"round {server_round} was not configured; the last was {current.request.round}"
             )
+        received = self._checked(current, replies)
+        if not current.asked:
+            return super().aggregate_train(server_round, [])
+        opened = self._open(current, {node: reply for node, (_, reply) in received.items()})
+        opened_at = time.perf_counter()
+        usable = [received[node][1] for node in opened.nodes]
+        self.survivors[server_round] = len(usable)
+        aggregated: tuple[ArrayRecord | None, MetricRecord | None] = (None, None)
+        if usable:
+            self.failed_rounds = 0
+            if current.codec.votes:
+                self._move_clip(current.clip_vote(opened, usable))
+            arrays, metrics = super().aggregate_train(server_round, current.plain_replies(opened, received))
+            aggregated = None if arrays is None else current.with_own_types(arrays), metrics
+        self._tell(current, usable, opened_at)
+        if not usable:
+            self._fail(current)
+        return aggregated
+
+    def _checked(self, current: RoundState, replies: Iterable[Message]) -> dict[int, tuple[Message, Reply]]:
+        """The replies of nodes that were asked, with their messages; others are logged."""
         replies_by_node: dict[int, tuple[Message, Reply]] = {}
         for message in replies:
             node = message.metadata.src_node_id
@@ -342,85 +347,66 @@ class PrivQuantStrategy(Requests, Strategy):
                 replies_by_node[node] = (message, current.checked(message))
                 self._note(node, replies_by_node[node][1])
             except PrivQuantError as error:
-                self._log_failure(server_round, node, str(error))
-        if not current.asked:
-            return self.strategy.aggregate_train(server_round, [])
-        opened = self._open(
-            server_round, current, {node: reply for node, (_, reply) in replies_by_node.items()}
-        )
-        for node, reason in opened.failures.items():
-            self._log_failure(server_round, node, reason)
-        silent = current.num_silent
-        if silent:
-            log(WARNING, "PrivQuant: round %d, %d nodes did not reply", server_round, silent)
-        failed = len(current.asked) - len(opened.nodes)
-        log(
-            INFO, "PrivQuant: round %d, %d usable updates, %d failed", server_round, len(opened.nodes), failed
-        )
-        if not opened.nodes:
-            return self._fail(server_round, failed - silent, silent)
-        self.failed_rounds = 0
-        self.survivors[server_round] = len(opened.nodes)
-        usable = [replies_by_node[node][1] for node in opened.nodes]
-        if opened.total is not None:
-            means = mean_metrics([reply.metrics for reply in usable])
-            return self._aggregate_sum(server_round, current, opened, means)
-        codec = current.codec
-        if codec.votes:
-            self._move_clip(float(np.mean([codec.clip_vote(reply.payload) for reply in usable])))
-        metrics: list[Mapping[str, Any]] = [
-            {**reply.metrics, **codec.metrics_of(reply.payload)} for reply in usable
-        ]
-        shared = shared_metrics(metrics)
-        plain = [
-            self._plain(
-                replies_by_node[node][0], current, opened.decoded[node], {name: own[name] for name in shared}
-            )
-            for node, own in zip(opened.nodes, metrics, strict=True)
-        ]
-        return self._aggregate(server_round, current, plain)
+                self._log_failure(current, node, str(error))
+        return replies_by_node
 
-    def _open(self, server_round: int, current: RoundState, replies: Mapping[int, Reply]) -> Opened:
+    def _open(self, current: RoundState, replies: Mapping[int, Reply]) -> Opened:
         """What the replies come to; nothing, where no sum may be opened."""
+        server_round, num_asked = current.request.round, len(current.asked)
         try:
             opened = self._exchange.open(replies, current.codec, current.model)
-            if not self.aggregation.view(len(current.asked)).is_local:
+            if not self.aggregation.view(num_asked).is_local:
                 # As many honest clients as stayed, which are no fewer than the view counts on.
-                self.ledger.summed(len(opened.nodes) - self.aggregation.corrupt(len(current.asked)))
+                self.ledger.summed(len(opened.nodes) - self.aggregation.corrupt(num_asked))
             self._exchange.check(opened, current.codec)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
-            return Opened()
+            opened = Opened()
+        for node, reason in opened.failures.items():
+            self._log_failure(current, node, reason)
+        if current.num_silent:
+            log(WARNING, "PrivQuant: round %d, %d nodes did not reply", server_round, current.num_silent)
+        usable = len(opened.nodes)
+        failed = num_asked - usable
+        log(INFO, "PrivQuant: round %d, %d usable updates, %d failed", server_round, usable, failed)
         return opened
 
-    def _aggregate_sum(
-        self, server_round: int, current: RoundState, opened: Opened, metrics: Mapping[str, Any]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate a sum of codes: the wrapped strategy sees one reply, the mean update."""
-        total, num_clients = np.asarray(opened.total), len(opened.nodes)
-        mean = current.codec.apply_sum(total, num_clients, current.model)
-        if current.codec.votes:
-            self._move_clip(current.codec.clip_vote_share(total, num_clients))
-        arrays: Decoded = {name: partial(np.array, each) for name, each in mean.items()}
-        if current.template is None:
-            raise InvalidSpecError(f"round {server_round} has a sum, but nobody was asked")
-        # The wrapped strategy needs one message: it is made as a reply to the first that was sent.
-        reply = Message(RecordDict(), reply_to=current.template)
-        measured = {**metrics, **current.codec.metric_means(total, num_clients)}
-        return self._aggregate(server_round, current, [self._plain(reply, current, arrays, measured)])
+    def _tell(self, current: RoundState, replies: list[Reply], opened_at: float) -> None:
+        """Hand the record of the round to the listener, if there is one."""
+        if self.on_round is None:
+            return
+        view, survivors, asked = self.ledger.last_view, len(replies), len(current.asked)
+        record = RoundRecord(
+            round=current.request.round,
+            codec=current.codec,
+            asked=asked,
+            survivors=survivors,
+            bytes_up=survivors * self._exchange.update_bytes(current.codec, asked),
+            bytes_down=asked * current.bytes_sent,
+            view=view,
+            statements=tuple(self.statements(refine=False)),
+            spent=self._spent(not view.is_local),
+            share_clipped=reported_share_clipped([reply.metrics for reply in replies]),
+            seconds_clients=opened_at - current.asked_at,
+            seconds_aggregate=time.perf_counter() - opened_at,
+        )
+        self.on_round(record)
 
-    def _log_failure(self, server_round: int, node: int, reason: str) -> None:
-        log(WARNING, "PrivQuant: round %d, node %d: %s", server_round, node, reason)
+    def _spent(self, in_sum: bool) -> PrivacyStatement:
+        """A quick upper bound of what a client has spent, or the budget where that is smaller."""
+        spent = self.ledger.statement(self.delta, in_sum, refine=False)
+        limit = self.budget
+        if limit is None or limit.delta > self.delta or spent.epsilon <= limit.epsilon:
+            return spent
+        # The ledger has counted in full where a quick bound exceeds the budget, and let the round begin.
+        return replace(spent, epsilon=limit.epsilon, delta=limit.delta)
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Delegate to the wrapped strategy."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+    def _log_failure(self, current: RoundState, node: int, reason: str) -> None:
+        log(WARNING, "PrivQuant: round %d, node %d: %s", current.request.round, node, reason)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a mechanism that depends on the loss is told."""
-        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        metrics = super().aggregate_evaluate(server_round, replies)
         if isinstance(self.mechanism, DoublingMechanism):
             self.mechanism.observe_metrics(server_round, metrics)
         return metrics
@@ -453,23 +439,11 @@ class PrivQuantStrategy(Requests, Strategy):
             raise InvalidSpecError("no round is under way: configure_train comes first")
         return self._round
 
-    def _aggregate(
-        self, server_round: int, current: RoundState, replies: list[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        arrays, metrics = self.strategy.aggregate_train(server_round, replies)
-        return None if arrays is None else current.with_own_types(arrays), metrics
-
-    def _plain(
-        self, message: Message, current: RoundState, decoded: Decoded, metrics: Mapping[str, Any]
-    ) -> Message:
-        """The reply as the wrapped strategy expects it, with the weight that all clients have."""
-        key = str(getattr(self.strategy, "arrayrecord_key", _DEFAULT_ARRAYS_KEY))
-        return current.as_plain_reply(message, decoded, {**metrics, self.weight_key: 1}, key)
-
-    def _fail(self, server_round: int, failures: int, silent: int) -> tuple[None, None]:
+    def _fail(self, current: RoundState) -> None:
+        """Note a round without a usable reply; too many in a row, or a refusal by all, end the run."""
         self.failed_rounds += 1
-        self.survivors[server_round] = 0
-        if self._current().exhausted == len(self._current().asked):
+        server_round, silent = current.request.round, current.num_silent
+        if current.exhausted == len(current.asked):
             spent = self.ledger.statement(self.delta)
             raise BudgetExhaustedError(
                 f"round {server_round}: every client refuses, its own budget does not allow one more "
@@ -477,15 +451,14 @@ class PrivQuantStrategy(Requests, Strategy):
                 spent,
             )
         text = (
-            f"round {server_round} has no usable reply ({failures} failed, {silent} silent): round "
-            f"{self.failed_rounds} in a row without one"
+            f"round {server_round} has no usable reply ({len(current.asked) - silent} failed, {silent} "
+            f"silent): round {self.failed_rounds} in a row without one"
         )
         if self.failed_rounds > self.max_failed_rounds:
             raise NoUsableReplyError(
                 f"{text}, more than max_failed_rounds={self.max_failed_rounds}; the log has the reasons"
             )
         log(ERROR, "PrivQuant: %s; the model stays as it is", text)
-        return None, None
 
     def _note(self, node: int, reply: Reply) -> None:
         """Keep what a client says of itself, for statements."""

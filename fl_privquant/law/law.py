@@ -178,14 +178,6 @@ class Law:
             worst = max(worst, float(np.max(divergence)))
         return worst
 
-    def hockey_stick(self, epsilon: float) -> float:
-        """Smallest delta such that one release is (``epsilon``, delta)-differentially private."""
-        worst = 0.0
-        for first, second in self._row_pairs():
-            excess = np.maximum(first - math.exp(epsilon) * second, 0.0).sum(axis=-1)
-            worst = max(worst, float(np.max(excess)))
-        return worst
-
     def _expected_error(self, power: int, density: Density | ArrayLike | None) -> float:
         at_start, at_end = error_costs(self.values, self.starts, self.ends, power, density)
         return float((at_start * self.start_rows).sum() + (at_end * self.end_rows).sum())

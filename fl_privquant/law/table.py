@@ -47,6 +47,9 @@ _CORRECTION_ENTRIES = 24
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# Output values that are listed one by one in words, at most; and the orders of Rényi divergences there.
+_MOST_SHOWN, _SHOWN_ORDERS = 32, (2.0, 4.0, 16.0)
+
 
 @dataclass(frozen=True, eq=False)
 class CertifiedTable:
@@ -166,6 +169,21 @@ class CertifiedTable:
         rows, inputs, start_rows, end_rows = _distinct_rows(law)
         weights = _integer_rows(rows, inputs, codebook, epsilon)
         return cls(codebook, weights, start_rows, end_rows).certify(epsilon)
+
+    def details(self) -> dict[str, str]:
+        """What certifies the table, and what it holds, in words."""
+        top, bottom = self.worst_ratio
+        law, book = self.law, self.codebook
+        lines = {
+            "certificate": f"log({top} / {bottom}), integers of one column of the table",
+            "largest bias": f"{law.max_bias:.2g} of the clip",
+        }
+        if book.num_levels <= _MOST_SHOWN:
+            lines["values"] = "  ".join(f"{value:.6g}" for value in book.values)
+            lines["codes"] = "  ".join(str(code) for code in book.codes)
+        orders = (f"{law.renyi_divergence(order):.5g} (order {order:g})" for order in _SHOWN_ORDERS)
+        lines["Rényi divergence"] = ", ".join(orders)
+        return lines
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,13 +38,13 @@ from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 __all__ = [
     "Bound",
     "Moments",
+    "NamedLoss",
     "Part",
     "composed_epsilon",
     "pld_epsilon",
     "pure_epsilon",
     "quick_epsilon",
     "renyi_epsilon",
-    "total_loss",
 ]
 
 Floats = NDArray[np.float64]
@@ -63,7 +63,6 @@ _LOG_OUTSIDE = math.log(1e-13)
 # Theorem 24.2: an FFT of size N has a relative error in the 2-norm below log2(N) * 8 units.
 _UNIT = 2.0**-53
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
-_NO_TILT = 1e-9
 # Rates beyond this change a bound by less than 1e-9 of delta's logarithm.
 _MAX_LOG_RATE, _MIN_LOG_RATE = math.log(1e9), math.log(1e-9)
 
@@ -89,6 +88,18 @@ class Part:
 
     loss: Moments
     count: int
+
+
+@dataclass(frozen=True, eq=False)
+class NamedLoss:
+    """What something costs, as mechanisms answer it: a loss, ``count`` times over, and the bound's name.
+
+    The name is stated before the method of composition; it is empty where the loss is exact.
+    """
+
+    loss: Moments
+    name: str = ""
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -242,24 +253,6 @@ def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:
         # The excess falls with the square of the step, and so with that of the size.
         factor = math.sqrt(excess / allowed) if 0.0 < allowed < math.inf else 8.0
         size, step = min(size << max(math.ceil(math.log2(factor)), 1), _MOST_GRID), total.step
-
-
-def total_loss(parts: Sequence[Part]) -> PrivacyLoss:
-    """The law of the total loss of all parts as a loss of its own, which dominates their composition.
-
-    For what comes after composition, such as sampling. Unlike :func:`pld_epsilon` it is accurate to some
-    1e-13 in probability only, which is charged.
-    """
-    losses = [(part.loss, part.count) for part in parts if isinstance(part.loss, PrivacyLoss)]
-    if len(losses) < len(parts):
-        raise InvalidSpecError("a bound on moments has no law of the loss: count it without sampling")
-    total = _Total.of(losses, _NO_TILT, 2 * _LEAST_GRID)
-    points = total.step * (total.first + np.arange(total.tilted.size, dtype=np.float64))
-    masses = total.tilted * np.exp(total.log_moment - total.rate * points)
-    infinity = math.fsum(count * loss.infinity for loss, count in losses) + total.outside * math.exp(
-        total.log_moment
-    )
-    return PrivacyLoss(points, masses, min(infinity, 1.0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -125,31 +125,6 @@ class PrivacyLoss:
         masses = np.bincount(index, self.masses - upper, size) + np.bincount(index + 1, upper, size)
         return first, np.asarray(masses)
 
-    def amplified(self, rate: float) -> PrivacyLoss:
-        """The loss of a release whose participants are a secret uniform sample, a share ``rate`` of all.
-
-        For a sample of fixed size without replacement, and neighbours that replace one client, H'(1 + rate
-        (a - 1)) <= rate H(a) for a >= 1 (Balle, Barthe, Gaboardi, "Privacy Amplification by Subsampling",
-        NeurIPS 2018, Theorem 9). An atom (p, q) with p > q thus becomes (rate p + (1 - rate) q, q). The
-        relation is symmetric, so H'(a) = 1 - a + a H'(1/a) for a < 1: each such atom has a mirror image
-        with the two masses exchanged, and what is missing to 1 has no loss.
-        """
-        if not 0.0 < rate <= 1.0:
-            raise InvalidSpecError(f"sampling rate: {rate} is outside (0, 1]")
-        above = self.losses > 0.0
-        gains = np.expm1(self.losses[above])
-        second = self.masses[above] * np.exp(-self.losses[above])
-        first = second * (1.0 + rate * gains)
-        losses = np.log1p(rate * gains) * (1.0 + ROUNDING)
-        infinity = rate * self.infinity
-        rest = max(1.0 - float(first.sum() + second.sum()) - infinity, 0.0)
-        return PrivacyLoss(
-            np.concatenate([-losses[::-1], [0.0], losses]),
-            np.concatenate([second[::-1], [rest], first]),
-            infinity,
-            self.slack + ROUNDING,
-        )
-
 
 def from_cells(edges: Floats, first: Floats, decay: Floats, infinity: float, slack: float) -> PrivacyLoss:
     """The dominating loss on ``edges`` of atoms that are known by cell.

@@ -1,47 +1,7 @@
-"""The registered mechanisms: one file each, and the registry."""
+"""The mechanisms: one file each, registered by being in this folder."""
 
-from fl_privquant.mechanisms import (
-    biased,
-    cldp,
-    discrete_gaussian,
-    discrete_laplace,
-    erm,
-    gaussian,
-    grr,
-    imvu,
-    laplace,
-    mvu,
-    none,
-    one_bit,
-    optm,
-    optm_aggregate,
-    pbm,
-    rqm,
-    skellam,
-    snapping,
-    stochastic,
-    vqsgd,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "biased",
-    "cldp",
-    "discrete_gaussian",
-    "discrete_laplace",
-    "erm",
-    "gaussian",
-    "grr",
-    "imvu",
-    "laplace",
-    "mvu",
-    "none",
-    "one_bit",
-    "optm",
-    "optm_aggregate",
-    "pbm",
-    "rqm",
-    "skellam",
-    "snapping",
-    "stochastic",
-    "vqsgd",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

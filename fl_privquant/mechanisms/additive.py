@@ -31,6 +31,10 @@ from fl_privquant.errors import (
 )
 from fl_privquant.law.codebook import checked_sums
 from fl_privquant.law.density import Density, as_density
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.integer_noise import NoisyInteger
+from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, certified_delta
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, checked_whole
@@ -38,6 +42,7 @@ from fl_privquant.mechanisms.sum_limits import CoordinateNoise
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.statement import LOCAL, View
 
 __all__ = ["MAX_WRAP_BITS", "AdditiveMechanism", "AdditiveSpec", "rounding_variance"]
 
@@ -207,6 +212,27 @@ class AdditiveMechanism(Mechanism):
     def max_shift(self) -> int:
         """The largest difference of the integers that noise is added to."""
         return self.levels - 1
+
+    def loss(self, view: View = LOCAL) -> NamedLoss:
+        return NamedLoss(self._released.loss(view.honest_count), "" if view.is_local else "noise sum")
+
+    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+        """Normal pairs for every whole shift, and the theorem of the noise, if it has one."""
+        if norms.l2 is None:
+            return []
+        update = NoisyUpdate(self._released, norms.l2, dimension, view.honest_count)
+        bounds = (shifted_noise_loss(update), self._theorem(update))
+        return [bound for bound in bounds if bound is not None]
+
+    @property
+    def _released(self) -> NoisyInteger:
+        """What a coordinate is released as."""
+        pure = self.epsilon if self.delta == 0.0 else math.inf
+        return NoisyInteger(self.noise, self.max_shift, self.reach, pure)
+
+    def _theorem(self, update: NoisyUpdate) -> NamedLoss | None:
+        """A bound of the noise's authors for updates of bounded norm."""
+        return None
 
     @property
     def step(self) -> float:

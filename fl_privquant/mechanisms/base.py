@@ -21,10 +21,16 @@ from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
+from fl_privquant.loss.bit_sums import lean_of_two_levels, poisson_binomial_losses
+from fl_privquant.loss.blanket import blanket_loss
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.dominating import dominating_loss
+from fl_privquant.loss.norms import NO_NORMS, Norms, table_update_losses
+from fl_privquant.loss.response import NOT_PRIVATE, response_loss
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bounded_noise, sum_limits
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
-from fl_privquant.statement import PrivacyStatement, Unit
+from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 __all__ = ["LatticeMechanism", "Mechanism", "TableMechanism"]
 
@@ -51,6 +57,10 @@ class Mechanism(ABC):
     kind: ClassVar[str]
     unit: ClassVar[str] = "coordinate release"
     """What one :attr:`epsilon` is spent on, for whoever prints it; the view is local."""
+    norm: ClassVar[str] = "linf"
+    """Norm of the ball that inputs lie in, of radius clip: "linf" bounds each coordinate, "l2" the update."""
+    outputs_floats: ClassVar[bool] = False
+    """Whether outputs are floating-point numbers: then the guarantee is for exact real numbers only."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     name: str
@@ -77,9 +87,32 @@ class Mechanism(ABC):
         """What one :attr:`unit` costs, local view: how an epsilon of this mechanism is put before people."""
         return PrivacyStatement(self.epsilon, self.delta, Unit(self.unit), method="exact")
 
+    def loss(self, view: View = LOCAL) -> NamedLoss:
+        """What one :attr:`unit` costs against whoever has that view, with the name of the bound.
+
+        In a sum it must hold whatever the inputs of the other ``view.honest_count - 1`` honest clients are.
+        Unless a mechanism says more, only its certified figures are known: the worst law that has them.
+        """
+        if math.isinf(self.epsilon):
+            return NamedLoss(NOT_PRIVATE)
+        return NamedLoss(response_loss(self.epsilon, self.delta), "worst law")
+
+    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+        """What a whole update of so many coordinates costs, where more is known than by coordinates.
+
+        With norms: every bound that rests on them, in units of the clip. Without norms: every bound that
+        holds for updates of any norm, such as a theorem about sums. The accountant states the smallest total.
+        """
+        return []
+
+    @property
+    def encodes_whole_updates(self) -> bool:
+        """Whether an update is encoded at once, and :attr:`epsilon` spent once for all its coordinates."""
+        return self.unit == Unit.ROUND
+
     def releases(self, dimension: int) -> int:
         """How many times :attr:`epsilon` is spent when an update of that many coordinates is encoded."""
-        return dimension
+        return 1 if self.encodes_whole_updates else dimension
 
     def for_dimension(self, dimension: int) -> Mechanism:
         """The mechanism for updates of that many coordinates: itself, where each coordinate is on its own."""
@@ -112,6 +145,20 @@ class Mechanism(ABC):
     def max_code(self) -> int | None:
         """The largest integer to be added up; None where codes are residues and their sum may wrap."""
         return None
+
+    @property
+    def lossless(self) -> bool:
+        """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
+        return False
+
+    @property
+    def law(self) -> Law | None:
+        """The law of a coordinate, where it is listed output by output: what can be drawn."""
+        return None
+
+    def details(self) -> dict[str, str]:
+        """Further lines of a description, each with its heading."""
+        return {}
 
     @abstractmethod
     def encode(
@@ -317,9 +364,25 @@ class TableMechanism(LatticeMechanism, kind="table"):
         """The exact law of what is sampled."""
         return self.table.law
 
+    def details(self) -> dict[str, str]:
+        return self.table.details()
+
     def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
         """(n, m) exact output probabilities for inputs in [-1, 1]."""
         return self.law.pmf(x)
+
+    def loss(self, view: View = LOCAL) -> NamedLoss:
+        if math.isinf(self.epsilon):
+            return super().loss(view)
+        if view.is_local:
+            return NamedLoss(dominating_loss(self.table))
+        return NamedLoss(blanket_loss(self.table, view.honest_count), "blanket")
+
+    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+        honest = view.honest_count
+        if norms == NO_NORMS and self.num_levels == 2:
+            return poisson_binomial_losses(1, lean_of_two_levels(self.table), self.epsilon, dimension, honest)
+        return [] if norms.l2 is None else table_update_losses(self.table, norms.l2, dimension, honest)
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         return self.law.mae(density)

@@ -44,7 +44,14 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import BiasedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.optm import POWERS
-from fl_privquant.mechanisms.registry import Spec, checked_choice, checked_epsilon, checked_levels, register
+from fl_privquant.mechanisms.registry import (
+    Listing,
+    Spec,
+    checked_choice,
+    checked_epsilon,
+    checked_levels,
+    register,
+)
 
 __all__ = ["BiasedSpec", "BiasedTableMechanism", "biased_law", "design_biased"]
 
@@ -128,7 +135,7 @@ class BiasedTableMechanism(TableMechanism, kind="biased-table"):
         return cls(str(header["name"]), table, float.fromhex(header["epsilon"]), dict(header["parameters"]))
 
 
-@register("biased", BiasedSpec)
+@register("biased", BiasedSpec, listing=Listing(60, "#c9ada7"))
 def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
     """The certified mechanism with the least error inside epsilon."""
     margin, keep = _tune(spec)

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.mechanisms.continuous import open_uniforms
-from fl_privquant.mechanisms.registry import register
+from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.vector import (
     AxisMechanism,
     PrivateVectorSpec,
@@ -139,13 +139,13 @@ class CldpL2Mechanism(VectorMechanism, kind="cldp_l2"):
         refuse_codes(self)
 
 
-@register("cldp_linf", CldpSpec, cached=False)
+@register("cldp_linf", CldpSpec, cached=False, listing=Listing(180, "#606c38", plans_for_local=True))
 def design_cldp_linf(spec: CldpSpec) -> CldpLinfMechanism:
     """The certified mechanism for updates with coordinates in [-clip, clip]."""
     return CldpLinfMechanism.of("cldp_linf", spec)
 
 
-@register("cldp_l2", CldpSpec, cached=False)
+@register("cldp_l2", CldpSpec, cached=False, listing=Listing(190, "#8a9a5b", plans_for_local=True))
 def design_cldp_l2(spec: CldpSpec) -> CldpL2Mechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     return CldpL2Mechanism.of("cldp_l2", spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,8 @@ __all__ = ["ContinuousMechanism", "FloatMechanism", "open_uniforms"]
 
 class FloatMechanism(Mechanism):
     """A mechanism that encodes to floats, which are no integers to be summed."""
+
+    outputs_floats: ClassVar[bool] = True
 
     @property
     def bits_per_coordinate(self) -> float:

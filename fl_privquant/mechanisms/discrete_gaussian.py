@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.integer_noise_norm import NoisyUpdate, discrete_gaussian_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import checked_delta, register
+from fl_privquant.mechanisms.registry import Listing, checked_delta, register
 from fl_privquant.sampling.discrete import DiscreteGaussian
 
 __all__ = ["DiscreteGaussianMechanism", "DiscreteGaussianSpec", "design_discrete_gaussian"]
@@ -39,6 +41,10 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
     """Rounding plus discrete Gaussian noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`."""
 
     noise_type = DiscreteGaussian
+    noise: DiscreteGaussian
+
+    def _theorem(self, update: NoisyUpdate) -> NamedLoss:
+        return discrete_gaussian_theorem(update, self.noise)
 
     @classmethod
     def _log_moment(cls, noise: DiscreteGaussian, rate: float) -> float:
@@ -50,7 +56,11 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
         return mean / float(noise.sigma_squared)
 
 
-@register("discrete_gaussian", DiscreteGaussianSpec)
+@register(
+    "discrete_gaussian",
+    DiscreteGaussianSpec,
+    listing=Listing(120, "#355070", plans_for_sums=True, plans_for_local=True),
+)
 def design_discrete_gaussian(spec: DiscreteGaussianSpec) -> DiscreteGaussianMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``)."""
 

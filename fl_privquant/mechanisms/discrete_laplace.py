@@ -20,7 +20,7 @@ from functools import cached_property
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
 from fl_privquant.mechanisms.integer_privacy import certified_epsilon
-from fl_privquant.mechanisms.registry import register
+from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import DiscreteLaplace, IntegerNoise
 
 __all__ = ["DiscreteLaplaceMechanism", "DiscreteLaplaceSpec", "design_discrete_laplace"]
@@ -72,7 +72,12 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
         return min(max(found, 0.0), fall * (1.0 - 1e-9))
 
 
-@register("discrete_laplace", DiscreteLaplaceSpec, cached=False)
+@register(
+    "discrete_laplace",
+    DiscreteLaplaceSpec,
+    cached=False,
+    listing=Listing(110, "#b56576", plans_for_sums=True, plans_for_local=True),
+)
 def design_discrete_laplace(spec: DiscreteLaplaceSpec) -> DiscreteLaplaceMechanism:
     """The certified mechanism with the least noise at ``epsilon``, to 6 digits or more."""
     for room in _ROUNDING_ROOMS:

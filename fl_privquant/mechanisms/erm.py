@@ -28,6 +28,7 @@ from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.optm import POWERS
 from fl_privquant.mechanisms.registry import (
+    Listing,
     Spec,
     checked_bins,
     checked_choice,
@@ -72,7 +73,7 @@ class ErmSpec(Spec):
             raise InvalidSpecError(f"gamma: {self.gamma} is not a finite number above 0")
 
 
-@register("erm", ErmSpec)
+@register("erm", ErmSpec, listing=Listing(30, "#edae49"))
 def design_erm(spec: ErmSpec) -> TableMechanism:
     """The certified mechanism, with the least error inside epsilon where parameters are free."""
     if spec.epsilon is None:

@@ -18,9 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from fl_privquant.law.density import Density
+from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.normal import gaussian_delta, gaussian_separation
+from fl_privquant.loss.norms import Norms
+from fl_privquant.loss.response import gaussian_loss
+from fl_privquant.loss.secure_sum import NORM_ROUNDING
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
-from fl_privquant.mechanisms.registry import Spec, checked_delta, checked_epsilon, register
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_delta, checked_epsilon, register
+from fl_privquant.statement import LOCAL, View
 
 __all__ = ["GaussianMechanism", "GaussianSpec", "analytic_sigma", "design_gaussian"]
 
@@ -51,6 +56,16 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
         signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
         return np.asarray(signs * ndtri(0.5 * open_uniforms(words)))
 
+    def loss(self, view: View = LOCAL) -> NamedLoss:
+        if math.isinf(self.epsilon):
+            return super().loss(view)
+        return NamedLoss(gaussian_loss(2.0 / self.scale))
+
+    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+        if norms.l2 is None:
+            return []
+        return [NamedLoss(gaussian_loss(2.0 * norms.l2 * NORM_ROUNDING / self.scale), "l2 gaussian")]
+
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         return self.scale * math.sqrt(2.0 / math.pi)
 
@@ -58,7 +73,7 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
         return self.scale**2
 
 
-@register("gaussian", GaussianSpec, cached=False)
+@register("gaussian", GaussianSpec, cached=False, listing=Listing(150, "#83c5be", plans_for_local=True))
 def design_gaussian(spec: GaussianSpec) -> GaussianMechanism:
     """The baseline with the least noise at (``epsilon``, ``delta``)."""
     sigma = analytic_sigma(2.0, float(spec.epsilon), float(spec.delta))

@@ -25,7 +25,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, register
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
 
 __all__ = ["GrrSpec", "design_grr"]
 
@@ -48,7 +48,7 @@ class GrrSpec(Spec):
             )
 
 
-@register("grr", GrrSpec, cached=False)
+@register("grr", GrrSpec, cached=False, listing=Listing(160, "#bc6c25"))
 def design_grr(spec: GrrSpec) -> TableMechanism:
     """The certified mechanism at ``epsilon``."""
     levels = int(spec.levels)

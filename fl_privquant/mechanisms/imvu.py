@@ -40,7 +40,7 @@ from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.renyi import fisher_information
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.mvu import MvuSpec, mvu_law, mvu_values
-from fl_privquant.mechanisms.registry import Spec, register
+from fl_privquant.mechanisms.registry import Listing, Spec, register
 from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["ImvuSpec", "design_imvu", "interpolated"]
@@ -84,7 +84,7 @@ class ImvuSpec(Spec):
         return MvuSpec(epsilon, self.levels, self.input_bits, "l1", self.max_code)
 
 
-@register("imvu", ImvuSpec)
+@register("imvu", ImvuSpec, listing=Listing(50, "#2e6f4e"))
 def design_imvu(spec: ImvuSpec) -> TableMechanism:
     """The certified mechanism whose interpolated rows have the privacy loss asked for."""
     grid_spec, codebook = _fitting(spec)

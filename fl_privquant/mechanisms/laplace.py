@@ -17,8 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.law.density import Density
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.response import laplace_loss
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, register
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, register
+from fl_privquant.statement import LOCAL, View
 
 __all__ = ["LaplaceMechanism", "LaplaceSpec", "design_laplace"]
 
@@ -44,6 +47,9 @@ class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
         signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
         return np.asarray(signs * np.log(open_uniforms(words)))
 
+    def loss(self, view: View = LOCAL) -> NamedLoss:
+        return NamedLoss(laplace_loss(2.0 / self.scale))
+
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         return self.scale
 
@@ -51,7 +57,7 @@ class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
         return 2.0 * self.scale**2
 
 
-@register("laplace", LaplaceSpec, cached=False)
+@register("laplace", LaplaceSpec, cached=False, listing=Listing(140, "#e29578", plans_for_local=True))
 def design_laplace(spec: LaplaceSpec) -> LaplaceMechanism:
     """The baseline at ``epsilon``."""
     # Inputs are at most 2 apart; rounded up, so that the loss is not above epsilon.

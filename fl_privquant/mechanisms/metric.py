@@ -32,13 +32,19 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.norms import NO_NORMS, Norms
+from fl_privquant.loss.renyi import INPUT_ROUNDING
+from fl_privquant.loss.response import response_loss
+from fl_privquant.loss.secure_sum import NORM_ROUNDING
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.statement import PrivacyStatement, Unit
+from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 __all__ = ["MetricTableMechanism", "certified_law", "certified_metric_epsilon"]
 
 # Floats only shortlist what is then compared exactly: their relative error here is below 1e-6.
 _SHORTLIST = 1e-5
+_FLOAT_ROOM = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,6 +82,20 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
     def metric_epsilon(self) -> float:
         """Certified loss per unit of distance, one coordinate, one release: never below the exact one."""
         return certified_metric_epsilon(self.table, self.metric)
+
+    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+        """With metric "l1" also the loss per distance, in all coordinates together."""
+        losses = super().update_losses(norms, dimension, view)
+        # Not for "l2-grid": its bound is for inputs that are knots. Others are dithered to knots first, and
+        # the dithered updates can be further apart than the norm allows, so the norm says nothing of them.
+        if self.metric != "l1" or norms == NO_NORMS:
+            return losses
+        # An L2 norm bounds the L1 norm as well.
+        bounds = [] if norms.l1 is None else [norms.l1]
+        bounds += [] if norms.l2 is None else [norms.l2 * math.sqrt(dimension)]
+        distance = 2.0 * min(bounds) * NORM_ROUNDING + dimension * INPUT_ROUNDING
+        by_metric = response_loss(self.metric_epsilon * distance * _FLOAT_ROOM)
+        return [NamedLoss(by_metric, "l1 metric"), *losses]
 
     def _header(self) -> dict[str, Any]:
         return {

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,14 @@ from fl_privquant.law.density import SampleDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric import certified_law
-from fl_privquant.mechanisms.registry import Spec, checked_choice, checked_epsilon, checked_levels, register
+from fl_privquant.mechanisms.registry import (
+    Listing,
+    Spec,
+    checked_choice,
+    checked_epsilon,
+    checked_levels,
+    register,
+)
 
 __all__ = ["GridDensity", "MvuSpec", "design_mvu", "mvu_law", "mvu_values"]
 
@@ -76,6 +84,8 @@ class MvuSpec(Spec):
     max_code
         The lattice that values are rounded to has this many steps.
     """
+
+    contained_in: ClassVar[str | None] = "optm"
 
     epsilon: float
     levels: int = 4
@@ -118,7 +128,7 @@ class GridDensity(SampleDensity):
         return True
 
 
-@register("mvu", MvuSpec)
+@register("mvu", MvuSpec, listing=Listing(40, "#66a182"))
 def design_mvu(spec: MvuSpec) -> TableMechanism:
     """The certified mechanism at the local minimum that the published method finds."""
     codebook = mvu_values(spec)

@@ -21,7 +21,7 @@ from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
-from fl_privquant.mechanisms.registry import Spec, register
+from fl_privquant.mechanisms.registry import Listing, Spec, register
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
 
@@ -53,6 +53,10 @@ class NoMechanism(FloatMechanism, kind="none"):
     def epsilon(self) -> float:
         return math.inf
 
+    @property
+    def lossless(self) -> bool:
+        return True
+
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
     ) -> NDArray[Any]:
@@ -78,7 +82,7 @@ class NoMechanism(FloatMechanism, kind="none"):
         return 0.0
 
 
-@register("none", NoSpec, cached=False)
+@register("none", NoSpec, cached=False, listing=Listing(100, "#111111"))
 def design_none(spec: NoSpec) -> NoMechanism | FixedPointMechanism:
     """The identity, or fixed point."""
     if spec.fixed_point_bits is None:

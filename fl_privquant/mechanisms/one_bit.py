@@ -10,7 +10,9 @@ JASA 2018.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, register
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, register
 
 __all__ = ["OneBitSpec", "design_one_bit"]
 
@@ -30,13 +32,23 @@ class OneBitSpec(Spec):
     epsilon: float
     levels: int = 2
 
+    @classmethod
+    def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
+        """All but the number of levels, which is 2."""
+        return {key: value for key, value in super().accepted(wishes).items() if key != "levels"}
+
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon)
         if self.levels != 2:
             raise InvalidSpecError(f"levels: {self.levels}, but one_bit has 2; leave bits and levels out")
 
 
-@register("one_bit", OneBitSpec, cached=False)
+@register(
+    "one_bit",
+    OneBitSpec,
+    cached=False,
+    listing=Listing(80, "#5c5c5c", plans_for_sums=True, plans_for_local=True, scouts=True),
+)
 def design_one_bit(spec: OneBitSpec) -> TableMechanism:
     """The certified two-point mechanism at ``epsilon``."""
     # Rounded up, so that the ratio of the two weights stays below e^epsilon; at least 1, for it to exist.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,9 @@ from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric import certified_law
 from fl_privquant.mechanisms.registry import (
+    Listing,
     Spec,
+    Variant,
     checked_bins,
     checked_choice,
     checked_epsilon,
@@ -96,6 +99,12 @@ class OptmSpec(Spec):
         ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case.
     """
 
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant("", {"family": "free"}),
+        Variant("paired", {"family": "paired"}, "#4d9bd6"),
+        Variant("independent", {"family": "independent"}, "#9cc9ec"),
+    )
+
     epsilon: float
     levels: int = 4
     family: str = "free"
@@ -143,7 +152,7 @@ class OptmSpec(Spec):
         return POWERS[self.objective]
 
 
-@register("optm", OptmSpec)
+@register("optm", OptmSpec, listing=Listing(0, "#0b5fa5", plans_for_sums=True, plans_for_local=True))
 def design_optm(spec: OptmSpec) -> TableMechanism:
     """The certified mechanism with the least error that meets the spec."""
     codebook = _search(spec) if spec.bins is None else Codebook.from_values(spec.bins)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from fl_privquant.loss.two_row_sums import TwoRows, probed_separation
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
 from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.mechanisms.registry import (
+    Listing,
     Spec,
     checked_delta,
     checked_epsilon,
@@ -48,6 +50,8 @@ from fl_privquant.mechanisms.registry import (
     checked_whole,
     register,
 )
+from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.statement import Unit
 
 __all__ = [
     "SPREAD",
@@ -127,6 +131,8 @@ class AggregateSpec(Spec):
         How inputs are distributed, for the error.
     """
 
+    spends_on: ClassVar[Unit] = Unit.TOTAL
+
     num_clients: int
     dimension: int
     run_epsilon: float | None = None
@@ -171,6 +177,32 @@ class AggregateSpec(Spec):
         if not self.density.symmetric:
             raise InvalidSpecError("density: must be symmetric around 0, as laws for the sum are")
 
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """The design whose whole run costs that epsilon."""
+        if not wish.in_sum:
+            raise InvalidSpecError(
+                "is made for secure sums with two or more honest clients; use secure aggregation, with more "
+                "clients or with lower fractions of them that may be corrupt or lost"
+            )
+        if wish.norms.l2 is None or wish.unit is Unit.COORDINATE:
+            raise InvalidSpecError(
+                "counts whole updates in the secure sum, by their L2 norm; give that, in units of the "
+                f"coordinate clip: {usual_norm_ratio(wish.dimension):.3g} suits rotated updates"
+            )
+        return {
+            "run_epsilon": epsilon,
+            "run_delta": wish.delta,
+            "rounds": wish.rounds if wish.unit is Unit.TOTAL else 1,
+            "levels": 2**wish.bits,
+            "num_clients": wish.num_clients,
+            "dimension": wish.dimension,
+            "norm_ratio": wish.norms.l2,
+            "corrupt_fraction": wish.corrupt / wish.num_clients,
+            "dropout_fraction": wish.dropped / wish.num_clients,
+            **dict(wish.parameters),
+        }
+
     @property
     def num_honest(self) -> int:
         """Honest clients whose codes are in the sum, at the least, as coarsely as accountants count them."""
@@ -183,7 +215,12 @@ class AggregateSpec(Spec):
         return UpdateBound(2.0 * ratio * NORM_ROUNDING, self.dimension)
 
 
-@register("optm_aggregate", AggregateSpec, variant_of=("optm", "objective", "aggregate"))
+@register(
+    "optm_aggregate",
+    AggregateSpec,
+    variant_of=("optm", "objective", "aggregate"),
+    listing=Listing(10, "#f77f00", plans_for_sums=True),
+)
 def design_aggregate(spec: AggregateSpec) -> LatticeMechanism:
     """The certified mechanism with the least error that meets the target, or the safest with that error."""
     nodes, weights = spec.density.quadrature(np.array([-1.0, 1.0]))

@@ -6,9 +6,9 @@ import dataclasses
 import difflib
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -17,20 +17,27 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.statement import Unit
 
 __all__ = [
     "Entry",
+    "Listing",
     "Spec",
+    "Variant",
     "checked_bins",
     "checked_choice",
     "checked_delta",
     "checked_epsilon",
     "checked_levels",
     "checked_whole",
+    "colours",
     "design",
     "entry",
     "mechanisms",
+    "planned_mechanisms",
     "register",
+    "scout_mechanism",
 ]
 
 # Part of every cache key: a change of the programs' results must not meet designs of before.
@@ -38,8 +45,49 @@ _DESIGN_VERSION = 3
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A design of a mechanism that is worth a row of its own beside others.
+
+    Parameters
+    ----------
+    suffix
+        What its label adds to the mechanism's name.
+    parameters
+        What makes it so.
+    colour
+        Its colour in pictures; that of the mechanism if empty.
+    """
+
+    suffix: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    colour: str = ""
+
+
+@dataclass(frozen=True)
 class Spec:
     """What a mechanism is asked to be. Fields are what ``design`` takes, and what YAML files hold."""
+
+    spends_on: ClassVar[Unit] = Unit.COORDINATE
+    """What a design's epsilon is for: one coordinate, one round of a client, or its whole run."""
+    variants: ClassVar[tuple[Variant, ...]] = (Variant(),)
+    """What is compared with other mechanisms."""
+    contained_in: ClassVar[str | None] = None
+    """A mechanism whose designs include these: where it has less error, this one's search got stuck."""
+
+    @classmethod
+    def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the parameters that this mechanism can be told."""
+        known = {each.name for each in dataclasses.fields(cls)}
+        return {key: value for key, value in wishes.items() if key in known}
+
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """The parameters of a design for a run, with that epsilon for what it :attr:`spends_on`.
+
+        Raises InvalidSpecError, with the reason, where there is none for such a run.
+        """
+        wanted = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.survivors}
+        return cls.accepted(wanted) | dict(wish.parameters)
 
     def text(self, name: str) -> str:
         """The whole spec of mechanism ``name`` in one line: what the design cache keeps a design under."""
@@ -63,13 +111,40 @@ SpecT = TypeVar("SpecT", bound=Spec)
 
 
 @dataclass(frozen=True)
+class Listing:
+    """Where a mechanism is listed beside others, and how it looks there.
+
+    Parameters
+    ----------
+    rank
+        Its place in lists and legends.
+    colour
+        Its colour in pictures; chosen by the name if empty.
+    plans_for_sums, plans_for_local
+        Whether plans for sums, and for the local view, look at it unless they are told which to look at.
+    scouts
+        Whether it tells planners where to look for the others: instant to design, and never far from them.
+    """
+
+    rank: int = 1000
+    colour: str = ""
+    plans_for_sums: bool = False
+    plans_for_local: bool = False
+    scouts: bool = False
+
+
+_UNLISTED = Listing()
+
+
+@dataclass(frozen=True)
 class Entry(Generic[SpecT]):
-    """A registered mechanism: its name, what specifies it, and what builds it."""
+    """A registered mechanism: its name, what specifies it, what builds it, and how it is listed."""
 
     name: str
     spec: type[SpecT]
     build: Callable[[SpecT], Mechanism]
     cached: bool
+    listing: Listing
 
 
 MOST_EPSILON = 700.0
@@ -83,17 +158,22 @@ _VARIANTS: dict[str, tuple[str, str, str]] = {}
 
 
 def register(
-    name: str, spec: type[SpecT], *, cached: bool = True, variant_of: tuple[str, str, str] | None = None
+    name: str,
+    spec: type[SpecT],
+    *,
+    cached: bool = True,
+    variant_of: tuple[str, str, str] | None = None,
+    listing: Listing = _UNLISTED,
 ) -> Callable[[Callable[[SpecT], Mechanism]], Callable[[SpecT], Mechanism]]:
     """Register the decorated function as the builder of mechanism ``name``.
 
     ``cached`` designs are kept on disk: for those that take longer to find than to load. ``variant_of`` is
     a mechanism, a parameter of ``design`` and the value of it that stand for this one: for a variant that is
-    specified in other words.
+    specified in other words. ``listing`` says where it stands beside others.
     """
 
     def decorate(build: Callable[[SpecT], Mechanism]) -> Callable[[SpecT], Mechanism]:
-        _ENTRIES[name] = Entry(name, spec, build, cached)
+        _ENTRIES[name] = Entry(name, spec, build, cached, listing)
         if variant_of is not None:
             _VARIANTS[name] = variant_of
         return build
@@ -108,6 +188,31 @@ def mechanisms() -> tuple[str, ...]:
     True
     """
     return tuple(sorted(_ENTRIES))
+
+
+def planned_mechanisms(in_sum: bool) -> tuple[str, ...]:
+    """What a plan looks at unless told otherwise; first what is designed for the target itself."""
+    chosen = [
+        each
+        for each in _ENTRIES.values()
+        if (each.listing.plans_for_sums if in_sum else each.listing.plans_for_local)
+    ]
+    chosen.sort(key=lambda each: (each.spec.spends_on is not Unit.TOTAL, each.listing.rank, each.name))
+    return tuple(each.name for each in chosen)
+
+
+def scout_mechanism() -> str:
+    """The mechanism that tells planners where to look."""
+    return next(name for name, each in _ENTRIES.items() if each.listing.scouts)
+
+
+def colours() -> dict[str, str]:
+    """The fixed colour of each mechanism and variant that has one, in the order of their ranks."""
+    found: dict[str, str] = {}
+    for each in sorted(_ENTRIES.values(), key=lambda each: (each.listing.rank, each.name)):
+        for variant in each.spec.variants:
+            found[f"{each.name} {variant.suffix}".strip()] = variant.colour or each.listing.colour
+    return {label: colour for label, colour in found.items() if colour}
 
 
 def entry(name: str) -> Entry[Any]:
@@ -258,11 +363,11 @@ def checked_bins(bins: tuple[float, ...] | None) -> tuple[float, ...] | None:
     return tuple(bins)
 
 
-def checked_choice(field: str, value: str, choices: tuple[str, ...]) -> str:
+def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     """The value, if it is one of the choices."""
     if value not in choices:
         raise InvalidSpecError(
-            f"{field}: {value!r} is not one of {', '.join(choices)}{_nearest(value, choices)}"
+            f"{name}: {value!r} is not one of {', '.join(choices)}{_nearest(value, choices)}"
         )
     return value
 

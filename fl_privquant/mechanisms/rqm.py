@@ -28,7 +28,14 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.optm import POWERS
-from fl_privquant.mechanisms.registry import Spec, checked_choice, checked_epsilon, checked_levels, register
+from fl_privquant.mechanisms.registry import (
+    Listing,
+    Spec,
+    checked_choice,
+    checked_epsilon,
+    checked_levels,
+    register,
+)
 
 __all__ = ["RqmSpec", "design_rqm", "rqm_law"]
 
@@ -65,7 +72,7 @@ class RqmSpec(Spec):
             raise InvalidSpecError(f"keep: {self.keep} is not a probability between 0 and 1")
 
 
-@register("rqm", RqmSpec)
+@register("rqm", RqmSpec, listing=Listing(20, "#d1495b"))
 def design_rqm(spec: RqmSpec) -> TableMechanism:
     """The certified mechanism, with the least error inside epsilon where parameters are free."""
     if spec.epsilon is None:

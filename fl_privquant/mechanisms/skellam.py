@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import checked_delta, register
+from fl_privquant.mechanisms.registry import Listing, checked_delta, register
 from fl_privquant.sampling.discrete import Skellam
 
 __all__ = ["SkellamMechanism", "SkellamSpec", "design_skellam"]
@@ -37,6 +39,10 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
     """Rounding plus Skellam noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`."""
 
     noise_type = Skellam
+    noise: Skellam
+
+    def _theorem(self, update: NoisyUpdate) -> NamedLoss:
+        return skellam_theorem(update, self.noise)
 
     @classmethod
     def _log_moment(cls, noise: Skellam, rate: float) -> float:
@@ -48,7 +54,7 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
         return math.asinh(mean / float(noise.variance))
 
 
-@register("skellam", SkellamSpec)
+@register("skellam", SkellamSpec, listing=Listing(130, "#6d597a", plans_for_sums=True, plans_for_local=True))
 def design_skellam(spec: SkellamSpec) -> SkellamMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``)."""
     guess = analytic_sigma(spec.max_shift, spec.epsilon, spec.delta) ** 2

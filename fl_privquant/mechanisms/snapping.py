@@ -44,7 +44,7 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole, register
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_whole, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.rejection import Continuation
@@ -289,7 +289,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
 
 
-@register("snapping", SnappingSpec, cached=False)
+@register("snapping", SnappingSpec, cached=False, listing=Listing(170, "#dda15e"))
 def design_snapping(spec: SnappingSpec) -> SnappingMechanism:
     """The certified mechanism at ``epsilon``."""
     # Inputs are at most 2 apart.

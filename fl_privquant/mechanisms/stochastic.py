@@ -25,7 +25,7 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.registry import Spec, checked_levels, register
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_levels, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
@@ -100,7 +100,7 @@ class StochasticMechanism(LatticeMechanism, kind="stochastic"):
         return encode_on_lattice(x, self.levels - 1, clip=clip, stream=rng, threads=threads)
 
 
-@register("stochastic", StochasticSpec, cached=False)
+@register("stochastic", StochasticSpec, cached=False, listing=Listing(90, "#a3a380"))
 def design_stochastic(spec: StochasticSpec) -> StochasticMechanism:
     """Randomized rounding to that many levels."""
     return StochasticMechanism("stochastic", int(spec.levels), spec.parameters())

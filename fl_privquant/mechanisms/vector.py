@@ -39,9 +39,11 @@ from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole
 from fl_privquant.mechanisms.sum_limits import SumLimits
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.rounding import code_type
 from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.statement import Unit
 
 __all__ = [
     "CHANCES",
@@ -97,7 +99,15 @@ class PrivateVectorSpec(VectorSpec):
         Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share.
     """
 
+    spends_on: ClassVar[Unit] = Unit.ROUND
+
     epsilon: float
+
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """One draw tells at most a bit or a coordinate: a large epsilon is better spent on several."""
+        repeats = min(max(round(epsilon), 1), _MAX_REPEATS)
+        return {"repeats": repeats} | super().candidate(wish, epsilon)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,9 +173,6 @@ class VectorMechanism(Mechanism):
         return dataclasses.replace(
             self, dimension=dimension, parameters={**self.parameters, "dimension": dimension}
         )
-
-    def releases(self, dimension: int) -> int:
-        return 1
 
     @property
     def epsilon(self) -> float:

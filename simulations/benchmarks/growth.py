@@ -17,8 +17,8 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from rich.console import Console
 
 import fl_privquant as pq
-from fl_privquant.accounting import UpdateRelease, View
-from fl_privquant.accounting.accountant import Accountant, unit_loss
+from fl_privquant.accounting import Release, View
+from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.codec.pack import pack_indices, unpack_indices
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
@@ -179,7 +179,7 @@ def _round_of(strategy: Strategy, mods: list[PrivQuantMod], num_clients: int) ->
 
 def _statement(mechanism: pq.Mechanism, num_clients: int) -> None:
     """As it is first asked for: what the accountant would keep is computed each time."""
-    unit_loss(mechanism, num_clients)
+    mechanism.loss(View(num_clients))
     accountant = Accountant()
-    accountant.add(UpdateRelease(mechanism, 650, View.aggregate(num_clients)), count=30)
+    accountant.add(Release(mechanism, 650, View.aggregate(num_clients)), count=30)
     accountant.statement(delta=1e-5)

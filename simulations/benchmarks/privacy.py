@@ -17,7 +17,7 @@ import numpy as np
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.accounting import Norms, UpdateRelease, View
+from fl_privquant.accounting import Norms, Release, View
 from fl_privquant.accounting.accountant import statement_levels
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
@@ -58,13 +58,13 @@ def _levels() -> list[Row]:
     }
     view = View.aggregate(CLIENTS)
     # What is imported and compiled with the first statement of a process is not a cost of statements.
-    statement_levels(UpdateRelease(pq.design("one_bit", epsilon=0.5), 10, View.aggregate(10)), 2, DELTA)
+    statement_levels(Release(pq.design("one_bit", epsilon=0.5), 10, View.aggregate(10)), 2, DELTA)
     rows = []
     for name, parameters in designs.items():
         mechanism = pq.design(name, **parameters)
         norms = Norms(l2=usual_norm_ratio(COORDINATES)) if name == "optm_aggregate" else Norms()
         start = time.process_time()
-        statement_levels(UpdateRelease(mechanism, COORDINATES, view, norms=norms), ROUNDS, DELTA)
+        statement_levels(Release(mechanism, COORDINATES, view, norms=norms), ROUNDS, DELTA)
         seconds = time.process_time() - start
         where = f"d = {COORDINATES:.0e}, T = {ROUNDS:.0e}, n = {CLIENTS:.0e}"
         rows.append(Row(f"{name}, {where}: seconds for all levels", seconds, MOST_SECONDS, at_least=False))

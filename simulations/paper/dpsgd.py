@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import fl_privquant as pq
-from fl_privquant.accounting import LOCAL, UpdateRelease, View, round_statement
+from fl_privquant.accounting import LOCAL, Release, View, round_statement
 from fl_privquant.cli.plots import colour_of, pyplot, save
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.config import TaskConfig
@@ -106,7 +106,7 @@ def within_budget(dimension: int, epsilon: float = BUDGET, delta: float = DELTA)
     while high / low > 1.0 + 1e-3:
         middle = math.sqrt(low * high)
         mechanism = pq.design("one_bit", epsilon=middle)
-        within = round_statement(UpdateRelease(mechanism, dimension), delta).epsilon <= epsilon
+        within = round_statement(Release(mechanism, dimension), delta).epsilon <= epsilon
         low, high = (middle, high) if within else (low, middle)
     return pq.design("one_bit", epsilon=low)
 
@@ -155,12 +155,12 @@ class _Part:
             return dict.fromkeys(names, math.inf)
         coordinate = self.mechanism.epsilon
         if self.how == "logits":
-            release = UpdateRelease(self.mechanism, problem.num_classes)
+            release = Release(self.mechanism, problem.num_classes)
             return dict(zip(names, (coordinate, _epsilon(release), math.inf, math.inf), strict=True))
         # The last batch may be short: its sum hides an example among the fewest others.
         last = problem.order.shape[1] % problem.batch_size or problem.batch_size
         views = (LOCAL, View.aggregate(last))
-        found = [_epsilon(UpdateRelease(self.mechanism, problem.dimension, view)) for view in views]
+        found = [_epsilon(Release(self.mechanism, problem.dimension, view)) for view in views]
         return dict(zip(names, (coordinate, math.nan, *found), strict=True))
 
 
@@ -168,7 +168,7 @@ def _standard_error(values: NDArray[np.float64]) -> float:
     return float(values.std() / math.sqrt(values.size))
 
 
-def _epsilon(release: UpdateRelease) -> float:
+def _epsilon(release: Release) -> float:
     return round_statement(release, DELTA).epsilon
 
 

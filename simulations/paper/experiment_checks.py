@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import fl_privquant as pq
-from fl_privquant.accounting import UpdateRelease, round_statement
+from fl_privquant.accounting import Release, round_statement
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.paper import dpsgd, scalar, vector
 from simulations.paper.authors import design_as_authors
@@ -262,7 +262,7 @@ def composed(configurations: int) -> Finding:
         "best selection": best,
     }
     found = {
-        label: round_statement(UpdateRelease(each, _COORDINATES), dpsgd.DELTA).epsilon
+        label: round_statement(Release(each, _COORDINATES), dpsgd.DELTA).epsilon
         for label, each in mechanisms.items()
     }
     return Finding(

@@ -22,6 +22,11 @@ def hockey_stick(first: Floats, second: Floats, epsilon: float) -> float:
     return float(np.maximum(first - math.exp(epsilon) * second, 0.0).sum())
 
 
+def worst_hockey_stick(rows: Floats, epsilon: float) -> float:
+    """The largest hockey-stick divergence of two rows."""
+    return max(hockey_stick(first, second, epsilon) for first in rows for second in rows)
+
+
 def product(pairs: Sequence[Pair]) -> Pair:
     """The pair of joint laws of independent outputs, one output of each pair."""
     first, second = np.ones(1), np.ones(1)

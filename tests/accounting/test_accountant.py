@@ -15,32 +15,32 @@ from fl_privquant.accounting import (
     Accountant,
     Norms,
     PrivacyStatement,
-    Sampling,
+    Release,
     Unit,
-    UpdateRelease,
     View,
     coordinate_statement,
-    releases_of,
     round_statement,
 )
-from fl_privquant.accounting.ledger import Ledger, Release, fingerprint
-from fl_privquant.accounting.noise import noise_sum
-from fl_privquant.accounting.noise_norm import _hull_at
-from fl_privquant.accounting.norm import NormBound, norm_losses, register_norm_bound
+from fl_privquant.accounting import accountant as accountant_module
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.integer_noise import noise_sum
+from fl_privquant.loss.integer_noise_norm import _hull_at
 from fl_privquant.loss.normal import gaussian_delta
+from fl_privquant.loss.norms import NormBound
+from fl_privquant.mechanisms.base import TableMechanism
 
 DELTA = 1e-5
 
 
 def spent(mechanism: pq.Mechanism, dimension: int = 100, rounds: int = 1, **keywords: object) -> float:
     accountant = Accountant()
-    accountant.add(UpdateRelease(mechanism, dimension, **keywords), rounds)  # type: ignore[arg-type]
+    accountant.add(Release(mechanism, dimension, **keywords), rounds)  # type: ignore[arg-type]
     return accountant.statement(DELTA).epsilon
 
 
 def test_a_statement_is_one_line_that_says_it_all() -> None:
-    release = UpdateRelease(pq.design("one_bit", epsilon=1.0), 650, View.aggregate(20, corrupt=1, dropped=2))
+    release = Release(pq.design("one_bit", epsilon=1.0), 650, View.aggregate(20, corrupt=1, dropped=2))
     accountant = Accountant()
     accountant.add(release, 30)
     text = str(accountant.statement(DELTA))
@@ -58,7 +58,7 @@ def test_a_statement_is_one_line_that_says_it_all() -> None:
         assert part in text
     single = coordinate_statement(release.mechanism)
     assert str(single).startswith("coordinate release, local view: ε = 1, δ = 0 for one client's update")
-    assert "local view" in str(round_statement(UpdateRelease(release.mechanism, 10), DELTA))
+    assert "local view" in str(round_statement(Release(release.mechanism, 10), DELTA))
 
 
 def test_printed_figures_are_rounded_up() -> None:
@@ -89,8 +89,8 @@ def test_rounds_and_coordinates_count_alike() -> None:
 
 def test_different_rounds() -> None:
     one, other = pq.design("one_bit", epsilon=0.5), pq.design("optm", epsilon=0.3, bits=2)
-    accountant = Accountant([UpdateRelease(one, 40, View.aggregate(20))])
-    accountant.add(UpdateRelease(other, 60, View.aggregate(33)), 2)
+    accountant = Accountant([Release(one, 40, View.aggregate(20))])
+    accountant.add(Release(other, 60, View.aggregate(33)), 2)
     total = accountant.statement(DELTA)
     assert total.view == "aggregate of 20 to 33"
     assert total.scope == "40 to 60 coordinates, 3 rounds"
@@ -98,14 +98,14 @@ def test_different_rounds() -> None:
     pure = accountant.statement(0.0)
     assert pure.method == "pure"
     assert pure.epsilon == pytest.approx(40 * one.epsilon + 120 * other.epsilon)
-    mixed = Accountant([UpdateRelease(one, 40, View.aggregate(20)), UpdateRelease(one, 40)])
+    mixed = Accountant([Release(one, 40, View.aggregate(20)), Release(one, 40)])
     assert mixed.statement(DELTA).view == "local or aggregate"
     assert Accountant().statement(DELTA).epsilon == 0.0
 
 
 def test_what_is_not_private_says_so() -> None:
     for name in ("none", "stochastic"):
-        statement = round_statement(UpdateRelease(pq.design(name), 10, View.aggregate(100)), DELTA)
+        statement = round_statement(Release(pq.design(name), 10, View.aggregate(100)), DELTA)
         assert math.isinf(statement.epsilon)
         assert statement.method == "not private"
     assert "floats leak" in str(coordinate_statement(pq.design("gaussian", epsilon=1.0)))
@@ -113,39 +113,16 @@ def test_what_is_not_private_says_so() -> None:
 
 def test_unknown_mechanisms_are_counted_by_the_worst_law() -> None:
     snapping = pq.design("snapping", epsilon=0.5)
-    found = round_statement(UpdateRelease(snapping, 200), DELTA)
+    found = round_statement(Release(snapping, 200), DELTA)
     assert found.method == "worst law+pld"
     assert found.epsilon == pytest.approx(
         spent(pq.design("one_bit", epsilon=snapping.epsilon), 200), rel=1e-4
     )
 
 
-def test_sampling_amplifies_only_where_the_theorem_fits() -> None:
-    mechanism = pq.design("one_bit", epsilon=0.5)
-    view = View.aggregate(50)
-    plain = spent(mechanism, 20, 5, view=view)
-    assert spent(mechanism, 20, 5, view=view, sampling=Sampling("poisson", 0.1)) == plain
-    assert spent(mechanism, 20, 5, sampling=Sampling("fixed-size", 0.1, hidden=True)) == spent(
-        mechanism, 20, 5
-    )
-    hidden = [
-        spent(mechanism, 20, 5, view=view, sampling=Sampling("fixed-size", rate, hidden=True))
-        for rate in (0.02, 0.1, 0.5, 0.999999)
-    ]
-    assert hidden == sorted(hidden)
-    assert hidden[0] < 0.3 * plain
-    assert hidden[-1] == pytest.approx(plain, rel=2e-3)
-    # One round in closed form: rate * delta at log(1 + rate (e^epsilon - 1)).
-    one = round_statement(UpdateRelease(mechanism, 20, view), DELTA / 0.1).epsilon
-    amplified = spent(mechanism, 20, 1, view=view, sampling=Sampling("poisson", 0.1, hidden=True))
-    assert amplified == pytest.approx(math.log1p(0.1 * math.expm1(one)), rel=1e-3)
-    with pytest.raises(InvalidSpecError, match="sampling"):
-        Sampling("sometimes")
-
-
 def test_the_gaussian_by_its_norm_is_exact() -> None:
     mechanism = pq.design("gaussian", epsilon=1.0)
-    statement = round_statement(UpdateRelease(mechanism, 10_000, norms=Norms(l2=2.0)), DELTA)
+    statement = round_statement(Release(mechanism, 10_000, norms=Norms(l2=2.0)), DELTA)
     assert statement.method == "l2 gaussian+exact"
     assert gaussian_delta(4.0 / mechanism.scale, statement.epsilon) == pytest.approx(DELTA, rel=1e-3)
     assert statement.epsilon < spent(mechanism, 10_000)
@@ -155,7 +132,7 @@ def test_the_gaussian_by_its_norm_is_exact() -> None:
 @pytest.mark.parametrize("name", ["discrete_gaussian", "skellam"])
 def test_integer_noise_by_its_norm(name: str) -> None:
     mechanism = pq.design(name, epsilon=1.0, levels=256, num_clients=100)
-    release = UpdateRelease(mechanism, 100, View.aggregate(100), norms=Norms(l2=2.0))
+    release = Release(mechanism, 100, View.aggregate(100), norms=Norms(l2=2.0))
     found = round_statement(release, DELTA)
     assert found.method.startswith("l2 ")
     # On a fine lattice rounding costs little: next to a Gaussian with as much noise, in the sum of 100.
@@ -163,7 +140,7 @@ def test_integer_noise_by_its_norm(name: str) -> None:
     assert gaussian_delta(4.0 / math.sqrt(variance), found.epsilon) <= DELTA
     assert gaussian_delta(4.0 / math.sqrt(variance), 0.75 * found.epsilon) > DELTA
     bounds = [
-        round_statement(UpdateRelease(mechanism, d, View.aggregate(100), norms=Norms(l2=2.0)), DELTA).epsilon
+        round_statement(Release(mechanism, d, View.aggregate(100), norms=Norms(l2=2.0)), DELTA).epsilon
         for d in (100, 1000, 10_000)
     ]
     assert bounds == sorted(bounds)
@@ -177,10 +154,10 @@ def test_the_theorems_hold_for_the_noise_that_is_added(name: str, clients: int) 
     law = noise_sum(mechanism.noise, clients)
     first, second = law.values[mechanism.max_shift :], law.values[: -mechanism.max_shift]
     # The norm of a change by the whole lattice: 2 in units of the clip, half of it for each update.
-    bound = norm_losses(mechanism, Norms(l2=1.0), 1, clients)[0]
+    bound = mechanism.update_losses(Norms(l2=1.0), 1, View(clients))[0]
     for order in (1.5, 2.0, 4.0, 10.0):
         divergence = math.log(float((first**order * second ** (1.0 - order)).sum())) / (order - 1.0)
-        assert bound[0].log_moment(order - 1.0) / (order - 1.0) >= divergence
+        assert bound.loss.log_moment(order - 1.0) / (order - 1.0) >= divergence
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-7])
@@ -191,7 +168,7 @@ def test_a_norm_far_below_a_step_of_the_lattice_is_charged(
 ) -> None:
     """Against the exact law of one coordinate at a lattice point, and of one a little further."""
     mechanism = pq.design("discrete_gaussian", epsilon=epsilon, levels=levels)
-    stated = round_statement(UpdateRelease(mechanism, 1, norms=Norms(l2=norm)), delta).epsilon
+    stated = round_statement(Release(mechanism, 1, norms=Norms(l2=norm)), delta).epsilon
     exact = mechanism.noise.pmf(np.arange(-400, 401))
     share = 2.0 * norm / mechanism.step
     moved = (1.0 - share) * exact + share * np.roll(exact, 1)
@@ -201,12 +178,12 @@ def test_a_norm_far_below_a_step_of_the_lattice_is_charged(
 def test_rounding_to_a_coarse_lattice_is_charged() -> None:
     """Inputs 1e-3 steps apart are rounded a whole step apart with probability 1e-3."""
     mechanism = pq.design("discrete_gaussian", epsilon=1.0, levels=4)
-    bound = norm_losses(mechanism, Norms(l2=1e-3), 1, 1)[0]
+    bound = mechanism.update_losses(Norms(l2=1e-3), 1)[0]
     distance = 2e-3 / mechanism.step
     exact = mechanism.noise.pmf(np.arange(-200, 201))
     moved = (1.0 - distance) * exact + distance * np.roll(exact, 1)
     divergence = math.log(float((moved**2 / exact).sum()))
-    assert bound[0].log_moment(1.0) >= divergence
+    assert bound.loss.log_moment(1.0) >= divergence
 
 
 def test_hull_is_above_its_points() -> None:
@@ -218,49 +195,21 @@ def test_hull_is_above_its_points() -> None:
 
 def test_continuous_laws_and_metrics_by_their_norm() -> None:
     smooth = pq.design("one_bit", epsilon=0.5)
-    found = round_statement(UpdateRelease(smooth, 10_000, norms=Norms(l2=0.5)), DELTA)
+    found = round_statement(Release(smooth, 10_000, norms=Norms(l2=0.5)), DELTA)
     assert found.method == "l2 renyi+rdp"
     assert found.epsilon < 0.2 * spent(smooth, 10_000)
     jumping = pq.design("optm", epsilon=1.0, family="independent", objective="mae", bins=(-3, -0.5, 0.5, 3))
-    assert norm_losses(jumping, Norms(l2=0.5), 100, 1) == []
-
-
-def test_a_norm_bound_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fl_privquant.accounting import norm
-
-    monkeypatch.setattr(norm, "_BOUNDERS", [])
-
-    @register_norm_bound
-    def constant(mechanism: object, norms: Norms, dimension: int, honest: int) -> tuple[NormBound, str]:
-        return NormBound(lambda order: 0.01 * order), "mine"
-
-    found = round_statement(UpdateRelease(pq.design("one_bit", epsilon=1.0), 100, norms=Norms(l2=1.0)), DELTA)
-    assert found.method == "mine+rdp"
-    # Below the usual conversion of concentrated privacy, with rho = 0.01, but not by much.
-    assert 0.7 < found.epsilon / (0.01 + 2.0 * math.sqrt(0.01 * math.log(1.0 / DELTA))) < 1.0
-
-
-def test_a_ledger_is_counted_exactly() -> None:
-    mechanism = pq.design("one_bit", epsilon=0.5)
-    blob = mechanism.to_bytes()
-    name = fingerprint(blob)
-    ledger = Ledger([Release(number, name, mechanism.epsilon, 0.0, 100) for number in (1, 2, 3)])
-    accountant = Accountant(releases_of(ledger, {name: blob}))
-    assert accountant.num_releases == 3
-    assert accountant.statement(DELTA).epsilon < 300 * mechanism.epsilon
-    assert accountant.statement(0.0).epsilon == pytest.approx(300 * mechanism.epsilon)
-    with pytest.raises(InvalidSpecError, match="not among"):
-        releases_of(ledger, {})
+    assert jumping.update_losses(Norms(l2=0.5), 100) == []
 
 
 def test_stating_again_each_round_is_cheap() -> None:
     mechanism = pq.design("optm", epsilon=1.0, bits=2)
     accountant = Accountant()
-    accountant.add(UpdateRelease(mechanism, 650, View.aggregate(20)))
+    accountant.add(Release(mechanism, 650, View.aggregate(20)))
     accountant.statement(DELTA)
     start = time.process_time()
     for _ in range(10):
-        accountant.add(UpdateRelease(mechanism, 650, View.aggregate(20)))
+        accountant.add(Release(mechanism, 650, View.aggregate(20)))
         accountant.statement(DELTA)
     assert (time.process_time() - start) / 10 < 0.3
 
@@ -273,9 +222,9 @@ def test_views() -> None:
         with pytest.raises(InvalidSpecError, match="view"):
             View.aggregate(*arguments)
     with pytest.raises(InvalidSpecError, match="dimension"):
-        UpdateRelease(pq.design("one_bit", epsilon=1.0), 0)
+        Release(pq.design("one_bit", epsilon=1.0), 0)
     with pytest.raises(InvalidSpecError, match="count"):
-        Accountant().add(UpdateRelease(pq.design("one_bit", epsilon=1.0), 1), 0)
+        Accountant().add(Release(pq.design("one_bit", epsilon=1.0), 1), 0)
 
 
 def test_updates_of_bounded_l1_norm_cost_at_most_the_metric_figure() -> None:
@@ -293,16 +242,16 @@ def test_updates_of_bounded_l1_norm_cost_at_most_the_metric_figure() -> None:
         ]
     )
     worst = max(float(np.abs(joint - each).max()) for each in joint)
-    stated = round_statement(UpdateRelease(mechanism, 3, norms=Norms(l1=radius)), 0.0)
+    stated = round_statement(Release(mechanism, 3, norms=Norms(l1=radius)), 0.0)
     assert stated.method == "l1 metric+exact"
     assert worst <= stated.epsilon <= 2.0 * radius * mechanism.metric_epsilon * 1.001
     # The figure is nearly reached, and far below three times that of a coordinate.
     assert worst > 0.8 * stated.epsilon
     assert stated.epsilon < 0.5 * 3.0 * mechanism.epsilon
     # In a thousand dimensions as well; and an L2 norm bounds an L1 norm.
-    many = round_statement(UpdateRelease(mechanism, 1000, norms=Norms(l1=radius)), 0.0)
+    many = round_statement(Release(mechanism, 1000, norms=Norms(l1=radius)), 0.0)
     assert many.epsilon == pytest.approx(stated.epsilon, rel=1e-4)
-    by_l2 = round_statement(UpdateRelease(mechanism, 4, norms=Norms(l2=radius / 2.0)), 0.0)
+    by_l2 = round_statement(Release(mechanism, 4, norms=Norms(l2=radius / 2.0)), 0.0)
     assert by_l2.epsilon == pytest.approx(stated.epsilon, rel=1e-4)
 
 
@@ -313,25 +262,29 @@ def test_a_metric_on_a_grid_is_not_counted_by() -> None:
     claimed = mechanism.metric_epsilon * 0.01**2
     assert float(np.abs(np.log(near / other)).max()) > 2.0 * claimed
     for norms in (Norms(l1=0.005), Norms(l2=0.005)):
-        assert all("metric" not in name for _, name in norm_losses(mechanism, norms, 1, 1))
-        stated = round_statement(UpdateRelease(mechanism, 1, norms=norms), 0.0)
+        assert all("metric" not in each.name for each in mechanism.update_losses(norms, 1))
+        stated = round_statement(Release(mechanism, 1, norms=norms), 0.0)
         assert stated.epsilon >= float(np.abs(np.log(near / other)).max())
 
 
-def test_the_best_of_several_norm_bounds_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fl_privquant.accounting import accountant, norm
-
-    monkeypatch.setattr(norm, "_BOUNDERS", list(norm._BOUNDERS))
-    monkeypatch.setattr(accountant, "_losses", accountant.OrderedDict())
-
-    @register_norm_bound
-    def aggregate(
-        mechanism: object, norms: Norms, dimension: int, honest: int
-    ) -> tuple[NormBound, str] | None:
-        return (NormBound(lambda order: 0.01 * order / honest), "mine") if honest > 1 else None
-
+def test_the_best_of_several_bounds_is_stated_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism = pq.design("one_bit", epsilon=1.0)
-    release = UpdateRelease(mechanism, 100, View.aggregate(50), norms=Norms(l2=1.0))
-    assert round_statement(release, DELTA).method == "mine+rdp"
-    local = UpdateRelease(mechanism, 100, norms=Norms(l2=1.0))
+    local = Release(mechanism, 100, norms=Norms(l2=1.0))
     assert round_statement(local, DELTA).method == "l2 renyi+rdp"
+    known = TableMechanism.update_losses
+
+    def with_another(
+        self: TableMechanism, norms: Norms, dimension: int, view: View = LOCAL
+    ) -> list[NamedLoss]:
+        mine = NamedLoss(NormBound(lambda order: 0.01 * order / view.honest_count), "mine")
+        return [*known(self, norms, dimension, view), mine]
+
+    monkeypatch.setattr(accountant_module, "_losses", accountant_module.OrderedDict())
+    monkeypatch.setattr(TableMechanism, "update_losses", with_another)
+    found = round_statement(local, DELTA)
+    assert found.method == "mine+rdp"
+    # Below the usual conversion of concentrated privacy, with rho = 0.01, but not by much.
+    assert 0.7 < found.epsilon / (0.01 + 2.0 * math.sqrt(0.01 * math.log(1.0 / DELTA))) < 1.0
+    in_sum = round_statement(Release(mechanism, 100, View.aggregate(50), norms=Norms(l2=1.0)), DELTA)
+    assert in_sum.method == "mine+rdp"
+    assert in_sum.epsilon < found.epsilon

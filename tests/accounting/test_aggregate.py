@@ -12,16 +12,14 @@ from scipy.special import ive
 from scipy.stats import binom
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Norms, UpdateRelease, View
-from fl_privquant.accounting.accountant import unit_loss
-from fl_privquant.accounting.noise import noise_loss, noise_sum, sum_gap
-from fl_privquant.accounting.norm import norm_losses
-from fl_privquant.accounting.theorems import theorem_losses
+from fl_privquant.accounting import Accountant, Norms, Release, View
 from fl_privquant.law.lattice import LatticeLaw, coarse_count, convolve, power
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.blanket import blanket_loss
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.dominating import dominating_loss
+from fl_privquant.loss.integer_noise import noise_sum, sum_gap
+from fl_privquant.loss.norms import NO_NORMS
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, Skellam
 from tests.accounting.exact import epsilon_of, hockey_stick, product, random_table
@@ -90,8 +88,7 @@ def test_buckets_and_cells_cost_little() -> None:
 def test_the_sum_never_costs_more_than_the_codes(name: str, clients: int) -> None:
     sized = {} if name == "one_bit" else {"levels": 4}
     mechanism = pq.design(name, epsilon=1.5, **sized)
-    local, _ = unit_loss(mechanism)
-    summed, _ = unit_loss(mechanism, clients)
+    local, summed = mechanism.loss().loss, mechanism.loss(View(clients)).loss
     for epsilon in (0.0, 0.2, 0.7, 1.4):
         assert summed.delta(epsilon) <= local.delta(epsilon) * (1.0 + 1e-6) + 1e-12
     total = [composed_epsilon([Part(loss, 200)], 1e-6).epsilon for loss in (summed, local)]
@@ -175,7 +172,7 @@ def test_sum_of_discrete_gaussians_is_nearly_one() -> None:
 @pytest.mark.parametrize("name", ["skellam", "discrete_gaussian", "discrete_laplace"])
 def test_noise_loss_agrees_with_the_certificate(name: str) -> None:
     mechanism = pq.design(name, epsilon=1.0, levels=8)
-    loss = noise_loss(mechanism)
+    loss = mechanism.loss().loss
     for epsilon in (0.2, 0.7, 0.99):
         certified = mechanism.delta_at(epsilon)
         assert loss.delta(epsilon) == pytest.approx(certified, rel=1e-6, abs=1e-16)
@@ -185,7 +182,7 @@ def test_noise_loss_agrees_with_the_certificate(name: str) -> None:
 
 def test_laplace_sum_is_charged_for_its_clamp() -> None:
     mechanism = pq.design("discrete_laplace", epsilon=1.0, levels=4, num_clients=100)
-    loss = noise_loss(mechanism, 100)
+    loss = mechanism.loss(View(100)).loss
     assert isinstance(mechanism.noise, DiscreteLaplace)
     assert loss.infinity == 0.0
     assert 0.0 < loss.masses[-1] < 1e-10
@@ -207,8 +204,8 @@ def test_statements_are_fast(bits: int, clients: int) -> None:
 @pytest.mark.parametrize(("trials", "clients"), [(1, 3), (1, 6), (2, 3), (3, 2)])
 def test_the_own_theorem_of_pbm_is_never_below_the_worst_inputs(trials: int, clients: int) -> None:
     mechanism = pq.design("pbm", epsilon=2.0, levels=trials + 1)
-    ((moments, name),) = theorem_losses(mechanism, clients)
-    assert name == "poisson binomial"
+    (theorem,) = mechanism.update_losses(NO_NORMS, 1, View(clients))
+    assert (theorem.name, theorem.count) == ("poisson binomial", 1)
     laws = mechanism.pmf([-1.0, -0.4, 0.3, 1.0])
     for others in itertools.combinations_with_replacement(range(len(laws)), clients - 1):
         noise = np.ones(1)
@@ -219,34 +216,33 @@ def test_the_own_theorem_of_pbm_is_never_below_the_worst_inputs(trials: int, cli
             # Rates between those that were computed too: chords of a convex function are above it.
             for rate in (0.1, 0.3, 1.0, 3.0, 11.0, 40.0):
                 exact = math.log(float((p ** (rate + 1.0) * q**-rate).sum()))
-                assert exact <= moments.log_moment(rate) + 1e-9
+                assert exact <= theorem.loss.log_moment(rate) + 1e-9
 
 
 def test_the_smaller_of_two_bounds_is_stated_with_its_name() -> None:
     for levels, name in ((2, "poisson binomial+rdp"), (16, "blanket+pld")):
         mechanism = pq.design("pbm", epsilon=1.0, levels=levels)
-        accountant = Accountant([UpdateRelease(mechanism, 650, View(20))])
+        accountant = Accountant([Release(mechanism, 650, View(20))])
         stated = accountant.statement(1e-5)
         assert stated.method == name
-        ((moments, _),) = theorem_losses(mechanism, 20)
+        (theorem,) = mechanism.update_losses(NO_NORMS, 650, View(20))
+        assert theorem.count == 650
         bounds = [
             composed_epsilon([Part(loss, 650)], 1e-5).epsilon
-            for loss in (moments, unit_loss(mechanism, 20)[0])
+            for loss in (theorem.loss, mechanism.loss(View(20)).loss)
         ]
         assert stated.epsilon == min(bounds)
     # Randomized response is that with two levels; more clients never cost more.
     one_bit = pq.design("one_bit", epsilon=1.0)
-    spent = [
-        Accountant([UpdateRelease(one_bit, 650, View(n))]).statement(1e-5).epsilon for n in (20, 900, 2000)
-    ]
+    spent = [Accountant([Release(one_bit, 650, View(n))]).statement(1e-5).epsilon for n in (20, 900, 2000)]
     assert spent == sorted(spent, reverse=True)
-    assert theorem_losses(pq.design("rqm", epsilon=1.0, bits=2), 20) == []
+    assert pq.design("rqm", epsilon=1.0, bits=2).update_losses(NO_NORMS, 650, View(20)) == []
 
 
 @pytest.mark.parametrize("name", ["skellam", "discrete_gaussian"])
 def test_no_theorem_for_norms_is_below_the_law_of_one_coordinate(name: str) -> None:
     """Coordinates in [-1, 1] have a norm of at most sqrt(d): then the theorem applies, and is not smaller."""
     mechanism = pq.design(name, epsilon=1.0, levels=4)
-    bound = norm_losses(mechanism, Norms(l2=math.sqrt(50)), 50, 20)[0]
-    exact = composed_epsilon([Part(noise_loss(mechanism, 20), 50)], 1e-5).epsilon
-    assert exact <= composed_epsilon([Part(bound[0], 1)], 1e-5).epsilon
+    bound = mechanism.update_losses(Norms(l2=math.sqrt(50)), 50, View(20))[0]
+    exact = composed_epsilon([Part(mechanism.loss(View(20)).loss, 50)], 1e-5).epsilon
+    assert exact <= composed_epsilon([Part(bound.loss, 1)], 1e-5).epsilon

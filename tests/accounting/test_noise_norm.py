@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import fl_privquant as pq
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.noise import ideal_sum
-from fl_privquant.accounting.noise_norm import _rounded_loss, rounded_length, shift_separation
-from fl_privquant.accounting.norm import Norms, norm_losses
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.law.lattice import LatticeLaw
+from fl_privquant.loss.integer_noise import ideal_sum
+from fl_privquant.loss.integer_noise_norm import _rounded_loss, rounded_length, shift_separation
 from fl_privquant.loss.normal_pairs import spare_for
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 from fl_privquant.statement import View
@@ -130,10 +130,10 @@ def test_the_accountant_states_the_smallest_figure(name: str) -> None:
     mechanism = pq.design(name, epsilon=1.0, levels=48, num_clients=100)
     norms = Norms(l2=usual_norm_ratio(650))
     accountant = Accountant()
-    accountant.add(UpdateRelease(mechanism, 650, View.aggregate(100), norms=norms), 10)
+    accountant.add(Release(mechanism, 650, View.aggregate(100), norms=norms), 10)
     stated = accountant.statement(1e-5)
     assert stated.method.startswith("l2 gaussian of integer noise")
-    names = {each for _, each in norm_losses(mechanism, norms, 650, 100)}
+    names = {each.name for each in mechanism.update_losses(norms, 650, View(100))}
     assert len(names) == (1 if name == "discrete_laplace" else 2)
 
 
@@ -141,5 +141,5 @@ def test_noise_that_hides_nothing_is_not_certified() -> None:
     """Half a unit of variance, alone: the whole range is more than a few deviations apart."""
     assert math.isinf(shift_separation(LatticeLaw(0, np.array([1.0])), 1e-9))
     mechanism = pq.design("discrete_laplace", epsilon=8.0, levels=16)
-    names = [each for _, each in norm_losses(mechanism, Norms(l2=3.0), 10, 1)]
+    names = [each.name for each in mechanism.update_losses(Norms(l2=3.0), 10)]
     assert names == []

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import binom
 
 import fl_privquant as pq
-from fl_privquant.accounting import UpdateRelease, round_statement
-from fl_privquant.accounting.norm import Norms, norm_losses
+from fl_privquant.accounting import Release, View, round_statement
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.base import TableMechanism
 
@@ -19,9 +19,9 @@ from fl_privquant.mechanisms.base import TableMechanism
 def test_poisson_binomials_are_bounded_by_the_norm_too(order: float) -> None:
     """By brute force: the Rényi divergence of the whole sum of 6 clients of 3 trials, others at the ends."""
     mechanism = pq.design("pbm", theta=0.02, levels=4)
-    bound = norm_losses(mechanism, Norms(l2=1.0), 1, 6)[0]
-    assert bound[1] == "l2 gaussian of the sum"
-    claimed = bound[0].log_moment(order - 1.0) / (order - 1.0)
+    bound = mechanism.update_losses(Norms(l2=1.0), 1, View(6))[0]
+    assert bound.name == "l2 gaussian of the sum"
+    claimed = bound.loss.log_moment(order - 1.0) / (order - 1.0)
     for ones in range(6):
         others = np.ones(1)
         for client in range(5):
@@ -54,7 +54,7 @@ def test_no_statement_by_the_norm_is_below_the_exact_one(name: str, epsilon: flo
     """One coordinate, local view: against the laws of two inputs as far apart as the norm allows."""
     delta = 1e-6
     mechanism = pq.design(name, epsilon=epsilon, **({} if name == "one_bit" else {"levels": 4}))
-    stated = round_statement(UpdateRelease(mechanism, 1, norms=Norms(l2=norm)), delta).epsilon
+    stated = round_statement(Release(mechanism, 1, norms=Norms(l2=norm)), delta).epsilon
     for start in np.linspace(-1.0, 1.0 - 2.0 * norm, 9):
         near, far = output_law(mechanism, float(start)), output_law(mechanism, float(start) + 2.0 * norm)
         for first, second in ((near, far), (far, near)):

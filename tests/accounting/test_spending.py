@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.accounting import Budget, SpendingLedger, UpdateRelease, View
+from fl_privquant.accounting import Budget, Release, SpendingLedger, View
 from fl_privquant.errors import BudgetExhaustedError
 
 
 @pytest.fixture
-def release() -> UpdateRelease:
-    return UpdateRelease(pq.design("one_bit", epsilon=0.5), 100, View.aggregate(20))
+def release() -> Release:
+    return Release(pq.design("one_bit", epsilon=0.5), 100, View.aggregate(20))
 
 
-def test_survives_a_restart(tmp_path: Path, release: UpdateRelease) -> None:
+def test_survives_a_restart(tmp_path: Path, release: Release) -> None:
     path = tmp_path / "client" / "spending.jsonl"
     first = SpendingLedger(path)
     for number in (1, 2):
         first.spend(number, release)
-    first.spend(3, UpdateRelease(pq.design("optm", epsilon=1.0, bits=2), 50))
+    first.spend(3, Release(pq.design("optm", epsilon=1.0, bits=2), 50))
     again = SpendingLedger(path)
     assert again.rounds == (1, 2, 3)
     assert again.statement(1e-5) == first.statement(1e-5)
@@ -34,7 +34,7 @@ def test_survives_a_restart(tmp_path: Path, release: UpdateRelease) -> None:
     assert path.read_text().count('"bytes"') == 2
 
 
-def test_stops_with_what_was_spent(tmp_path: Path, release: UpdateRelease) -> None:
+def test_stops_with_what_was_spent(tmp_path: Path, release: Release) -> None:
     ledger = SpendingLedger(tmp_path / "spending.jsonl")
     budget = Budget(epsilon=12.0, delta=1e-5)
     done = 0
@@ -53,10 +53,10 @@ def test_stops_with_what_was_spent(tmp_path: Path, release: UpdateRelease) -> No
     assert f"client total (100 coordinates, {done} rounds)" in str(error)
     assert len(SpendingLedger(tmp_path / "spending.jsonl").rounds) == done
     with pytest.raises(BudgetExhaustedError):
-        SpendingLedger().spend(1, UpdateRelease(pq.design("none"), 10), Budget(1e6, 0.5))
+        SpendingLedger().spend(1, Release(pq.design("none"), 10), Budget(1e6, 0.5))
 
 
-def test_two_processes_see_each_other(tmp_path: Path, release: UpdateRelease) -> None:
+def test_two_processes_see_each_other(tmp_path: Path, release: Release) -> None:
     path = tmp_path / "spending.jsonl"
     one, other = SpendingLedger(path), SpendingLedger(path)
     one.spend(1, release)
@@ -65,7 +65,7 @@ def test_two_processes_see_each_other(tmp_path: Path, release: UpdateRelease) ->
     assert one.rounds == (1, 2, 3) == SpendingLedger(path).rounds
 
 
-def test_a_line_that_was_cut_short_never_left(tmp_path: Path, release: UpdateRelease) -> None:
+def test_a_line_that_was_cut_short_never_left(tmp_path: Path, release: Release) -> None:
     path = tmp_path / "spending.jsonl"
     ledger = SpendingLedger(path)
     ledger.spend(1, release)
@@ -78,7 +78,7 @@ def test_a_line_that_was_cut_short_never_left(tmp_path: Path, release: UpdateRel
 
 
 @pytest.mark.parametrize("forgery", ["drop", "edit", "version", "garbage"])
-def test_forged_lines_are_found(tmp_path: Path, release: UpdateRelease, forgery: str) -> None:
+def test_forged_lines_are_found(tmp_path: Path, release: Release, forgery: str) -> None:
     path = tmp_path / "spending.jsonl"
     ledger = SpendingLedger(path)
     for number in (1, 2):

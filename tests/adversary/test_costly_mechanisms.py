@@ -10,13 +10,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fl_privquant.accounting.norm import Norms, norm_losses
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.discrete_laplace import DiscreteLaplaceMechanism
 from fl_privquant.mechanisms.pbm import PbmMechanism
 from fl_privquant.sampling.discrete import DiscreteLaplace
+from fl_privquant.statement import View
 
 
 def wide_table() -> Mechanism:
@@ -43,8 +44,8 @@ def test_bounds_by_the_norm_stay_within_time_and_memory(make: object, seconds: f
     mechanism = Mechanism.from_bytes(make().to_bytes())  # type: ignore[operator]
     tracemalloc.start()
     start = time.process_time()
-    for loss, _ in norm_losses(mechanism, Norms(l2=30.0), 7850, 10_000):
-        assert not math.isnan(loss.log_moment(1.0))
+    for named in mechanism.update_losses(Norms(l2=30.0), 7850, View(10_000)):
+        assert not math.isnan(named.loss.log_moment(1.0))
     spent = time.process_time() - start
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -56,5 +57,5 @@ def test_wide_laplace_noise_is_given_up_before_its_sum_is_listed() -> None:
     noise = DiscreteLaplace(Fraction(3600))
     mechanism = DiscreteLaplaceMechanism("discrete_laplace", noise, 65_536, 1000, 32, 19.0, 0.0, 1e-9)
     start = time.process_time()
-    norm_losses(mechanism, Norms(l2=30.0), 7850, 1000)
+    mechanism.update_losses(Norms(l2=30.0), 7850, View(1000))
     assert time.process_time() - start < 60.0

@@ -13,8 +13,6 @@ from flwr.app import Array, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fl_privquant as pq
-from fl_privquant.accounting.norm import Norms
-from fl_privquant.accounting.planner import Wish
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.errors import (
     BudgetExhaustedError,
@@ -34,8 +32,10 @@ from fl_privquant.flower.arrays import read_array
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Reply, Request
 from fl_privquant.flower.round_state import mean_metrics
+from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.secure_sum import certify_sum
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import PrivacyStatement, Unit, View
 from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
 from tests.flower.conftest import flower_log  # noqa: F401  a fixture

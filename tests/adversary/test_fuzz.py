@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
@@ -329,7 +329,7 @@ def test_checkpoints(tmp_path):
 def test_spending_ledgers(tmp_path):
     path = tmp_path / "ledger"
     ledger = SpendingLedger(path)
-    release = UpdateRelease(pq.design("one_bit", epsilon=0.5), dimension=10)
+    release = Release(pq.design("one_bit", epsilon=0.5), dimension=10)
     for number in range(3):
         ledger.spend(number, release)
     good = path.read_bytes()

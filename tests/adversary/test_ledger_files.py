@@ -17,7 +17,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 
 import fl_privquant as pq
-from fl_privquant.accounting import Budget, SpendingLedger, UpdateRelease
+from fl_privquant.accounting import Budget, Release, SpendingLedger
 from fl_privquant.errors import BudgetExhaustedError, LedgerDamagedError
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger, ledger_path
@@ -27,11 +27,11 @@ RUN_IDS = itertools.count(1 << 42)
 
 
 @pytest.fixture
-def release() -> UpdateRelease:
-    return UpdateRelease(pq.design("one_bit", epsilon=0.5), 10)
+def release() -> Release:
+    return Release(pq.design("one_bit", epsilon=0.5), 10)
 
 
-def written(path: Path, release: UpdateRelease, count: int = 5) -> SpendingLedger:
+def written(path: Path, release: Release, count: int = 5) -> SpendingLedger:
     ledger = SpendingLedger(path)
     for number in range(count):
         ledger.spend(number, release)
@@ -44,7 +44,7 @@ def head(path: Path) -> Path:
 
 @pytest.mark.parametrize("kept", range(7))
 def test_a_ledger_whose_last_lines_were_cut_off_is_refused(
-    tmp_path: Path, release: UpdateRelease, kept: int
+    tmp_path: Path, release: Release, kept: int
 ) -> None:
     path = tmp_path / "ledger.jsonl"
     written(path, release)
@@ -63,7 +63,7 @@ def test_a_ledger_whose_last_lines_were_cut_off_is_refused(
 
 
 @pytest.mark.parametrize("count", [1, 2, 20])
-def test_a_cut_within_a_line_is_a_cut(tmp_path: Path, release: UpdateRelease, count: int) -> None:
+def test_a_cut_within_a_line_is_a_cut(tmp_path: Path, release: Release, count: int) -> None:
     path = tmp_path / "ledger.jsonl"
     written(path, release)
     data = path.read_bytes()
@@ -76,7 +76,7 @@ def test_a_cut_within_a_line_is_a_cut(tmp_path: Path, release: UpdateRelease, co
         SpendingLedger(path)
 
 
-def test_a_process_that_is_running_notices_a_cut_too(tmp_path: Path, release: UpdateRelease) -> None:
+def test_a_process_that_is_running_notices_a_cut_too(tmp_path: Path, release: Release) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = written(path, release)
     other = SpendingLedger(path)
@@ -87,7 +87,7 @@ def test_a_process_that_is_running_notices_a_cut_too(tmp_path: Path, release: Up
 
 
 @pytest.mark.parametrize("damage", ["gone", "ledger gone", "garbage", "empty", "of another ledger", "list"])
-def test_a_head_that_is_gone_or_wrong_is_noticed(tmp_path: Path, release: UpdateRelease, damage: str) -> None:
+def test_a_head_that_is_gone_or_wrong_is_noticed(tmp_path: Path, release: Release, damage: str) -> None:
     path = tmp_path / "ledger.jsonl"
     written(path, release)
     if damage == "gone":
@@ -95,7 +95,7 @@ def test_a_head_that_is_gone_or_wrong_is_noticed(tmp_path: Path, release: Update
     elif damage == "ledger gone":
         path.unlink()
     elif damage == "of another ledger":
-        written(tmp_path / "other", UpdateRelease(pq.design("one_bit", epsilon=0.25), 3))
+        written(tmp_path / "other", Release(pq.design("one_bit", epsilon=0.25), 3))
         shutil.copy(head(tmp_path / "other"), head(path))
     else:
         head(path).write_text({"garbage": "{]", "empty": "", "list": "[1, 2]"}[damage])
@@ -103,7 +103,7 @@ def test_a_head_that_is_gone_or_wrong_is_noticed(tmp_path: Path, release: Update
         SpendingLedger(path)
 
 
-def test_what_remains_possible_both_files_taken_back(tmp_path: Path, release: UpdateRelease) -> None:
+def test_what_remains_possible_both_files_taken_back(tmp_path: Path, release: Release) -> None:
     """Not a promise, but the limit of one: who can put back both files is believed."""
     path = tmp_path / "ledger.jsonl"
     ledger = written(path, release, 2)
@@ -118,7 +118,7 @@ def test_what_remains_possible_both_files_taken_back(tmp_path: Path, release: Up
         ledger.spend(4, release)
 
 
-def dies_at(step: int, after: bool, path: Path, release: UpdateRelease) -> tuple[bool, int]:
+def dies_at(step: int, after: bool, path: Path, release: Release) -> tuple[bool, int]:
     """Spend three releases in a process that dies at a step: whether it came through, and how many left."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -161,7 +161,7 @@ def dies_at(step: int, after: bool, path: Path, release: UpdateRelease) -> tuple
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_kill_at_any_step_loses_no_release_and_locks_nobody_out(
-    tmp_path: Path, release: UpdateRelease, after: bool
+    tmp_path: Path, release: Release, after: bool
 ) -> None:
     for step in itertools.count(1):
         path = tmp_path / f"{step}" / "ledger.jsonl"
@@ -178,7 +178,7 @@ def test_a_kill_at_any_step_loses_no_release_and_locks_nobody_out(
 
 
 def test_a_full_disk_is_a_refusal_and_is_over_when_there_is_room(
-    tmp_path: Path, release: UpdateRelease, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = written(path, release, 2)
@@ -195,9 +195,7 @@ def test_a_full_disk_is_a_refusal_and_is_over_when_there_is_room(
     assert SpendingLedger(path).rounds == (0, 1, 3, 4)
 
 
-def test_names_are_on_the_disk_too(
-    tmp_path: Path, release: UpdateRelease, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_on_the_disk_too(tmp_path: Path, release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     real = os.fsync
 
@@ -218,7 +216,7 @@ def test_names_are_on_the_disk_too(
 @pytest.mark.parametrize("threads", [3, 25])
 @pytest.mark.parametrize("path", [None, "ledger.jsonl"])
 def test_threads_share_a_spending_ledger(
-    tmp_path: Path, release: UpdateRelease, threads: int, path: str | None
+    tmp_path: Path, release: Release, threads: int, path: str | None
 ) -> None:
     ledger = SpendingLedger(None if path is None else tmp_path / path)
     budget = Budget(7.5 * 10 * 0.5)
@@ -276,7 +274,7 @@ def test_the_state_adds_what_this_process_has_not_seen() -> None:
     kind = next(key for key, value in record.items() if value == "1 2 3")
     other = fresh(context.run_id)
     other.state[RECORD_LEDGER] = ConfigRecord({**record, kind: "1 2 2 7"})
-    rounds = sorted(each.round for each in ClientLedger(other).ledger.releases)
+    rounds = sorted(number for number, _ in ClientLedger(other).releases)
     assert rounds == [1, 2, 2, 3, 7]
 
 

@@ -105,7 +105,7 @@ def test_bisection_by_errors_reads_nothing_and_is_counted(mechanism: pq.Mechanis
     # It was 96 requests for 8 features to 2^-12, and a ledger that said "nothing released".
     assert np.abs(found - example).max() > 0.1
     assert np.ptp(found) == 0.0
-    assert len(ClientLedger(context).ledger) == FEATURES * STEPS
+    assert len(ClientLedger(context)) == FEATURES * STEPS
 
 
 def test_a_budget_ends_the_questions(mechanism: pq.Mechanism) -> None:
@@ -213,7 +213,7 @@ def test_whatever_the_app_does_the_answer_is_one_release(
     bad = mod(message, context, HOSTILE_DATA[name])
     good = mod(ask(arrays, mechanism, 1, **changes), twin, relu_step(np.ones(FEATURES, np.float32)))
     assert everything(bad) == everything(good)
-    assert len(ClientLedger(context).ledger) == len(ClientLedger(twin).ledger) == 1
+    assert len(ClientLedger(context)) == len(ClientLedger(twin)) == 1
     assert ClientLedger(context).statement(1e-5) == ClientLedger(twin).statement(1e-5)
     # The state that Flower stores has it, too.
     assert len(context.state["privquant-ledger"]) == 2
@@ -255,7 +255,7 @@ def test_an_interrupt_by_the_owner_is_not_caught(mechanism: pq.Mechanism) -> Non
     with pytest.raises(KeyboardInterrupt):
         PrivQuantMod(1.0)(ask(weights(), mechanism, 1), context, fails(KeyboardInterrupt()))
     # Nothing left, and the ledger counts it all the same.
-    assert len(ClientLedger(context).ledger) == 1
+    assert len(ClientLedger(context)) == 1
 
 
 def test_zeros_and_updates_are_as_hard_to_tell_apart_as_the_law_says(mechanism: pq.Mechanism) -> None:

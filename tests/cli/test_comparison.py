@@ -67,8 +67,9 @@ def test_where_mvu_is_stuck_the_free_family_is_named() -> None:
     rows = list(compare(1.5, 4, names=("mvu", "optm", "one_bit")))
     found = stuck_by(rows)
     assert found is not None
-    assert found[0] == pytest.approx(1.94, abs=0.01)
-    assert found[1] <= 1.632
+    assert (found.label, found.container) == ("mvu", "optm")
+    assert found.mean_squared_error == pytest.approx(1.94, abs=0.01)
+    assert found.least_error <= 1.632
     assert stuck_by([row for row in rows if row.label != "optm"]) is None
     names = ["--mechanism", "mvu", "--mechanism", "optm"]
     shown = CliRunner().invoke(cli.app, ["compare", "--epsilon", "1.5", *names])

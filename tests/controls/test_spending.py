@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, UpdateRelease, View
+from fl_privquant.accounting import Accountant, Release, View
 from fl_privquant.law import lattice as lattice_module
 from fl_privquant.loss import blanket as blanket_module
 from fl_privquant.loss import distribution as loss_module
@@ -132,7 +132,7 @@ def counts_all(make: Callable[[], Any] = Accountant) -> bool:
     for dimension, rounds in ((1, 1), (1, 6), (5, 4)):
         accountant = make()
         for _ in range(rounds):
-            accountant.add(UpdateRelease(mechanism, dimension))
+            accountant.add(Release(mechanism, dimension))
         found = accountant.statement(delta=1e-4).epsilon
         exact = response_epsilon(mechanism.epsilon, dimension * rounds, 1e-4)
         if not exact * (1.0 - 1e-9) <= found <= exact * 1.02 + 1e-6:
@@ -146,7 +146,7 @@ def stays_local() -> bool:
 
     def spent(view: View) -> float:
         accountant = Accountant()
-        accountant.add(UpdateRelease(mechanism, 50, view), count=2)
+        accountant.add(Release(mechanism, 50, view), count=2)
         return float(accountant.statement(delta=1e-5).epsilon)
 
     alone = spent(View())
@@ -163,7 +163,7 @@ def test_the_accountant_passes_its_checks() -> None:
 class Forgetful(Accountant):
     """Drops a release that is like one it knows."""
 
-    def add(self, release: UpdateRelease, count: int = 1) -> None:
+    def add(self, release: Release, count: int = 1) -> None:
         if release.key not in self._counts:
             super().add(release, count)
 
@@ -171,14 +171,14 @@ class Forgetful(Accountant):
 class Narrow(Accountant):
     """Counts one coordinate of an update."""
 
-    def add(self, release: UpdateRelease, count: int = 1) -> None:
-        super().add(UpdateRelease(release.mechanism, 1, release.view), count)
+    def add(self, release: Release, count: int = 1) -> None:
+        super().add(Release(release.mechanism, 1, release.view), count)
 
 
 class Halving(Accountant):
     """Takes two rounds for one."""
 
-    def add(self, release: UpdateRelease, count: int = 1) -> None:
+    def add(self, release: Release, count: int = 1) -> None:
         if self.num_releases % 2 == 0:
             super().add(release, count)
 
@@ -204,31 +204,22 @@ WRONG_LOSSES = {
         "* (1.0 + self.slack) + self.infinity, 1.0)",
         "* (1.0 + self.slack), 1.0)",
     ),
-    "amplification without its share": (
-        "first = second * (1.0 + rate * gains)",
-        "first = second * (1.0 + rate**2 * gains)",
-    ),
 }
 
 
 def losses_are_upper_bounds(module: ModuleType) -> bool:
-    """Whether delta is never below that of the pair of laws: as it is, on a grid, and for a sample."""
+    """Whether delta is never below that of the pair of laws: as it is, and on a grid."""
     first, second = np.array([0.55, 0.25, 0.15, 0.05]), np.array([0.2, 0.3, 0.25, 0.25])
     order = np.argsort(first / second)
     exact = module.PrivacyLoss(np.log(first / second)[order], first[order])
     some_infinite = module.PrivacyLoss(exact.losses, 0.9 * exact.masses, infinity=0.1)
     start, masses = exact.on_grid(0.17)
     coarse = module.PrivacyLoss(0.17 * (start + np.arange(masses.size)), np.maximum(masses, 0.0))
-    rate = 0.3
-    mixture = rate * first + (1.0 - rate) * second
-    sampled = exact.amplified(rate)
     for epsilon in (0.0, 0.05, 0.2, 0.6):
         needed = hockey_stick(first, second, epsilon) * (1.0 - 1e-9)
         if exact.delta(epsilon) < needed or coarse.delta(epsilon) < needed:
             return False
         if some_infinite.delta(epsilon) < 0.9 * needed + 0.1:
-            return False
-        if sampled.delta(epsilon) < hockey_stick(mixture, second, epsilon) * (1.0 - 1e-9):
             return False
     return math.isinf(some_infinite.max_loss)
 

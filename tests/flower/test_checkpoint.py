@@ -8,7 +8,7 @@ import pytest
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedXgbCyclic, FedYogi
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, UpdateRelease
+from fl_privquant.accounting import Accountant, Release
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower.checkpoint import CheckpointError
@@ -70,13 +70,13 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(name, tmp_path):
     assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(whole.run_result.arrays))
     ledger = resumed.strategy.strategy.ledger
     # Round 3 was asked for twice, and clients answered twice: both are counted.
-    assert [each.round for each in ledger.releases] == [1, 2, 3, 3, 4, 5]
+    assert [number for number, _ in ledger.releases] == [1, 2, 3, 3, 4, 5]
     assert ledger.statement(1e-5).epsilon > whole.strategy.ledger.statement(1e-5).epsilon
     if name == "half":
         # Names of clients may change with a restart: the most before it and the most after it are added.
         assert 4 * 50.0 - 1e-3 < ledger.statement(0.0).epsilon < 6 * 50.0 + 1e-3
     else:
-        again = Accountant([UpdateRelease(pq.design("optm", epsilon=2.0, bits=2), 25)] * 6)
+        again = Accountant([Release(pq.design("optm", epsilon=2.0, bits=2), 25)] * 6)
         assert ledger.statement(1e-5) == again.statement(1e-5)
 
 
@@ -94,7 +94,7 @@ def test_a_process_that_is_killed_leaves_a_whole_checkpoint(name, tmp_path):
     assert killed.returncode == -signal.SIGKILL
     resumed = run(name, path)
     assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(run(name).run_result.arrays))
-    assert [each.round for each in resumed.strategy.strategy.ledger.releases] == [1, 2, 3, 3, 4, 5]
+    assert [number for number, _ in resumed.strategy.strategy.ledger.releases] == [1, 2, 3, 3, 4, 5]
 
 
 def test_settings_that_differ_from_the_checkpoints_are_told(tmp_path, flower_log, monkeypatch):

@@ -289,7 +289,7 @@ def test_a_forged_mechanism_is_refused_by_every_client(flower_log):
     assert flower_log.text.count("CertificationError: certified") >= 4
     assert "has no usable reply (4 failed, 0 silent)" in flower_log.text
     for context in contexts.values():
-        assert len(ClientLedger(context).ledger) == 0
+        assert len(ClientLedger(context)) == 0
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -319,5 +319,5 @@ def test_a_server_that_asks_for_the_same_round_1000_times_gets_what_the_budget_a
     assert len(refusals) == 1000 - allowed
     assert all("BudgetExhaustedError" in each and "above the budget" in each for each in refusals)
     ledger = ClientLedger(contexts[1])
-    assert len(ledger.ledger) == allowed
+    assert len(ledger) == allowed
     assert ledger.statement(0.0).epsilon <= budget

@@ -2,12 +2,13 @@
 
 import random
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Budget, UpdateRelease
+from fl_privquant.accounting import Accountant, Budget, Release
 from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
 from fl_privquant.flower.client_ledger import ClientLedger
@@ -48,10 +49,10 @@ def assert_server_counts_all(ledger, contexts):
     released = 0
     for node, context in contexts.items():
         own = ClientLedger(context)
-        for kind, count in own.ledger.counts:
+        for kind, count in Counter(release for _, release in own.releases).items():
             assert ledger.count(node, kind) >= count
         assert ledger.statement(DELTA).epsilon >= own.statement(DELTA).epsilon * (1.0 - 1e-12)
-        released += len(own.ledger)
+        released += len(own)
     return released
 
 
@@ -62,7 +63,7 @@ def test_they_agree_after_faults(mechanism, lost):
     server = server_app(lambda: strategy, ROUNDS, wrap_grid=lambda grid: Faulty(grid, contexts, *lost))
     InlineEngine().run(server, client_app([PrivQuantMod(10.0)]), Federation(CLIENTS))
     released = assert_server_counts_all(strategy.ledger, contexts)
-    expected = Accountant([UpdateRelease(mechanism, 25)] * 3 + [UpdateRelease(OTHER, 25)] * 2)
+    expected = Accountant([Release(mechanism, 25)] * 3 + [Release(OTHER, 25)] * 2)
     assert strategy.ledger.statement(DELTA) == expected.statement(DELTA)
     if lost[0] == 0.0:
         # Replies that are lost have been released all the same: both sides count them.
@@ -107,7 +108,7 @@ def test_they_agree_after_a_restart(mechanism, tmp_path, only_some):
     # Some of those who lived had answered in round 3 before the server died; who died had spent a release.
     assert CLIENTS * ROUNDS <= released <= CLIENTS * ROUNDS + (4 if only_some else 1)
     # Round 3 was asked for twice.
-    expected = Accountant([UpdateRelease(mechanism, 25)] * 4 + [UpdateRelease(OTHER, 25)] * 2)
+    expected = Accountant([Release(mechanism, 25)] * 4 + [Release(OTHER, 25)] * 2)
     assert strategy.ledger.statement(DELTA) == expected.statement(DELTA)
 
 
@@ -131,11 +132,11 @@ def test_a_server_that_lost_its_ledger_gets_nothing_more(mechanism, flower_log):
     run(1)
     assert flower_log.text.count("LedgerMismatchError") >= CLIENTS
     assert "has counted 0 releases of this kind, this client has made 2" in flower_log.text
-    assert all(len(ClientLedger(context).ledger) == 2 for context in contexts.values())
+    assert all(len(ClientLedger(context)) == 2 for context in contexts.values())
 
 
 def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
-    release = UpdateRelease(mechanism, 25)
+    release = Release(mechanism, 25)
     budget = Budget(Accountant([release] * 3).statement(DELTA).epsilon, DELTA)
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, budget=budget)
     server = server_app(lambda: strategy, 9)

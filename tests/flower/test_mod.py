@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Budget, SpendingLedger, UpdateRelease, releases_of
+from fl_privquant.accounting import Accountant, Budget, Release, SpendingLedger
 from fl_privquant.codec.layout import Layout
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
@@ -216,7 +216,7 @@ def test_updates_that_do_not_fit_are_a_release_of_zeros(change, reason, flower_l
     payload = payload_of(mod(ask(sent), context, broken(change)))
     decoded = Request(1, sent.to_bytes(), 0.2).codec(Layout.of(initial_arrays())).decode(payload)
     assert all(np.all(each == 0.0) for each in decoded.values())
-    assert len(ClientLedger(context).ledger) == 1
+    assert len(ClientLedger(context)) == 1
     # The reason is for the client's own log.
     assert reason in flower_log.text
 
@@ -254,14 +254,12 @@ def test_the_ledger_can_be_counted_again(mechanism):
     for number in (1, 2, 5):
         assert mod(ask(mechanism, number), context, train).has_content()
     ledger = ClientLedger(context)
-    assert [(each.round, each.dimension) for each in ledger.ledger.releases] == [
+    assert [(number, release.dimension) for number, release in ledger.releases] == [
         (1, DIMENSION), (2, DIMENSION), (5, DIMENSION)
     ]  # fmt: skip
-    ((name, blob),) = ledger.mechanisms.items()
-    assert ledger.ledger.releases[0].mechanism == name
-    assert pq.Mechanism.from_bytes(blob).epsilon == mechanism.epsilon
+    assert {release.mechanism.epsilon for _, release in ledger.releases} == {mechanism.epsilon}
     assert ledger.statement(0.0).epsilon == pytest.approx(3 * DIMENSION * mechanism.epsilon)
-    again = Accountant(releases_of(ledger.ledger, ledger.mechanisms))
+    again = Accountant([Release(mechanism, DIMENSION)] * 3)
     assert ledger.statement(1e-5) == again.statement(1e-5)
 
 
@@ -271,7 +269,7 @@ def test_a_clip_to_a_norm_is_counted_by_the_norm():
     for number in range(3):
         PrivQuantMod(2.0)(ask(mechanism, number), plain, train)
         PrivQuantMod(2.0)(ask(mechanism, number, l2_clip=0.01), clipped, train)
-    assert [each.l2 for each in ClientLedger(clipped).ledger.releases] == [pytest.approx(0.05)] * 3
+    assert [release.norms.l2 for _, release in ClientLedger(clipped).releases] == [pytest.approx(0.05)] * 3
     found = ClientLedger(clipped).statement(1e-5)
     assert found.method == "l2 renyi+rdp"
     assert found.epsilon < 0.1 * ClientLedger(plain).statement(1e-5).epsilon
@@ -293,10 +291,10 @@ def test_a_budget_at_a_delta_lasts_longer():
     assert pure == 4
     assert count >= 6
     # As much as fits, and not one more: counted anew, without the mod.
-    release = UpdateRelease(mechanism, DIMENSION)
+    release = Release(mechanism, DIMENSION)
     assert Accountant([release] * count).statement(1e-5).epsilon <= budget
     assert Accountant([release] * (count + 1)).statement(1e-5).epsilon > budget
-    assert len(ledger.ledger) == count
+    assert len(ledger) == count
 
 
 def test_the_nodes_budget_holds_beside_the_apps(mechanism):
@@ -318,7 +316,7 @@ def test_a_server_that_counts_less_than_the_client_is_refused(mechanism):
     reason = refused(mod, ask(mechanism, 4, counted_releases=2), context, never)
     assert "LedgerMismatchError" in reason
     assert "has counted 2 releases of this kind, this client has made 3" in reason
-    assert len(ClientLedger(context).ledger) == 3
+    assert len(ClientLedger(context)) == 3
     # Another kind of release is counted by itself.
     other = pq.design("one_bit", epsilon=1.0)
     assert mod(ask(other, 5, counted_releases=0), context, train).has_content()
@@ -394,7 +392,7 @@ def test_limits_out_of_range_are_refused_at_once(arguments):
 
 def test_budgets_are_counted_exactly():
     # Ten times a float is rounded; the exact product decides, rounded up.
-    release = UpdateRelease(pq.design("one_bit", epsilon=0.1), 1)
+    release = Release(pq.design("one_bit", epsilon=0.1), 1)
     spent = Accountant([release] * 9)
     exact = 10 * Fraction(release.mechanism.epsilon)
     enough = float(exact) if Fraction(float(exact)) >= exact else math.nextafter(float(exact), 2.0)

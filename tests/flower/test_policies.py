@@ -28,6 +28,7 @@ from fl_privquant.flower import (
     SecureAggregationStrategy,
     SumOfCodes,
 )
+from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Request
 from tests.flower.apps import SEED, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
@@ -275,12 +276,11 @@ def test_both_policies_with_secure_aggregation_and_without_to_the_last_bit() -> 
 def test_votes_are_counted_by_both_sides_and_stated() -> None:
     server = run(rounds=2)
     # 25 coordinates and the vote, in each of two rounds with their own mechanism.
-    assert [each.dimension for each in server.private.ledger.releases] == [26, 26]
+    assert [release.dimension for _, release in server.private.ledger.releases] == [26, 26]
     assert server.private.ledger.statement(0.0).epsilon == pytest.approx(2 * 26 * 2.0, rel=1e-6)
     assert any("vote on the clip" in line for line in server.private.privacy_statement())
     for context in server.contexts.values():
-        kinds = [key.split() for key in context.state["privquant-ledger"] if not key.startswith("mechanism")]
-        assert {(dimension, count) for *_, dimension, count in kinds} == {("26", "26")}
+        assert [release.dimension for _, release in ClientLedger(context).releases] == [26, 26]
     without = PrivQuantStrategy(fedavg(), OPTM, 0.1).privacy_statement()
     assert not any("vote" in line for line in without)
 
@@ -324,5 +324,5 @@ def test_the_vote_is_in_the_norm_that_is_counted_by() -> None:
     layout = Layout.of({"weight": np.zeros(25, np.float32)})
     plain = Request(1, OPTM.to_bytes(), clip=0.1, l2_clip=0.3)
     voting = dataclasses.replace(plain, clip_quantile=0.9)
-    assert plain.release(layout).l2 == pytest.approx(3.0)
-    assert voting.release(layout).l2 == pytest.approx(math.hypot(3.0, 1.0))
+    assert plain.release(layout).norms.l2 == pytest.approx(3.0)
+    assert voting.release(layout).norms.l2 == pytest.approx(math.hypot(3.0, 1.0))

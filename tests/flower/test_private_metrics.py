@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Norms, UpdateRelease
+from fl_privquant.accounting import Accountant, Norms, Release
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
@@ -63,8 +63,8 @@ def test_the_wrapped_strategy_gets_the_means(way, votes):
     dimension = 25 + 2 + votes
     norm = math.hypot(0.3, math.sqrt(2 + votes) * CLIP) / CLIP
     for context in contexts.values():
-        (release,) = ClientLedger(context).ledger.releases
-        assert (release.dimension, release.l2) == (dimension, pytest.approx(norm))
+        ((_, release),) = ClientLedger(context).releases
+        assert (release.dimension, release.norms.l2) == (dimension, pytest.approx(norm))
     lines = strategy.privacy_statement()
     assert any("'loss' in [0, 6], 'secret' in [-2, 2]" in line for line in lines)
     assert not any("not counted" in line for line in lines)
@@ -74,7 +74,7 @@ def test_they_cost_what_coordinates_cost(mechanism):
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, private_metrics=RANGES, l2_clip=0.1)
     run(strategy, [PrivQuantMod(2.0)])
     norms = Norms(l2=math.hypot(0.1, math.sqrt(2) * CLIP) / CLIP)
-    expected = Accountant([UpdateRelease(mechanism, 27, norms=norms)]).statement(1e-5)
+    expected = Accountant([Release(mechanism, 27, norms=norms)]).statement(1e-5)
     assert strategy.statements()[-1] == expected
 
 

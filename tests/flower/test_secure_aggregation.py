@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
 
 import fl_privquant as pq
-from fl_privquant.accounting import LOCAL, Accountant, Budget, UpdateRelease, View
+from fl_privquant.accounting import LOCAL, Accountant, Budget, Release, View
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     NoUsableReplyError,
@@ -209,8 +209,8 @@ def test_sums_are_counted_with_the_honest_clients_that_stayed(stage: str) -> Non
     run(True, Leaves(stage, {2}, only_round=2), strategies=strategies, **fractions)
     (strategy,) = strategies
     # Eight clients, two of them corrupt; in round 2 one has left.
-    release = UpdateRelease(mechanism(), 341, View(6))
-    expected = Accountant([release, release, UpdateRelease(mechanism(), 341, View(5))])
+    release = Release(mechanism(), 341, View(6))
+    expected = Accountant([release, release, Release(mechanism(), 341, View(5))])
     assert strategy.ledger.statement(1e-5, in_sum=True) == expected.statement(1e-5)
     levels = strategy.statements()
     assert [(each.unit.value, each.view) for each in levels] == [
@@ -238,13 +238,13 @@ def test_rounds_that_came_to_no_sum_are_counted_with_the_fewest_that_could_have(
 def test_nothing_is_counted_where_no_keys_were_agreed_on() -> None:
     strategies: list[PrivQuantStrategy] = []
     run(True, Leaves("advertise", set(range(7)), only_round=2), strategies=strategies, max_failed_rounds=1)
-    assert [each.round for each in strategies[0].ledger.releases] == [1, 3]
+    assert [number for number, _ in strategies[0].ledger.releases] == [1, 3]
 
 
 @pytest.mark.parametrize("limited", [True, False])
 def test_no_sum_of_fewer_honest_clients_than_planned_is_opened(limited: bool, flower_log: Any) -> None:
     strategies: list[PrivQuantStrategy] = []
-    spent = Accountant([UpdateRelease(mechanism(), 341, View(CLIENTS))] * 2).statement(1e-5)
+    spent = Accountant([Release(mechanism(), 341, View(CLIENTS))] * 2).statement(1e-5)
     model = run(
         True,
         Leaves("train", {1}, only_round=2),

@@ -17,13 +17,20 @@ from fl_privquant.loss.compose import (
     pld_epsilon,
     pure_epsilon,
     renyi_epsilon,
-    total_loss,
 )
 from fl_privquant.loss.distribution import PrivacyLoss
 from fl_privquant.loss.dominating import dominating_loss, hull_corners
 from fl_privquant.loss.normal import gaussian_delta
 from fl_privquant.loss.response import NOT_PRIVATE, gaussian_loss, laplace_loss, response_loss
-from tests.accounting.exact import epsilon_of, hockey_stick, power, product, random_table, response_epsilon
+from tests.accounting.exact import (
+    epsilon_of,
+    hockey_stick,
+    power,
+    product,
+    random_table,
+    response_epsilon,
+    worst_hockey_stick,
+)
 
 DELTAS = (1e-2, 1e-5, 1e-10)
 
@@ -67,7 +74,7 @@ def test_dominating_loss_is_the_worst_pair_at_every_epsilon(seed: int, levels: i
     loss = dominating_loss(table)
     assert loss.masses.sum() == pytest.approx(1.0, abs=1e-12)
     for epsilon in np.linspace(0.0, 1.05 * table.epsilon, 40):
-        exact = table.law.hockey_stick(float(epsilon))
+        exact = worst_hockey_stick(table.law.rows, float(epsilon))
         assert exact - 1e-15 <= loss.delta(float(epsilon)) <= exact + 1e-12
     for order in (1.1, 2.0, 7.0):
         assert loss.log_moment(order - 1.0) / (order - 1.0) >= table.law.renyi_divergence(order) - 1e-12
@@ -172,25 +179,6 @@ def test_monotone_in_count_and_delta() -> None:
     by_delta = [composed_epsilon([Part(loss, 300)], d).epsilon for d in (0.0, 1e-15, 1e-9, 1e-5, 1e-2, 0.5)]
     assert by_count == sorted(by_count)
     assert by_delta == sorted(by_delta, reverse=True)
-
-
-def test_total_loss_composes_on() -> None:
-    parts = [Part(response_loss(0.3), 20)]
-    whole = composed_epsilon([Part(response_loss(0.3), 100)], 1e-6).epsilon
-    assert composed_epsilon([Part(total_loss(parts), 5)], 1e-6).epsilon == pytest.approx(whole, rel=1e-3)
-    assert composed_epsilon([Part(total_loss(parts), 5)], 1e-6).epsilon >= whole - 1e-9
-
-
-def test_amplification_is_the_closed_form() -> None:
-    loss = response_loss(1.0)
-    for rate in (0.01, 0.3, 1.0):
-        amplified = loss.amplified(rate)
-        for epsilon in (0.0, 0.2, 0.7):
-            scaled = math.log1p(rate * math.expm1(epsilon))
-            assert amplified.delta(scaled) == pytest.approx(rate * loss.delta(epsilon), rel=1e-9, abs=1e-15)
-        assert amplified.max_loss == pytest.approx(math.log1p(rate * math.expm1(1.0)), rel=1e-9)
-    with pytest.raises(InvalidSpecError, match="rate"):
-        loss.amplified(0.0)
 
 
 def test_golden_figures_for_a_thousand_coordinates() -> None:

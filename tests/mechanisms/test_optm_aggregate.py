@@ -11,11 +11,11 @@ from scipy.stats import beta
 
 import fl_privquant as pq
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.norm import Norms
-from fl_privquant.accounting.release import UpdateRelease
+from fl_privquant.accounting.release import Release
 from fl_privquant.design.aggregate import AggregateShape, aggregate_law, aggregate_table, best_shape
 from fl_privquant.design.bits import least_error_of_tables
 from fl_privquant.loss.normal import gaussian_delta, gaussian_separation
+from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.statement import PrivacyStatement, View
@@ -25,7 +25,7 @@ def spent(mechanism: Any, clients: int, dimension: int, rounds: int) -> PrivacyS
     """What a run costs a client, seen through sums over that many honest clients."""
     accountant = Accountant()
     norms = Norms(l2=usual_norm_ratio(dimension))
-    accountant.add(UpdateRelease(mechanism, dimension, View.aggregate(clients), norms=norms), rounds)
+    accountant.add(Release(mechanism, dimension, View.aggregate(clients), norms=norms), rounds)
     return accountant.statement(1e-5)
 
 

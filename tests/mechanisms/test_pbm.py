@@ -12,7 +12,8 @@ from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
-from fl_privquant.mechanisms.pbm import PbmMechanism, aggregate_renyi
+from fl_privquant.loss.bit_sums import aggregate_renyi
+from fl_privquant.mechanisms.pbm import PbmMechanism
 
 
 @pytest.mark.parametrize("levels", [2, 4, 16, 256])

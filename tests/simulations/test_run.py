@@ -22,7 +22,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, PrivacyStatement, UpdateRelease, View, statement_levels
+from fl_privquant.accounting import Accountant, PrivacyStatement, Release, View, statement_levels
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.config import CENTRAL, RunConfig, designed_for_target
@@ -150,7 +150,7 @@ def test_results_are_complete_and_finished_runs_are_skipped(tmp_path: Path) -> N
     rows = rows_of(config)
     assert pd.read_csv(path / "rounds.csv")["round"].tolist() == rows["round"].tolist() == [0, 1, 2, 3]
     # Every round by quick bounds, the last one in full: what the accountant says by itself.
-    release = UpdateRelease(config.design(), 650)
+    release = Release(config.design(), 650)
     accountant = Accountant([release] * 3)
     levels = statement_levels(release, 3, 1e-5)
     assert rows["epsilon_client_total"].iloc[-1] == accountant.statement(1e-5).epsilon
@@ -169,7 +169,7 @@ def test_secure_aggregation_has_the_aggregate_view(tmp_path: Path) -> None:
     rows = rows_of(config)
     # A tenth of the clients is assumed to be corrupt.
     assert rows["num_honest"].tolist()[1:] == [18, 18]
-    levels = statement_levels(UpdateRelease(config.design(), 650, View(18)), 2, 1e-5)
+    levels = statement_levels(Release(config.design(), 650, View(18)), 2, 1e-5)
     last = rows.iloc[-1]
     assert [last[f"epsilon_client_{each}"] for each in ("round", "round_sum", "total", "total_sum")] == [
         each.epsilon for each in levels[1:]
@@ -182,7 +182,7 @@ def test_secure_aggregation_has_the_aggregate_view(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_budget_stops_the_run_with_what_was_spent(secure: bool, tmp_path: Path) -> None:
-    release = UpdateRelease(
+    release = Release(
         config_of(tmp_path).design(), 650, View(8) if secure else View()
     )  # 10 clients, one corrupt and one lost at most
     budget = Accountant([release] * 2).statement(1e-5).epsilon

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_privquant.accounting import UpdateRelease, round_statement
+from fl_privquant.accounting import Release, round_statement
 from fl_privquant.errors import InvalidSpecError
 from simulations.paper import dpsgd
 from simulations.paper.study import MNIST_VARIABLE, Scale, Store, Tables
@@ -64,7 +64,7 @@ def test_the_committed_run_of_clipping_is_what_the_command_gives() -> None:
 
 def test_a_budget_is_met_and_used_up() -> None:
     mechanism = dpsgd.within_budget(40, 3.0, 1e-6)
-    assert 2.98 < round_statement(UpdateRelease(mechanism, 40), 1e-6).epsilon <= 3.0
+    assert 2.98 < round_statement(Release(mechanism, 40), 1e-6).epsilon <= 3.0
 
 
 def test_a_small_version_has_every_row_and_curve(tmp_path: Path) -> None:

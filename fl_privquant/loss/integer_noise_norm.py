@@ -46,6 +46,7 @@ whose largest value is a concave hull as above.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -54,20 +55,25 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from fl_privquant.accounting.noise import ideal_sum, noise_loss, sum_gap
-from fl_privquant.accounting.norm import NormBound, Norms, register_norm_bound
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw
-from fl_privquant.loss.compose import Moments
+from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
+from fl_privquant.loss.integer_noise import NoisyInteger, ideal_sum, sum_gap
 from fl_privquant.loss.normal_pairs import INVERSE_ERROR, spare_for
+from fl_privquant.loss.norms import NormBound
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
-from fl_privquant.mechanisms.additive import AdditiveMechanism
-from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
+from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skellam
 
-__all__ = ["rounded_length", "shift_separation"]
+__all__ = [
+    "NoisyUpdate",
+    "discrete_gaussian_theorem",
+    "rounded_length",
+    "shift_separation",
+    "shifted_noise_loss",
+    "skellam_theorem",
+]
 
 Floats = NDArray[np.float64]
 
@@ -87,22 +93,64 @@ _LARGEST, _ROOM = 3.0, 1.25
 _RATES = np.geomspace(1e-6, 64.0, 160)
 
 
-@register_norm_bound
-def _shifted_noise(
-    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
-) -> tuple[Moments, str] | None:
-    if norms.l2 is None or not isinstance(mechanism, AdditiveMechanism):
-        return None
-    squared = (2.0 * norms.l2 * NORM_ROUNDING / mechanism.step) ** 2
-    farthest = min(mechanism.max_shift, math.ceil(math.sqrt(squared)) + 1)
-    apart = _distance_to_ideal(mechanism, num_honest)
+@dataclass(frozen=True)
+class NoisyUpdate:
+    """An update of bounded L2 norm whose coordinates are rounded to integers and get noise.
+
+    Parameters
+    ----------
+    integer
+        What a coordinate is released as.
+    l2
+        Largest L2 norm of an update, in units of the clip.
+    dimension
+        Number of coordinates.
+    num_honest
+        Honest clients in the sum; 1 in the local view.
+    """
+
+    integer: NoisyInteger
+    l2: float
+    dimension: int
+    num_honest: int
+
+    @property
+    def squared(self) -> float:
+        """Largest squared distance of two updates before they are rounded, in lattice steps."""
+        step = 2.0 / self.integer.max_shift
+        return (2.0 * self.l2 * NORM_ROUNDING / step) ** 2
+
+    @property
+    def grid(self) -> _Grid:
+        """Differences of a coordinate: none can differ by more than the lattice is wide."""
+        return _Grid.of(self.integer.max_shift)
+
+    def bound(self, renyi: Callable[[float], float]) -> NormBound:
+        """The moments by a bound for ideal noise, with what it costs that noise is drawn from tables.
+
+        That is a chance of an infinite loss, and a relative error. Where the ideal probabilities can be
+        relied on, those of a table agree with them to 2^-50; the outputs where they cannot are those that
+        :meth:`NoisyInteger.loss` charges as infinite.
+        """
+        unknown = self.integer.loss(self.num_honest)
+        outside = unknown.infinity if unknown.infinity > 0.0 else float(unknown.masses[-1])
+        slack = self.dimension * self.num_honest * 2.0**-49
+        return NormBound(renyi, min(self.dimension * outside, 1.0), slack)
+
+
+def shifted_noise_loss(update: NoisyUpdate) -> NamedLoss | None:
+    """The loss of the normal pairs that cover every whole shift; None where none is certified."""
+    integer, dimension, squared = update.integer, update.dimension, update.squared
+    farthest = min(integer.max_shift, math.ceil(math.sqrt(squared)) + 1)
+    apart = integer.distance_to_ideal(update.num_honest)
     # A sum that is further from the ideal one has to spare more.
     revealed = max(_CHARGED / dimension, _TIMES_APART * apart)
-    separation = _shift_separation(mechanism.noise, farthest, num_honest, revealed, apart)
+    separation = _shift_separation(integer.noise, farthest, update.num_honest, revealed, apart)
     if math.isinf(separation):
         return None
-    loss = _rounded_loss(separation, mechanism.max_shift, squared, dimension)
-    return replace(loss, infinity=loss.infinity + dimension * revealed), "l2 gaussian of integer noise"
+    loss = _rounded_loss(separation, integer.max_shift, squared, dimension)
+    charged = replace(loss, infinity=loss.infinity + dimension * revealed)
+    return NamedLoss(charged, "l2 gaussian of integer noise")
 
 
 def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: int) -> PrivacyLoss:
@@ -122,16 +170,6 @@ def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: 
     )
     slack = max(each.slack for each in losses) + ROUNDING
     return PrivacyLoss(merged, np.bincount(index, masses, merged.size).astype(np.float64), infinity, slack)
-
-
-def _distance_to_ideal(mechanism: AdditiveMechanism, num_honest: int) -> float:
-    """The total variation distance of the sum of what is drawn to the sum of the ideal noises, at most."""
-    noise = mechanism.noise
-    apart = noise.total_variation
-    if isinstance(noise, DiscreteLaplace):
-        # Each client clamps its noise far out: until then it is the ideal one.
-        apart += noise.tail(max(((noise.largest or 0) - mechanism.max_shift) // 2, 1))
-    return num_honest * apart
 
 
 @lru_cache(maxsize=64)
@@ -189,50 +227,33 @@ def rounded_length(max_shift: int, squared: float, dimension: int, chance: float
     return math.sqrt(min(bounds)) * _FLOAT_ROOM
 
 
-@register_norm_bound
-def _theorems_of_noise(
-    mechanism: Mechanism, norms: Norms, dimension: int, num_honest: int
-) -> tuple[Moments, str] | None:
-    if norms.l2 is None or not isinstance(mechanism, AdditiveMechanism):
-        return None
-    noise = mechanism.noise
-    # In lattice steps. No coordinate can differ by more than the lattice is wide.
-    squared = (2.0 * norms.l2 * NORM_ROUNDING / mechanism.step) ** 2
-    grid = _Grid.of(mechanism.max_shift)
-    drawn = _drawn(mechanism, dimension, num_honest)
-    if isinstance(noise, DiscreteGaussian):
-        variance = num_honest * float(noise.sigma_squared)
-        gap = sum_gap(noise, num_honest) if num_honest > 1 else 0.0
+def discrete_gaussian_theorem(update: NoisyUpdate, noise: DiscreteGaussian) -> NamedLoss:
+    """The bound of Kairouz, Liu and Steinke for the discrete Gaussian."""
+    grid, squared, dimension = update.grid, update.squared, update.dimension
+    variance = update.num_honest * float(noise.sigma_squared)
+    gap = sum_gap(noise, update.num_honest) if update.num_honest > 1 else 0.0
 
-        def renyi(order: float) -> float:
-            return grid.worst(order, order / (2.0 * variance), 0.0, squared, dimension) + gap * dimension
+    def renyi(order: float) -> float:
+        return grid.worst(order, order / (2.0 * variance), 0.0, squared, dimension) + gap * dimension
 
-        return NormBound(renyi, *drawn), "l2 discrete gaussian (Kairouz-Liu-Steinke)"
-    if isinstance(noise, Skellam):
-        variance = num_honest * float(noise.variance)
-
-        def skellam_renyi(order: float) -> float:
-            whole = float(math.ceil(order))
-            base = whole / (2.0 * variance)
-            near = (base + (2.0 * whole - 1.0) / (4.0 * variance**2), 1.5 / variance**2)
-            return min(
-                grid.worst(whole, *near, squared, dimension),
-                grid.worst(whole, base, 1.5 / variance, squared, dimension),
-            )
-
-        return NormBound(skellam_renyi, *drawn), "l2 skellam (Agarwal-Kairouz-Liu)"
-    return None
+    return NamedLoss(update.bound(renyi), "l2 discrete gaussian (Kairouz-Liu-Steinke)")
 
 
-def _drawn(mechanism: AdditiveMechanism, dimension: int, num_honest: int) -> tuple[float, float]:
-    """What it costs that noise is drawn from tables: a chance of an infinite loss, and a relative error.
+def skellam_theorem(update: NoisyUpdate, noise: Skellam) -> NamedLoss:
+    """The bound of Agarwal, Kairouz and Liu for Skellam noise."""
+    grid, squared, dimension = update.grid, update.squared, update.dimension
+    variance = update.num_honest * float(noise.variance)
 
-    Where the ideal probabilities can be relied on, those of a table agree with them to 2^-50; the outputs
-    where they cannot are those that :func:`fl_privquant.accounting.noise.noise_loss` charges as infinite.
-    """
-    unknown = noise_loss(mechanism, num_honest)
-    outside = unknown.infinity if unknown.infinity > 0.0 else float(unknown.masses[-1])
-    return min(dimension * outside, 1.0), dimension * num_honest * 2.0**-49
+    def renyi(order: float) -> float:
+        whole = float(math.ceil(order))
+        base = whole / (2.0 * variance)
+        near = (base + (2.0 * whole - 1.0) / (4.0 * variance**2), 1.5 / variance**2)
+        return min(
+            grid.worst(whole, *near, squared, dimension),
+            grid.worst(whole, base, 1.5 / variance, squared, dimension),
+        )
+
+    return NamedLoss(update.bound(renyi), "l2 skellam (Agarwal-Kairouz-Liu)")
 
 
 @dataclass(frozen=True, eq=False)

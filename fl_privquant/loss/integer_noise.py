@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -33,10 +33,9 @@ from scipy.special import ive
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw, power
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
-from fl_privquant.mechanisms.additive import AdditiveMechanism
-from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
+from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skellam
 
-__all__ = ["ideal_sum", "noise_loss", "noise_sum", "sum_gap"]
+__all__ = ["NoisyInteger", "ideal_sum", "noise_sum", "sum_gap"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,24 +51,71 @@ _WIDEST = 1 << 22
 _DIRECT = 1 << 29
 
 
-def noise_loss(mechanism: AdditiveMechanism, num_honest: int = 1) -> PrivacyLoss:
-    """The loss of one coordinate, in the sum of ``num_honest`` honest clients; 1 is the local view."""
-    law = noise_sum(mechanism.noise, num_honest)
-    # Q(y) = P(y - shift): outputs below the first ones of Q have no finite loss.
-    reach = max(law.values.size - mechanism.max_shift, 0)
-    first, second = law.values[law.values.size - reach :], law.values[:reach]
-    usable = (first > 0.0) & (second > 0.0)
-    losses = np.log(first[usable]) - np.log(second[usable])
-    losses += 2.0 * law.relative + ROUNDING * (1.0 + np.abs(losses))
-    unknown = (law.lost + float(law.values[: law.values.size - reach].sum() + first[~usable].sum())) * (
-        1.0 + 1e-9
-    )
-    masses = first[usable]
-    if mechanism.delta == 0.0:
-        losses, masses, unknown = _pure(mechanism, num_honest, losses, masses, unknown)
-    merged, index = np.unique(np.append(losses, 0.0), return_inverse=True)
-    gathered = np.bincount(index, np.append(masses, 0.0), merged.size).astype(np.float64)
-    return PrivacyLoss(merged, gathered, min(unknown, 1.0), 2.0 * law.relative + ROUNDING)
+@dataclass(frozen=True)
+class NoisyInteger:
+    """What a coordinate is released as: an integer in 0..max_shift plus noise.
+
+    Parameters
+    ----------
+    noise
+        What is added.
+    max_shift
+        The largest difference of two integers that noise is added to.
+    reach
+        How far beyond 0..max_shift a client clamps what it sends; None: it does not clamp.
+    pure_epsilon
+        The certified pure epsilon of what is clamped; infinite where there is none.
+    """
+
+    noise: IntegerNoise
+    max_shift: int
+    reach: int | None = None
+    pure_epsilon: float = math.inf
+
+    def loss(self, num_honest: int = 1) -> PrivacyLoss:
+        """The loss of one coordinate, in the sum of ``num_honest`` honest clients; 1 is the local view."""
+        law = noise_sum(self.noise, num_honest)
+        # Q(y) = P(y - shift): outputs below the first ones of Q have no finite loss.
+        reach = max(law.values.size - self.max_shift, 0)
+        first, second = law.values[law.values.size - reach :], law.values[:reach]
+        usable = (first > 0.0) & (second > 0.0)
+        losses = np.log(first[usable]) - np.log(second[usable])
+        losses += 2.0 * law.relative + ROUNDING * (1.0 + np.abs(losses))
+        unknown = (law.lost + float(law.values[: law.values.size - reach].sum() + first[~usable].sum())) * (
+            1.0 + 1e-9
+        )
+        masses = first[usable]
+        if math.isfinite(self.pure_epsilon):
+            losses, masses, unknown = self._pure(num_honest, losses, masses, unknown)
+        merged, index = np.unique(np.append(losses, 0.0), return_inverse=True)
+        gathered = np.bincount(index, np.append(masses, 0.0), merged.size).astype(np.float64)
+        return PrivacyLoss(merged, gathered, min(unknown, 1.0), 2.0 * law.relative + ROUNDING)
+
+    def distance_to_ideal(self, num_honest: int) -> float:
+        """The total variation distance of the sum of what is drawn to that of the ideal noises, at most."""
+        return num_honest * (self.noise.total_variation + self._clamped)
+
+    @property
+    def _clamped(self) -> float:
+        """Probability that a client clamps: until then its noise is the ideal one."""
+        return 0.0 if self.reach is None else self.noise.tail(self.reach)
+
+    def _pure(
+        self, num_honest: int, losses: Floats, masses: Floats, unknown: float
+    ) -> tuple[Floats, Floats, float]:
+        """Losses of a pure release: none exceeds its certified epsilon, so that nothing is infinite.
+
+        Nor does that of a sum: f(y) / f(y - D) is a mean of such ratios of one noise. Its noise is clamped on
+        each client, far out, which the law of the sum above does not know: with probability q at most
+        anything is clamped, and a hockey-stick curve moves by at most (1 + a) q. Above a = e^epsilon it is 0,
+        and up to there an atom at epsilon + 1, of mass (1 + e^epsilon) q / (1 - 1/e), covers it.
+        """
+        epsilon = self.pure_epsilon
+        if num_honest == 1:
+            return np.append(np.minimum(losses, epsilon), epsilon), np.append(masses, unknown), 0.0
+        clamped = num_honest * self._clamped
+        extra = (unknown + (1.0 + math.exp(epsilon)) * clamped) / -math.expm1(-1.0)
+        return np.append(np.minimum(losses, epsilon), epsilon + 1.0), np.append(masses, extra), 0.0
 
 
 def noise_sum(noise: IntegerNoise, count: int) -> LatticeLaw:
@@ -127,24 +173,3 @@ def _two_sided(pmf: Callable[[Ints], Floats], variance: float, relative: float, 
     tail = half[end] / (1.0 - ratio)
     values = np.concatenate([half[end - 1 : 0 : -1], half[:end]])
     return LatticeLaw(1 - end, values, relative, 2.0 * tail * (1.0 + relative))
-
-
-def _pure(
-    mechanism: AdditiveMechanism, num_honest: int, losses: Floats, masses: Floats, unknown: float
-) -> tuple[Floats, Floats, float]:
-    """Losses of a pure mechanism: none exceeds its certified epsilon, so that nothing is infinite.
-
-    Nor does that of a sum: f(y) / f(y - D) is a mean of such ratios of one noise. Its noise is clamped on
-    each client, far out, which the law of the sum above does not know: with probability q at most anything
-    is clamped, and a hockey-stick curve moves by at most (1 + a) q. Above a = e^epsilon it is 0, and up to
-    there an atom at epsilon + 1, of mass (1 + e^epsilon) q / (1 - 1/e), covers it.
-    """
-    epsilon = mechanism.epsilon
-    if num_honest == 1:
-        return np.append(np.minimum(losses, epsilon), epsilon), np.append(masses, unknown), 0.0
-    clamped = num_honest * mechanism.noise.tail(mechanism.max_shift + 1)
-    if isinstance(mechanism.noise, DiscreteLaplace):
-        largest = mechanism.noise.largest or 0
-        clamped = num_honest * mechanism.noise.tail(max((largest - mechanism.max_shift) // 2, 1))
-    extra = (unknown + (1.0 + math.exp(epsilon)) * clamped) / -math.expm1(-1.0)
-    return np.append(np.minimum(losses, epsilon), epsilon + 1.0), np.append(masses, extra), 0.0

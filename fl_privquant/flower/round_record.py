@@ -1,0 +1,78 @@
+"""What a round did, as the server knows it: a frozen record that PrivQuantStrategy hands to its listener."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
+from fl_privquant.statement import PrivacyStatement, View
+
+__all__ = ["OnRound", "RoundRecord"]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundRecord:
+    """What was asked of clients in a round, what came of it, and what clients have spent by then.
+
+    The error of the mean is not in it: only a simulation knows the true updates.
+
+    Parameters
+    ----------
+    round
+        The number of the round.
+    codec
+        What encoded the round's updates, with their layout and the round's rotation.
+    asked
+        Clients that were asked.
+    survivors
+        Clients whose updates are in the aggregate; 0 if the round failed.
+    bytes_up
+        Bytes of the updates in the aggregate; with secure aggregation as wide as their sum, without the
+        messages of the key exchange.
+    bytes_down
+        Bytes of models and requests that were sent.
+    view
+        What the server could see of the round's updates.
+    statements
+        The run's statements after the round, by quick upper bounds: see
+        :meth:`~fl_privquant.flower.PrivQuantStrategy.statements`.
+    spent
+        What the client that was asked most has spent so far in that view: a quick upper bound, or the budget,
+        which the ledger has counted in full, where that is smaller.
+    share_clipped
+        The mean share of clipped coordinates that clients report; None if they were not asked, or decline.
+    seconds_clients
+        Time from the request until the replies were there, and opened if they are a secure sum.
+    seconds_aggregate
+        Time that decoding and the wrapped strategy took.
+    """
+
+    round: int
+    codec: UpdateCodec
+    asked: int
+    survivors: int
+    bytes_up: int
+    bytes_down: int
+    view: View
+    statements: tuple[PrivacyStatement, ...]
+    spent: PrivacyStatement
+    share_clipped: float | None
+    seconds_clients: float
+    seconds_aggregate: float
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the round's updates became integers."""
+        codec = self.codec
+        return Encoding(codec.mechanism, codec.clip, codec.l2_clip, codec.rotation_seed is not None)
+
+    @property
+    def wall_seconds(self) -> float:
+        """Time that the whole round took."""
+        return self.seconds_clients + self.seconds_aggregate
+
+
+OnRound = Callable[[RoundRecord], None]
+"""Listens to the rounds of a strategy."""

@@ -1,0 +1,239 @@
+"""What strategies that wrap another one share: delegation, the stack that they make, and how a run ends.
+
+:class:`StrategyWrapper` hands everything on to the strategy that it wraps; a wrapper overrides what it
+changes, and nothing else. :func:`strategy_stack` walks from a wrapper to the strategy that aggregates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from logging import WARNING
+from typing import Any, Final
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
+
+__all__ = [
+    "EvaluateFn",
+    "KeptRun",
+    "StoppedResult",
+    "StrategyWrapper",
+    "mean_reply",
+    "strategy_stack",
+]
+
+# No node of Flower's has this id.
+_NOBODY: Final = 0
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class StrategyWrapper(Strategy):
+    """Delegates everything to the strategy that it wraps.
+
+    Parameters
+    ----------
+    strategy
+        The wrapped strategy.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        if not isinstance(strategy, Strategy):
+            raise InvalidSpecError(f"strategy: {type(strategy).__name__}, expected a flwr.serverapp Strategy")
+        self.strategy = strategy
+
+    @property
+    def weighted_by_key(self) -> str:
+        """The metric that the wrapped strategy weighs clients by."""
+        return str(getattr(self.strategy, "weighted_by_key", "num-examples"))
+
+    @property
+    def arrayrecord_key(self) -> str:
+        """The name under which the wrapped strategy looks for a reply's arrays."""
+        return str(getattr(self.strategy, "arrayrecord_key", "arrays"))
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.strategy.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        return self.strategy.aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        self.strategy.summary()
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
+        """Run the rounds, and log what they have cost; a budget that runs out ends them.
+
+        Arguments are those of Flower's ``Strategy.start``. The result is then a :class:`StoppedResult` with
+        the model so far and the reason.
+        """
+        # Named like this strategy, as Flower's log begins with the name of the class.
+        run: KeptRun = type(type(self).__name__, (KeptRun,), {})(self)
+        return run.start(grid, initial_arrays, *args, **keywords)
+
+
+def strategy_stack(strategy: Any) -> Iterator[Strategy]:
+    """The strategy and those that it wraps, from the outside in."""
+    while isinstance(strategy, Strategy):
+        yield strategy
+        strategy = getattr(strategy, "strategy", None)
+
+
+def mean_reply(server_round: int, content: RecordDict | None = None) -> Message:
+    """The one reply that stands for all of a round, for strategies that aggregate messages.
+
+    It has the mean of what clients sent. It names node 0 as its sender, which no client has, because no
+    client has sent it.
+    """
+    asked = Message(RecordDict(), _NOBODY, MessageType.TRAIN, group_id=str(server_round))
+    return Message(content or RecordDict(), reply_to=asked)
+
+
+@dataclass
+class StoppedResult(Result):
+    """The result of a run that its budget ended before the last round.
+
+    Parameters
+    ----------
+    stopped
+        Which round was not begun, and what was spent (``stopped.statement``).
+    rounds
+        Rounds that are done, those before a checkpoint included.
+    planned_rounds
+        Rounds that were asked for.
+    """
+
+    stopped: BudgetExhaustedError | None = None
+    rounds: int = 0
+    planned_rounds: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why the run ended, and what would help, in one line."""
+        return (
+            f"budget exhausted after {self.rounds} of {self.planned_rounds} rounds: {self.stopped}. "
+            f"For more rounds raise the budget, or spend less in each: a smaller epsilon, a smaller model, "
+            f"or more clients in a secure sum"
+        )
+
+
+class KeptRun(StrategyWrapper):
+    """Flower's loop over the rounds of a strategy, with its results kept from round to round.
+
+    Rounds are numbered after those that were done before (:attr:`rounds_before`), and the result holds both.
+    A budget that runs out ends the loop as a :class:`StoppedResult`.
+
+    A budget that does not allow even the first release is a mistake in the settings, not a result: its
+    :class:`~fl_privquant.errors.BudgetExhaustedError` is raised as it is. A run that was killed again and
+    again may have spent its budget before any round was finished: that is a result, with the initial model,
+    because the releases were made and must be stated.
+
+    Attributes
+    ----------
+    result
+        The model and the metrics so far.
+    rounds_before
+        Rounds that were done before this loop.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        super().__init__(strategy)
+        self.result = Result()
+        self.rounds_before = 0
+
+    def resume(self, initial_arrays: ArrayRecord) -> None:
+        """Set what the loop begins with: the initial model, and no round done."""
+        self.result, self.rounds_before = Result(arrays=initial_arrays), 0
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the rounds up to number ``num_rounds`` that are not done yet."""
+        self.resume(initial_arrays)
+        evaluate = None if evaluate_fn is None else self._evaluating(evaluate_fn)
+        left = max(num_rounds - self.rounds_before, 0)
+        self._rounds = self.rounds_before
+        result = self.result
+        try:
+            Strategy.start(self, grid, result.arrays, left, timeout, train_config, evaluate_config, evaluate)
+        except BudgetExhaustedError as error:
+            spent_before = error.statement is not None and error.statement.epsilon > 0.0
+            if self._rounds == 0 and not spent_before:
+                raise
+            result = StoppedResult(
+                **vars(result), stopped=error, rounds=self._rounds, planned_rounds=num_rounds
+            )
+            log(WARNING, "PrivQuant: the run ends here as a result: %s", result.reason)
+        for wrapped in strategy_stack(self.strategy):
+            log_spent = getattr(wrapped, "log_spent", None)
+            if log_spent is not None:
+                log_spent()
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return super().configure_train(self.rounds_before + server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        number = self.rounds_before + server_round
+        arrays, metrics = super().aggregate_train(number, replies)
+        self._rounds = number
+        if arrays is not None:
+            self.result.arrays = arrays
+        if metrics is not None:
+            self.result.train_metrics_clientapp[number] = metrics
+        return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return super().configure_evaluate(self.rounds_before + server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        number = self.rounds_before + server_round
+        metrics = super().aggregate_evaluate(number, replies)
+        if metrics is not None:
+            self.result.evaluate_metrics_clientapp[number] = metrics
+        return metrics
+
+    def _evaluating(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
+        """The program's own evaluation, with its metrics kept."""
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            number = self.rounds_before + server_round
+            known = self.result.evaluate_metrics_serverapp
+            # A run may have stopped between a round and the evaluation of its model: that is made up for.
+            if number not in known:
+                metrics = evaluate_fn(number, arrays)
+                if metrics is not None:
+                    known[number] = metrics
+            return known.get(number)
+
+        return evaluate

@@ -1,0 +1,273 @@
+"""Sums of bits of randomized response: the loss of one client's bits, alone and in sums, and a theorem.
+
+A coordinate with input x is a number of bits that are each 1 with probability 1/2 + theta x, independently,
+of which the sum is sent: a binomial law. Its likelihood ratios are monotone in x: every hockey-stick curve is
+largest between x = -1 and x = 1 (a set of largest ratios is a set of largest codes, whose probability grows
+with x). In the sum over n clients, each bit of the n - 1 others is a fair coin with probability
+2 rare / 2^32, whatever the input: the blanket of :mod:`fl_privquant.loss.blanket`, bit by bit.
+
+**The theorem** (Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
+Secure Aggregation", ICML 2022): the Rényi divergence of a sum of n codes, computed at the worst inputs
+(:func:`aggregate_renyi`). It knows that the others' bits hide more than their blanket does, which matters
+where bits are far from fair; the blanket has the law of the loss, not only its moments. All cases of many
+bits take too long: then fewer clients are counted, which is a bound too. A table of two output values is
+randomized response, and has the theorem as well (:func:`lean_of_two_levels`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.lattice import LatticeLaw
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.loss.blanket import BlanketDraws, covered_loss
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
+
+__all__ = [
+    "ChordMoments",
+    "aggregate_renyi",
+    "binomial",
+    "check_sum",
+    "lean_of_two_levels",
+    "poisson_binomial_losses",
+    "probed_renyi",
+    "sum_of_bits_loss",
+]
+
+Floats = NDArray[np.float64]
+
+_MOST_TRIALS_IN_SUM = 1 << 15
+_BLOCK = 32
+# Accuracy of scipy's binomial probabilities.
+_BINOMIAL = 1e-11
+# Covers the rounding of binomial probabilities, which are right to some 11 digits.
+_FLOAT_ROOM = 1.0 + 1e-7
+_SMALL = 1e-4
+# Bits in a sum up to which all cases are gone through: about a second for all orders.
+_MOST_BITS = 1024
+_RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def sum_of_bits_loss(trials: int, rare: int, epsilon: float, num_honest: int = 1) -> PrivacyLoss:
+    """The loss of one coordinate, in the sum of ``num_honest`` honest clients; 1 is the local view.
+
+    Parameters
+    ----------
+    trials
+        Number of bits.
+    rare
+        The integer weight, of 2^32, of a 1 where x = -1 and of a 0 where x = 1.
+    epsilon
+        The certified pure epsilon of all bits together.
+    """
+    codes = np.arange(trials + 1)
+    share = rare / TOTAL_WEIGHT
+    # All trials of k ones: (2 k - trials) times the loss of one bit.
+    losses = (2.0 * codes - trials) * (epsilon / trials)
+    local = PrivacyLoss(
+        np.minimum(losses * (1.0 + ROUNDING), epsilon), binomial(codes, trials, 1.0 - share), 0.0, _BINOMIAL
+    )
+    if num_honest == 1:
+        return local
+    rows = np.stack([binomial(codes, trials, success) for success in (share, 1.0 - share)])
+    coin = LatticeLaw(0, np.array([0.5, 0.5]))
+    draws = BlanketDraws(coin, (num_honest - 1) * trials, 2.0 * share)
+    return covered_loss(rows, codes, draws, local, _BINOMIAL)
+
+
+@dataclass(frozen=True, eq=False)
+class ChordMoments:
+    """Moments of a loss from some orders: rate times the divergence is convex, so chords are above it.
+
+    Parameters
+    ----------
+    rates
+        (k,) orders less one, increasing.
+    values
+        (k,) upper bounds of rate times the divergence of order rate + 1.
+    max_loss
+        The pure epsilon.
+
+    >>> moments = ChordMoments(np.array([1.0, 2.0]), np.array([0.5, 2.0]), 3.0)
+    >>> [round(moments.log_moment(rate), 9) for rate in (0.5, 1.5, 10.0)]
+    [0.25, 1.25, 30.0]
+    """
+
+    rates: Floats
+    values: Floats
+    max_loss: float
+    infinity: float = 0.0
+
+    def log_moment(self, rate: float) -> float:
+        """Upper bound of log E exp(rate * loss)."""
+        if rate > self.rates[-1]:
+            return rate * self.max_loss
+        rates, values = np.append(0.0, self.rates), np.append(0.0, self.values)
+        return float(np.interp(rate, rates, values)) * (1.0 + 1e-12)
+
+
+def poisson_binomial_losses(
+    trials: int, theta: float, epsilon: float, dimension: int, num_honest: int
+) -> list[NamedLoss]:
+    """The loss of an update of any norm by the theorem; none where it says nothing.
+
+    Parameters
+    ----------
+    trials, theta
+        Bits of a coordinate, and how far they lean: at most so far.
+    epsilon
+        The certified pure epsilon of a coordinate.
+    """
+    counted = min(num_honest, _MOST_BITS // trials)
+    if counted < 2 or not 0.0 < theta < 0.5:
+        return []
+    return [NamedLoss(_poisson_binomial(trials, theta, counted, epsilon), "poisson binomial", dimension)]
+
+
+def lean_of_two_levels(table: CertifiedTable) -> float:
+    """How far the bit leans that a table of two output values is, at most.
+
+    Every row lies between the two extreme ones; leaning as far as either way is a bound.
+    """
+    rare = int(table.weights.min())
+    return math.nextafter((TOTAL_WEIGHT // 2 - rare) / TOTAL_WEIGHT, 1.0)
+
+
+@lru_cache(maxsize=64)
+def _poisson_binomial(trials: int, theta: float, num_honest: int, max_loss: float) -> ChordMoments:
+    values = [rate * aggregate_renyi(trials, theta, num_honest, rate + 1.0) for rate in _RATES]
+    return ChordMoments(np.array(_RATES), np.array(values), max_loss)
+
+
+def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -> float:
+    """Largest Rényi divergence of the sum of ``num_clients`` codes when one client's input is replaced.
+
+    Exact by convolution but for rounding, which is upwards, at inputs where the worst case lies:
+
+    * The likelihood ratio of two sums of independent bits, one client's more likely to be 1 in the
+      first, rises with the sum. So the divergence grows as that client's probabilities move apart: its
+      inputs are 1 and -1.
+    * Each bit of another client is a mixture of the bit at x = 1 and the bit at x = -1, whatever its
+      input, and divergences are jointly quasi-convex. So the worst case is some number of the others'
+      bits as at 1, the rest as at -1. No order among these numbers is known: all are tried. (Whole
+      clients at 1 or -1 are among them, so the figure is attained or nearly so.)
+    * The divergence from the input 1 to -1 mirrors that from -1 to 1.
+
+    >>> alone = aggregate_renyi(3, 0.1, 1, 2.0)
+    >>> together = aggregate_renyi(3, 0.1, 10, 2.0)
+    >>> round(alone, 4), round(together, 4)
+    (0.4625, 0.0508)
+    """
+    check_sum(trials, num_clients, order)
+    if not 0.0 < theta < 0.5:
+        raise InvalidSpecError(f"theta: {theta} is not above 0 and below 0.5")
+    loss = trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
+    # The sum with N bits as at 1 is compared to the one with N + trials such bits, for every N.
+    earlier: deque[_Sum] = deque(maxlen=trials)
+    worst = 0.0
+    for each in _all_sums(num_clients * trials, theta, _cut(loss, order)):
+        if len(earlier) == trials:
+            worst = max(worst, _divergence(each, earlier[0], loss, order))
+        earlier.append(each)
+    return worst
+
+
+def probed_renyi(trials: int, theta: float, num_clients: int, order: float, loss: float) -> float:
+    """The divergence where all other clients' bits are as at input 1: of the cases, a typical one.
+
+    ``loss`` is the privacy loss of all bits of a client together.
+    """
+    others = (num_clients - 1) * trials
+    cut = _cut(loss, order)
+    at_one = _bits(others + trials, 0, theta, cut)
+    return _divergence(at_one, _bits(others, trials, theta, cut), loss, order)
+
+
+def check_sum(trials: int, num_clients: int, order: float) -> None:
+    """Raise InvalidSpecError for sums whose exact divergence cannot be computed."""
+    if num_clients != int(num_clients) or num_clients < 1:
+        raise InvalidSpecError(f"num_clients: {num_clients} is not a whole number above 0")
+    if num_clients * trials > _MOST_TRIALS_IN_SUM:
+        raise InvalidSpecError(
+            f"num_clients: {num_clients} clients of {trials} trials are more than {_MOST_TRIALS_IN_SUM} "
+            "bits, for which the exact divergence takes too long; lower levels, or give fewer clients: what "
+            "holds for them holds for more"
+        )
+    if not (math.isfinite(order) and order > 1.0):
+        raise InvalidSpecError(f"order: {order} is not a finite number above 1")
+
+
+class _Sum(NamedTuple):
+    """A sum of bits: its smallest value, and the probabilities from there on, far tails cut off."""
+
+    start: int
+    pmf: Floats
+
+
+def _all_sums(count: int, theta: float, cut: float) -> Iterator[_Sum]:
+    """The sums of ``count`` bits of which N are as at input 1 and the rest as at -1, for N = 0..count.
+
+    In blocks: bits that are the same in a whole block of N are convolved once.
+    """
+    size = min(_BLOCK, count)
+    few = [_bits(ones, size - ones, theta, cut) for ones in range(size + 1)]
+    for first in range(0, count + 1, size + 1):
+        first_of_block = min(first, count - size)
+        core = _bits(first_of_block, count - size - first_of_block, theta, cut)
+        for ones in range(first - first_of_block, size + 1):
+            yield _Sum(core.start + few[ones].start, np.convolve(core.pmf, few[ones].pmf))
+
+
+def _cut(loss: float, order: float) -> float:
+    """Tails may be cut off here: in the divergence they weigh at most e^(order loss) more than in the sum."""
+    return math.exp(max(-690.0, -(order * loss + 45.0)))
+
+
+def _divergence(first: _Sum, second: _Sum, loss: float, order: float) -> float:
+    """Upper bound of D_order(first || second), for sums whose ratios are within e^±loss."""
+    low = max(first.start, second.start)
+    high = min(first.start + first.pmf.size, second.start + second.pmf.size)
+    p = first.pmf[low - first.start : high - first.start]
+    q = second.pmf[low - second.start : high - second.start]
+    there = (p > 0.0) & (q > 0.0)
+    q = q[there]
+    tails = math.exp(min(order * loss + math.log(16.0 * _cut(loss, order)), 700.0))
+    with np.errstate(over="ignore", divide="ignore"):
+        excess = float((q * _power_excess(p[there] / q - 1.0, order)).sum()) + tails
+    return min(math.log1p(excess) / (order - 1.0) * _FLOAT_ROOM, loss)
+
+
+def _bits(ones: int, zeros: int, theta: float, cut: float) -> _Sum:
+    """The sum of ``ones`` bits as at input 1 and ``zeros`` bits as at -1."""
+    parts = []
+    for count, success in ((ones, 0.5 + theta), (zeros, 0.5 - theta)):
+        # Hoeffding: the number of successes is further from its mean with probability 2 cut at most.
+        reach = math.sqrt(-math.log(cut) * count / 2.0) + 1.0
+        low = max(0, math.floor(count * success - reach))
+        high = min(count, math.ceil(count * success + reach))
+        parts.append((low, binomial(np.arange(low, high + 1), count, success)))
+    return _Sum(parts[0][0] + parts[1][0], np.convolve(parts[0][1], parts[1][1]))
+
+
+def _power_excess(h: Floats, order: float) -> Floats:
+    """(1 + h)^a - 1 - a h, without cancellation where h is small."""
+    series = order * (order - 1.0) / 2.0 * h**2 * (1.0 + (order - 2.0) / 3.0 * h)
+    small = np.abs(h) < _SMALL / order
+    return np.where(small, series, np.expm1(order * np.log1p(h)) - order * h)
+
+
+def binomial(successes: NDArray[Any], trials: int, success: Any) -> NDArray[np.float64]:
+    """The binomial's probabilities."""
+    from scipy import stats  # takes most of a second to import, and few need it
+
+    return np.asarray(stats.binom.pmf(successes, trials, success))

@@ -1,0 +1,170 @@
+"""Updates of bounded norm: what a whole update costs by its norm, whatever its number of coordinates.
+
+Norms are in units of the clip: an update of L2 norm R, coordinates clipped to [-clip, clip], has norm
+R / clip, and two such updates are at most 2 R / clip apart.
+
+**Tables.** Continuous laws: in the secure sum of several clients, the Gaussian guarantee of
+:mod:`fl_privquant.loss.secure_sum`, by a blanket, and for laws of two rows and sums of bits that of
+:mod:`fl_privquant.loss.two_row_sums`, by the worst case of the other clients; local view,
+:func:`fl_privquant.loss.renyi.renyi_of_update`.
+
+**Integer noise**: :mod:`fl_privquant.loss.integer_noise_norm`.
+
+Every bound here is for one whole update. It holds for any two updates within the norms, each coordinate
+clipped to [-1, 1], and for a sum with ``num_honest`` - 1 other clients whose inputs are the worst;
+``num_honest`` is 1 in the local view.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.table import CertifiedTable
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.renyi import renyi_of_update
+from fl_privquant.loss.response import gaussian_loss
+from fl_privquant.loss.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
+from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
+
+__all__ = [
+    "NO_NORMS",
+    "NormBound",
+    "Norms",
+    "continuous_law_loss",
+    "secure_sum_loss",
+    "table_update_losses",
+    "two_row_loss",
+]
+
+_FLOAT_ROOM = 1.0 + 1e-9
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Bounds of an update's norms, in units of the clip; None where there is none."""
+
+    l2: float | None = None
+    l1: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("l2", "l1"):
+            bound = getattr(self, name)
+            if bound is not None and not (math.isfinite(bound) and bound > 0.0):
+                raise InvalidSpecError(
+                    f"{name} norm: {bound} is not a finite number above 0, in units of the coordinate clip; "
+                    "leave it out for updates of any norm"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class NormBound:
+    """The moments of a whole update's loss, from a bound of its Rényi divergence."""
+
+    renyi: Callable[[float], float]
+    infinity: float = 0.0
+    slack: float = 0.0
+
+    @property
+    def max_loss(self) -> float:
+        """Infinite: moments bound no loss."""
+        return math.inf
+
+    def log_moment(self, rate: float) -> float:
+        """Rate times the divergence of order rate + 1."""
+        return rate * self.renyi(rate + 1.0) * _FLOAT_ROOM + (2.0 * rate + 1.0) * self.slack
+
+
+NO_NORMS = Norms()
+"""Updates of any norm."""
+
+
+def table_update_losses(table: CertifiedTable, l2: float, dimension: int, num_honest: int) -> list[NamedLoss]:
+    """The losses of one update of bounded L2 norm, coordinates drawn from a table: all bounds that apply."""
+    bounds = (
+        secure_sum_loss(table, l2, dimension, num_honest),
+        two_row_loss(table, l2, dimension, num_honest),
+        continuous_law_loss(table, l2, dimension, num_honest),
+    )
+    return [bound for bound in bounds if bound is not None]
+
+
+def secure_sum_loss(
+    table: CertifiedTable, l2: float, dimension: int, num_honest: int, bits: int = 1
+) -> NamedLoss | None:
+    """The guarantee by a blanket, if the table has one; each coordinate is drawn ``bits`` times and summed.
+
+    The sum of each of these draws over clients is told: as many coordinates, all with the same input.
+    """
+    update = UpdateBound(math.sqrt(bits) * (2.0 * l2 * NORM_ROUNDING), bits * dimension)
+    certificate = _certificate(table, num_honest)
+    if certificate is None:
+        return None
+    separation = certificate.separation(update.rate)
+    if math.isfinite(separation):
+        loss = gaussian_loss(separation * update.widened)
+        charged = replace(loss, infinity=loss.infinity + update.charge)
+        return NamedLoss(charged, "l2 gaussian of the sum")
+
+    def renyi(order: float) -> float:
+        return certificate.renyi(order) * update.widened**2
+
+    return NamedLoss(NormBound(renyi, update.charge), "l2 renyi of the sum")
+
+
+def two_row_loss(
+    table: CertifiedTable,
+    l2: float,
+    dimension: int,
+    num_honest: int,
+    bits: int = 1,
+    name: str = "l2 gaussian of two rows",
+) -> NamedLoss | None:
+    """The guarantee by the worst case of the other clients, for laws of two rows drawn ``bits`` times."""
+    if num_honest < 2:
+        return None
+    update = UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
+    separation = _two_row_separation(table, num_honest, update.rate, bits)
+    if math.isinf(separation):
+        return None
+    loss = gaussian_loss(separation * update.widened)
+    return NamedLoss(replace(loss, infinity=loss.infinity + update.charge), name)
+
+
+def continuous_law_loss(
+    table: CertifiedTable, l2: float, dimension: int, num_honest: int
+) -> NamedLoss | None:
+    """The Rényi bound of the local view, for laws without jumps."""
+    if num_honest > 1 and _certificate(table, num_honest) is not None:
+        # Of a law whose sum is certified the local view says nothing new, and takes longer.
+        return None
+    law, distance = table.law, 2.0 * l2 * NORM_ROUNDING
+
+    @lru_cache(maxsize=256)
+    def renyi(order: float) -> float:
+        return renyi_of_update(law, order, distance, dimension)
+
+    # Each order takes some tenths of a second: a few are enough, and any order above the wanted one bounds
+    # it.
+    orders = (1.05, 1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 17.0, 33.0, 65.0, 257.0)
+
+    def rounded_up(order: float) -> float:
+        return next((renyi(each) for each in orders if each >= order), math.inf)
+
+    if math.isinf(renyi(2.0)):
+        return None
+    return NamedLoss(NormBound(rounded_up), "l2 renyi")
+
+
+@lru_cache(maxsize=64)
+def _two_row_separation(table: CertifiedTable, num_honest: int, rate: float, bits: int) -> float:
+    law = TwoRows.of(table)
+    return math.inf if law is None else sum_separation(law, num_honest, rate, bits)
+
+
+@lru_cache(maxsize=64)
+def _certificate(table: CertifiedTable, num_honest: int) -> SumCertificate | None:
+    return certify_sum(table, num_honest)

@@ -1,0 +1,135 @@
+"""A mechanism that the package does not know: all of it is in this file, its law, its loss and its listing.
+
+With one half a client says nothing, which is the code 1. Else it tells the end of [-1, 1] that its input was
+rounded to at random, as code 0 or 2, through randomized response.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.errors import CertificationError
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.density import Density, as_density
+from fl_privquant.law.lattice import LatticeLaw
+from fl_privquant.law.table import TOTAL_WEIGHT, log_ratio_upper
+from fl_privquant.loss.blanket import BlanketDraws, covered_loss
+from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.distribution import PrivacyLoss
+from fl_privquant.loss.norms import Norms
+from fl_privquant.loss.response import response_loss
+from fl_privquant.mechanisms.base import LatticeMechanism
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, register
+from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
+from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.statement import LOCAL, View
+
+HALF = TOTAL_WEIGHT // 2
+
+
+@dataclass(frozen=True)
+class ToySpec(Spec):
+    """What the toy is asked to be."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        checked_epsilon(self.epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class ToyMechanism(LatticeMechanism, kind="toy"):
+    """Silence with one half, else one end of [-1, 1]; ``rare`` is the weight, of 2^32, of the wrong end."""
+
+    name: str
+    rare: int
+    claimed_epsilon: float
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.rare < HALF // 2 and self.epsilon <= self.claimed_epsilon):
+            raise CertificationError(self.statement.above(self.claimed_epsilon))
+
+    @cached_property
+    def epsilon(self) -> float:
+        return log_ratio_upper(HALF - self.rare, self.rare)
+
+    @cached_property
+    def codebook(self) -> Codebook:
+        outer = TOTAL_WEIGHT / (HALF - 2 * self.rare)
+        return Codebook(np.arange(3), outer, -outer)
+
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        """The laws at -1 and 1."""
+        lower = np.array([HALF - self.rare, HALF, self.rare]) / TOTAL_WEIGHT
+        return np.stack([lower, lower[::-1]])
+
+    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+        share = (1.0 + np.asarray(x, dtype=np.float64).ravel()[:, None]) / 2.0
+        return np.asarray((1.0 - share) * self.rows[0] + share * self.rows[1])
+
+    def loss(self, view: View = LOCAL) -> NamedLoss:
+        losses = np.array([-self.epsilon, 0.0, self.epsilon])
+        local = PrivacyLoss(losses, self.rows[1])
+        if view.is_local:
+            return NamedLoss(local, "toy")
+        # Whatever the inputs of the others, each has drawn from this part of both rows.
+        least = self.rows.min(axis=0)
+        blanket = LatticeLaw(0, least / least.sum(), 1e-15)
+        draws = BlanketDraws(blanket, view.honest_count - 1, float(least.sum()))
+        return NamedLoss(covered_loss(self.rows, np.arange(3), draws, local), "toy sum")
+
+    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+        if norms.l2 is None:
+            return []
+        # A log probability changes by at most this much for each unit of the input.
+        slope = (HALF - 2 * self.rare) / (2.0 * self.rare)
+        distance = 2.0 * norms.l2 * math.sqrt(dimension) + dimension * 2.0**-30
+        return [NamedLoss(response_loss(slope * distance * (1.0 + 1e-9)), "toy norm")]
+
+    def encode(
+        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
+    ) -> NDArray[Any]:
+        return encode_in_chunks(
+            x, self._encode_chunk, dtype=np.dtype(np.uint8), clip=clip, stream=rng, threads=threads
+        )
+
+    def _encode_chunk(self, chunk: Chunk) -> int:
+        not_finite = int(np.count_nonzero(~np.isfinite(chunk.x)))
+        if not_finite:
+            return not_finite
+        position = np.clip(chunk.x.astype(np.float64) / chunk.clip, -1.0, 1.0)
+        upper = (chunk.words >> np.uint64(32)) < ((1.0 + position) * HALF).astype(np.uint64)
+        drawn = (chunk.words & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        # The lower row on the codes 0, 1, 2; the upper row is its mirror image.
+        code = (drawn >= HALF - self.rare).astype(np.uint8) + (drawn >= TOTAL_WEIGHT - self.rare)
+        chunk.out[...] = np.where(upper, 2 - code, code)
+        return 0
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        nodes, weights = as_density(density).quadrature(np.linspace(-1.0, 1.0, 257))
+        return float(weights @ (self.pmf(nodes) * np.abs(self.values - nodes[:, None])).sum(axis=1))
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        nodes, weights = as_density(density).quadrature(np.linspace(-1.0, 1.0, 257))
+        return float(weights @ (self.pmf(nodes) * (self.values - nodes[:, None]) ** 2).sum(axis=1))
+
+
+def design_toy(spec: ToySpec) -> ToyMechanism:
+    """The toy at ``epsilon``."""
+    rare = math.ceil(HALF / (math.exp(spec.epsilon) + 1.0) * (1.0 + 1e-9))
+    return ToyMechanism("toy", rare, float(spec.epsilon), spec.parameters())
+
+
+def register_toy() -> Callable[[ToySpec], Any]:
+    """What a file in ``mechanisms/`` does when it is imported."""
+    listing = Listing(colour="#123456", plans_for_sums=True, plans_for_local=True)
+    return register("toy", ToySpec, cached=False, listing=listing)(design_toy)

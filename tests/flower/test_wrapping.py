@@ -1,0 +1,206 @@
+"""Wrappers of strategies: what they hand on, what a round tells its listener, and who sends a mean."""
+
+import numpy as np
+import pytest
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import FedAvg
+
+from fl_privquant.accounting import Budget, Unit
+from fl_privquant.codec.pack import packed_size
+from fl_privquant.encoding import Encoding
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import (
+    CheckpointStrategy,
+    NoUsableReplyError,
+    PrivQuantMod,
+    PrivQuantStrategy,
+    SecureAggregationMod,
+    SecureSum,
+    StrategyWrapper,
+    SumOfCodes,
+)
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.wrapping import strategy_stack
+from tests.flower.apps import (
+    CLIP,
+    SEED,
+    as_arrays,
+    assert_same_arrays,
+    client_app,
+    fedavg,
+    initial_arrays,
+    server_app,
+)
+
+CLIENTS = 6
+
+
+def run(strategy, client=None, **options):
+    server = server_app(lambda: strategy, **options)
+    InlineEngine().run(server, client or client_app(), Federation(CLIENTS))
+    return server.result
+
+
+def test_a_bare_wrapper_changes_nothing(mechanism):
+    def private(wrap):
+        return wrap(PrivQuantStrategy(wrap(FedAvg()), mechanism, CLIP))
+
+    def evaluate(server_round, arrays):
+        return MetricRecord({"round": server_round})
+
+    mods = [PrivQuantMod(10.0, seed=SEED, metrics=["loss"])]
+    expected = run(private(lambda strategy: strategy), client_app(mods), num_rounds=2, evaluate_fn=evaluate)
+    found = run(private(StrategyWrapper), client_app(mods), num_rounds=2, evaluate_fn=evaluate)
+    assert_same_arrays(as_arrays(found.arrays), as_arrays(expected.arrays))
+    for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+        assert getattr(found, name) == getattr(expected, name) != {}
+
+
+def test_wrappers_know_the_names_that_the_innermost_strategy_looks_for():
+    outer = StrategyWrapper(StrategyWrapper(FedAvg(weighted_by_key="size", arrayrecord_key="model")))
+    assert (outer.weighted_by_key, outer.arrayrecord_key) == ("size", "model")
+
+
+@pytest.mark.parametrize("given", [None, FedAvg, "fedavg"])
+def test_only_strategies_are_wrapped(given):
+    with pytest.raises(InvalidSpecError, match=r"expected a flwr\.serverapp Strategy"):
+        StrategyWrapper(given)
+
+
+def test_the_stack_is_walked_from_the_outside_in(mechanism, tmp_path):
+    saved = CheckpointStrategy(PrivQuantStrategy(StrategyWrapper(fedavg()), mechanism, CLIP), tmp_path / "x")
+    names = [type(each).__name__ for each in strategy_stack(saved)]
+    assert names == ["CheckpointStrategy", "PrivQuantStrategy", "StrategyWrapper", "FedAvg"]
+
+
+class Senders(StrategyWrapper):
+    """Notes from whom the replies are that the aggregating strategy sees, and whom it asked."""
+
+    def configure_train(self, *arguments):
+        messages = list(super().configure_train(*arguments))
+        self.asked = {message.metadata.dst_node_id for message in messages}
+        return messages
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        self.senders = [message.metadata.src_node_id for message in replies]
+        return super().aggregate_train(server_round, replies)
+
+
+@pytest.mark.parametrize("aggregation", [None, SumOfCodes(), SecureSum()])
+def test_no_client_is_named_as_the_sender_of_a_mean(mechanism, aggregation):
+    inner = Senders(fedavg())
+    mods = [PrivQuantMod(10.0, seed=SEED)]
+    if isinstance(aggregation, SecureSum):
+        mods.insert(0, SecureAggregationMod())
+    run(PrivQuantStrategy(inner, mechanism, CLIP, aggregation=aggregation), client_app(mods))
+    if aggregation is None:
+        assert sorted(inner.senders) == sorted(inner.asked)
+    else:
+        assert inner.senders == [0]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_record_says_what_the_round_did(mechanism, secure):
+    records = []
+    strategy = PrivQuantStrategy(
+        fedavg(),
+        mechanism,
+        CLIP,
+        l2_clip=0.5,
+        rotate=True,
+        report_clipping=True,
+        aggregation=SecureSum(corrupt_fraction=0.0, dropout_fraction=0.2) if secure else None,
+        on_round=records.append,
+    )
+    mods = [PrivQuantMod(10.0, seed=SEED, report_clipping=True)]
+    client = client_app(
+        [SecureAggregationMod(), *mods] if secure else mods,
+        lost_when=lambda partition, server_round: server_round == 2 and partition == 1,
+    )
+    run(strategy, client, num_rounds=2)
+    assert [(each.round, each.asked, each.survivors) for each in records] == [
+        (1, CLIENTS, CLIENTS),
+        (2, CLIENTS, CLIENTS - 1),
+    ]
+    model = sum(each.nbytes for each in initial_arrays().values())
+    width = {"width": mechanism.sum_bits(CLIENTS)} if secure else {"num_levels": mechanism.num_levels}
+    for each in records:
+        assert each.encoding == Encoding(each.codec.mechanism, CLIP, 0.5, True)
+        assert each.codec.mechanism.to_bytes() == mechanism.to_bytes()
+        assert each.bytes_up == each.survivors * packed_size(each.codec.dimension, **width)
+        assert each.bytes_down == CLIENTS * (model + len(mechanism.to_bytes()))
+        assert each.view.is_local != secure
+        assert 0.0 <= each.share_clipped < 1.0
+        assert each.wall_seconds >= each.seconds_clients > 0.0
+        assert each.seconds_aggregate > 0.0
+    assert records[-1].statements == tuple(strategy.statements(refine=False))
+    assert records[-1].spent == strategy.ledger.statement(strategy.delta, secure, refine=False)
+    assert records[0].spent.epsilon < records[1].spent.epsilon
+    assert records[0].spent.unit == Unit.TOTAL
+
+
+def test_a_share_that_clients_do_not_report_is_not_made_up(mechanism):
+    records = []
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, report_clipping=True, on_round=records.append)
+    run(strategy)
+    assert records[0].share_clipped is None
+
+
+def test_failed_rounds_have_records_too(mechanism):
+    records = []
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=1, on_round=records.append)
+    with pytest.raises(NoUsableReplyError):
+        run(strategy, client_app(lost_when=lambda *_: True), num_rounds=2)
+    assert [(each.round, each.survivors, each.bytes_up) for each in records] == [(1, 0, 0), (2, 0, 0)]
+    # Asked and lost is spent all the same.
+    assert records[1].spent.epsilon > records[0].spent.epsilon > 0.0
+
+
+@pytest.mark.parametrize(("budget_delta", "replaced"), [(1e-5, True), (5e-6, True), (1e-4, False)])
+def test_a_budget_bounds_what_was_spent_only_at_its_own_delta(mechanism, budget_delta, replaced):
+    """A quick bound above the budget is not what was counted in full; a larger delta says less."""
+    rounds, delta = 4, 1e-5
+    free = PrivQuantStrategy(fedavg(), mechanism, CLIP, delta=delta)
+    run(free, num_rounds=rounds)
+    exact = free.ledger.statement(budget_delta).epsilon
+    quick = free.ledger.statement(delta, refine=False).epsilon
+    assert exact < quick
+    budget = Budget((exact + quick) / 2, budget_delta)
+    records = []
+    limited = PrivQuantStrategy(
+        fedavg(), mechanism, CLIP, delta=delta, budget=budget, on_round=records.append
+    )
+    run(limited, num_rounds=rounds)
+    spent = records[-1].spent
+    assert (spent.epsilon, spent.delta) == (
+        (budget.epsilon, budget.delta) if replaced else (quick, pytest.approx(delta))
+    )
+
+
+def test_a_listener_sees_a_round_before_its_checkpoint_is_written(mechanism, tmp_path):
+    saved_rounds = []
+    path = tmp_path / "run.checkpoint"
+
+    def on_round(record):
+        saved_rounds.append((record.round, strategy.finished_rounds))
+
+    strategy = CheckpointStrategy(PrivQuantStrategy(fedavg(), mechanism, CLIP, on_round=on_round), path)
+    run(strategy, num_rounds=2)
+    assert saved_rounds == [(1, 0), (2, 1)]
+    assert strategy.finished_rounds == 2
+
+
+def test_a_listener_is_a_setting_of_a_strategy(mechanism):
+    records = []
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, on_round=records.append)
+    again = PrivQuantStrategy(**(strategy.settings() | {"aggregation": SumOfCodes()}))
+    run(again)
+    assert len(records) == 1
+
+
+def test_rounds_that_all_fail_leave_the_initial_model(mechanism):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=2)
+    result = run(strategy, client_app(lost_when=lambda *_: True), num_rounds=2)
+    assert_same_arrays(as_arrays(result.arrays), initial_arrays())
+    assert np.isfinite(as_arrays(result.arrays)["weight"]).all()
