@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 from typing import Final, Self
 
@@ -112,7 +113,8 @@ class ClientState:
         ]
         for table in (self._channels, self._held, self._sealed, self._disputed):
             ids = sorted(table)
-            parts += [pack_ids(ids), *(bytes(table[client]) for client in ids)]
+            sizes = struct.pack(f"<{len(ids)}I", *[len(table[client]) for client in ids])
+            parts += [pack_ids(ids), sizes + b"".join([table[client] for client in ids])]
         parts.append(self._pair_keys.to_bytes())
         head = _STATE_MAGIC + bytes([self._stage]) + self._client_id.to_bytes(8, "little")
         return head + b"".join(len(part).to_bytes(4, "little") + part for part in parts)
@@ -132,7 +134,13 @@ class ClientState:
             return clients
 
         def table() -> dict[int, bytearray]:
-            return {client: bytearray(part()) for client in ids()}
+            clients, values = ids(), Reader(part(), "ClientRound")
+            sizes = struct.unpack(f"<{len(clients)}I", values.take(4 * len(clients)))
+            entries = {
+                client: bytearray(values.take(size)) for client, size in zip(clients, sizes, strict=True)
+            }
+            values.finish()
+            return entries
 
         if reader.take(len(_STATE_MAGIC)) != _STATE_MAGIC:
             raise InvalidUpdateError("ClientRound: these bytes are no state of a client")

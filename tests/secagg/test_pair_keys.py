@@ -79,7 +79,7 @@ def test_no_more_than_the_capacity_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     own = Ed25519PrivateKey.generate()
     monkeypatch.setattr(keys, "identity_pairs", lambda identity, peers: {each: each for each in peers})
     pairs = PairKeys()
-    peers = [i.to_bytes(32, "little") for i in range(CAPACITY + 5)]
+    peers = [keys.digest(i.to_bytes(8, "little")) for i in range(CAPACITY + 5)]
     pairs.of(own, peers[:10])
     assert set(pairs.of(own, peers)) == set(peers)
     assert len(pairs.to_bytes()) == 64 * CAPACITY
