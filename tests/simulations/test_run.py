@@ -241,7 +241,13 @@ def test_server_strategies(strategy: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 @pytest.mark.parametrize("task", ["digits", "cancer"])
 def test_models(task: str, model: str, tmp_path: Path) -> None:
-    federation = {"num_clients": 4, "rounds": 1, "local_steps": 3, "momentum": 0.9}
+    federation = {
+        "num_clients": 4,
+        "rounds": 1,
+        "local_steps": 3,
+        "momentum": 0.9,
+        "learning_rate": 0.1,
+    }
     config = config_of(
         tmp_path, task={"name": task, "model": model}, mechanism={"name": "none"}, federation=federation
     )
