@@ -26,7 +26,7 @@ from simulations.config import hash_of
 from simulations.results import ResultsError
 
 __all__ = [
-    "DATA_VARIABLES",
+    "MNIST_VARIABLE",
     "QUICK",
     "Computed",
     "Figure",
@@ -40,8 +40,8 @@ __all__ = [
     "Tell",
 ]
 
-DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST", "fashion_mnist": "FL_PRIVQUANT_FASHION_MNIST"}
-"""Environment variables that say where the files of a task lie."""
+MNIST_VARIABLE = "FL_PRIVQUANT_MNIST"
+"""Environment variable with the directory of MNIST's IDX files."""
 
 Tables = dict[str, pd.DataFrame]
 ReadTable = Callable[[str], pd.DataFrame]
@@ -81,8 +81,8 @@ class Scale:
         Random configurations in each check of a theorem.
     overrides
         Overrides of every federated run.
-    mnist, fashion_mnist
-        Directories of the IDX files of MNIST and of Fashion-MNIST.
+    mnist
+        Directory of MNIST's IDX files.
     output
         Directory of runs and of finished parts.
     """
@@ -95,29 +95,28 @@ class Scale:
     configurations: int = 200
     overrides: tuple[str, ...] = ()
     mnist: Path | None = None
-    fashion_mnist: Path | None = None
     output: Path = Path("outputs")
 
-    def data_root(self, task: str) -> str:
-        """The directory of MNIST or Fashion-MNIST, as given or from the environment.
+    @property
+    def mnist_root(self) -> str:
+        """The directory of MNIST, as given or from the environment.
 
         Raises
         ------
         InvalidSpecError
             Neither says where it is.
         """
-        variable = DATA_VARIABLES[task]
-        root = getattr(self, task) or os.environ.get(variable)
+        root = self.mnist or os.environ.get(MNIST_VARIABLE)
         if not root:
             raise InvalidSpecError(
-                f"{task}: no directory given; pass --{task.replace('_', '-')} DIRECTORY or set {variable} to "
-                "the directory that holds its four IDX files"
+                f"mnist: no directory given; pass --mnist DIRECTORY or set {MNIST_VARIABLE} to the directory "
+                "that holds MNIST's four IDX files"
             )
         return str(root)
 
     def settings(self) -> dict[str, Any]:
         """What results depend on: all but where data and results lie."""
-        return {name: value for name, value in vars(self).items() if name not in (*DATA_VARIABLES, "output")}
+        return {name: value for name, value in vars(self).items() if name not in ("mnist", "output")}
 
 
 QUICK = Scale(
@@ -142,8 +141,8 @@ class Part(ABC):
         What it is called on the command line.
     title
         The question, or what the paper calls it, in a line.
-    needs
-        The task whose files it needs ("mnist" or "fashion_mnist"), if any.
+    needs_mnist
+        Whether it can run only where MNIST is.
     shown
         Columns of its first table that are printed, where not all are.
     note
@@ -152,7 +151,7 @@ class Part(ABC):
 
     name: str
     title: str
-    needs: str = ""
+    needs_mnist: bool = False
     shown: tuple[str, ...] = ()
     note: str = ""
 
@@ -164,8 +163,7 @@ class Part(ABC):
     @property
     def command(self) -> str:
         """The command that computes its tables."""
-        data = f" --{self.needs.replace('_', '-')} DIRECTORY" if self.needs else ""
-        return f"python -m simulations.studies {self.name}{data}"
+        return f"python -m simulations.studies {self.name}{' --mnist DIRECTORY' if self.needs_mnist else ''}"
 
     @abstractmethod
     def configuration(self, scale: Scale) -> Mapping[str, Any]:
