@@ -43,6 +43,7 @@ from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
+from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["Cell", "behind", "cells_of", "main", "page"]
 
@@ -173,7 +174,7 @@ def page(cells: list[Cell]) -> str:
     """The error of ``optm_aggregate`` in each setting, and where another mechanism has clearly less."""
     settings = sorted({(cell.dimension, cell.clients, cell.run_epsilon) for cell in cells})
     widths = sorted({cell.bits for cell in cells})
-    titles = ["d", "n", "epsilon", *(f"{bits} bits" for bits in widths), "best of the others"]
+    titles = ["d", "n", "budget", *(f"{bits} bits" for bits in widths), "best of the others"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     lost = []
     for setting in settings:
@@ -182,18 +183,23 @@ def page(cells: list[Cell]) -> str:
         other = min((cell for cell in here if cell.mechanism != OURS), key=lambda cell: cell.ratio_to_central)
         figures = " | ".join(f"{ours[bits].ratio_to_central:.4f}" for bits in widths)
         best = f"{other.ratio_to_central:.4f} ({other.mechanism}, {other.bits} bits)"
-        lines.append(f"| {setting[0]} | {setting[1]} | {setting[2]:g} | {figures} | {best} |")
+        lines.append(f"| {setting[0]} | {setting[1]} | {_budget(setting[2])} | {figures} | {best} |")
         for bits in widths:
             row = [cell for cell in here if cell.bits == bits]
             if (winner := behind(row)) is not None:
                 lost.append(
-                    f"- d = {setting[0]}, n = {setting[1]}, epsilon = {setting[2]:g}, {bits} bits: "
+                    f"- d = {setting[0]}, n = {setting[1]}, {_budget(setting[2])}, {bits} bits: "
                     f"{winner.mechanism} {winner.ratio_to_central:.4f}, {OURS} "
                     f"{ours[bits].ratio_to_central:.4f}"
                 )
     verdict = f"{OURS} has the least error, or is within 0.5 % of it, in every setting at every width"
     lines += ["", f"{verdict}, but for:" if lost else f"{verdict}.", *lost]
     return "\n".join(lines) + "\n"
+
+
+def _budget(run_epsilon: float) -> str:
+    """What a client's whole run may cost, seen in the sums."""
+    return PrivacyStatement(run_epsilon, DELTA, Unit.TOTAL, "aggregate").brief
 
 
 def main(
@@ -211,7 +217,7 @@ def main(
                 start = time.perf_counter()
                 cells += cells_of(size, number, target, bits)
                 taken = time.perf_counter() - start
-                typer.echo(f"d = {size}, n = {number}, epsilon = {target:g}: {taken:.0f} s")
+                typer.echo(f"d = {size}, n = {number}, {_budget(target)}: {taken:.0f} s")
                 with output.open("w", newline="") as file:
                     writer = csv.DictWriter(file, list(asdict(cells[0])))
                     writer.writeheader()

@@ -18,7 +18,7 @@ from fl_privquant.design.spread import error_of_mean
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio, usual_norm_ratio
+from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio, wished_norm_ratio
 from fl_privquant.mechanisms.registry import (
     checked_delta,
     checked_epsilon,
@@ -33,7 +33,6 @@ __all__ = ["Plan", "Target"]
 _MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
 # Of a sum of bits, by which the coordinate clip is chosen.
-_MOST_LEVELS = 256
 
 
 @dataclass(frozen=True)
@@ -158,18 +157,7 @@ def _norm_ratio(wish: Wish) -> float:
     """L2 clip over coordinate clip, for rotated updates."""
     if not wish.in_sum:
         return usual_norm_ratio(wish.dimension)
-    return planned_norm_ratio(
-        AggregateSpec(
-            num_clients=wish.num_clients,
-            dimension=wish.dimension,
-            run_epsilon=wish.epsilon,
-            run_delta=wish.delta,
-            rounds=wish.rounds,
-            levels=min(2**wish.bits, _MOST_LEVELS),
-            corrupt_fraction=wish.corrupt / wish.num_clients,
-            dropout_fraction=wish.dropped / wish.num_clients,
-        )
-    )
+    return wished_norm_ratio(wish)
 
 
 def _error_of_mean(design: PlannedDesign, wish: Wish) -> float:

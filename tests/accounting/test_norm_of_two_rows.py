@@ -9,7 +9,7 @@ from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
 from fl_privquant.loss import norms as norms_module
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms import pbm as pbm_module
+from fl_privquant.mechanisms import sum_of_bits as bits_module
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.statement import PrivacyStatement, View
@@ -35,7 +35,7 @@ def test_the_worst_case_of_the_others_is_stated_where_it_is_smaller_than_the_bla
     mechanism = pq.design(name, **wish)
     stated = whole_run(mechanism, 100, 7850, 50)
     assert stated.method.startswith(method)
-    for module in (norms_module, pbm_module):
+    for module in (norms_module, bits_module):
         monkeypatch.setattr(module, "two_row_loss", lambda *arguments: None)
     from fl_privquant.accounting import accountant
 

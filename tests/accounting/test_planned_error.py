@@ -43,9 +43,7 @@ def measured_error(planned: Plan, update: np.ndarray, rounds: int) -> float:
     encoding, stream = planned.encoding, pq.RandomStream.seeded(7)
     squares = 0.0
     for number in range(rounds):
-        codec = UpdateCodec(
-            Layout.of(arrays), encoding.mechanism, encoding.clip, encoding.l2_clip, rotation_seed=number
-        )
+        codec = UpdateCodec(Layout.of(arrays), encoding, rotation_seed=number)
         mean = np.zeros(update.size)
         for _ in range(CLIENTS):
             mean += codec.decode(codec.encode(arrays, stream))["x"].astype(np.float64) / CLIENTS

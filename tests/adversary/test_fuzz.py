@@ -324,7 +324,7 @@ def test_checkpoints(tmp_path):
         path.write_bytes(data)
         resumed = strategy()
         assert resumed.finished_rounds >= 0
-        resumed._resume(arrays)
+        resumed.resume(arrays)
 
     state = random.getstate()
     check(2 * CASES, "checkpoint", make, read)

@@ -164,7 +164,7 @@ class Forgetful(Accountant):
     """Drops a release that is like one it knows."""
 
     def add(self, release: Release, count: int = 1) -> None:
-        if release.key not in self._counts:
+        if release not in self._counts:
             super().add(release, count)
 
 

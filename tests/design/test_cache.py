@@ -34,7 +34,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         made.append(spec)
         return entry.build(spec)
 
-    counted = registry.Entry(entry.name, entry.spec, build, entry.cached)
+    counted = dataclasses.replace(entry, build=build)
     monkeypatch.setitem(registry._ENTRIES, "optm", counted)
     return made
 

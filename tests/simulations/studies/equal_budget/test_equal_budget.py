@@ -84,7 +84,7 @@ def test_clips_are_those_of_the_rule(task: str, dimension: int) -> None:
 def test_encoded_gradients_have_the_error_that_the_design_says(tmp_path: Path) -> None:
     """Through Flower, with secure aggregation; the L2 clip is so wide that the error is the noise."""
     small = ("federation.num_clients=20", "federation.rounds=3", "mechanism=optm_aggregate", "seed=0")
-    scale = Scale(overrides=(*small, "privacy.epsilon=8", "codec.l2_clip=2"), output=tmp_path)
+    scale = Scale(overrides=(*small, "privacy.epsilon=8", "encoding.l2_clip=2"), output=tmp_path)
     (config,) = sweep_of("gradients-digits").runs(scale)
     execute(config)
     (row,) = collect([config]).itertuples()
