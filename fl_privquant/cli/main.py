@@ -264,11 +264,7 @@ def compare_command(
     if plot is not None:
         from fl_privquant.cli.plots import plot_errors
 
-        drawn = {
-            row.label: row.mechanism
-            for row in rows
-            if row.mechanism is not None and row.mechanism.law is not None
-        }
+        drawn = {row.label: found for row in rows if (found := row.mechanism) and found.law}
         plot_errors(drawn, plot, f"{_asked(epsilon)}, {count} levels")
         console.print(f"drawn to {plot}")
     if curve is not None:
