@@ -65,8 +65,9 @@ def missing_files(text: str) -> list[str]:
 @pytest.mark.parametrize("page", ["walk.md", "extending.md"])
 def test_files_that_a_page_names_are_there(page: str) -> None:
     text = (ROOT / "docs" / "pages" / page).read_text()
-    assert missing_files(text) == []
-    assert missing_files(text + " `flower/no_such_module.py`") == ["flower/no_such_module.py"]
+    # NAME stands for what the reader adds.
+    assert [file for file in missing_files(text) if "NAME" not in file] == []
+    assert "flower/no_such_module.py" in missing_files(text + " `flower/no_such_module.py`")
 
 
 @pytest.mark.slow
