@@ -24,7 +24,7 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 
 from fl_privquant.encoding import Encoding, checked_clip
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = ["DoublingMechanism", "Policy", "QuantileClip", "ScheduledMechanism", "as_policy"]
@@ -109,8 +109,8 @@ class Policy:
         """Go on from what :meth:`checkpoint_state` gave."""
         if state["policy"] != type(self).__name__ or (state["base"] is None) != (self._inner is None):
             raise InvalidSpecError(
-                f"encoding: the checkpoint is of a {state['policy']}, not of this {type(self).__name__}; "
-                f"give the run's own policy, or begin anew"
+                f"encoding: the checkpoint is of a {one_line(state['policy'], 40)}, not of this "
+                f"{type(self).__name__}; give the run's own policy, or begin anew"
             )
         self.learn(state["learnt"])
         if self._inner is not None:

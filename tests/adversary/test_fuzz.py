@@ -305,7 +305,7 @@ def test_checkpoints(tmp_path):
         return CheckpointStrategy(inner, path)
 
     saved = strategy()
-    saved._arrays = arrays
+    saved.resume(arrays)
     saved._save(2, random.Random(1).getstate())
     good = path.read_bytes()
     with np.load(io.BytesIO(good)) as file:

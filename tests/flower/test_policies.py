@@ -332,6 +332,11 @@ def test_a_checkpoint_without_the_policy_is_refused() -> None:
     state = PrivQuantStrategy(fedavg(), OPTM, 0.1).checkpoint_state()
     with pytest.raises(InvalidSpecError, match="is of a Policy, not of this QuantileClip"):
         PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).restore_state(state)
+    forged = state | {"policy": state["policy"] | {"policy": "x\n\x1b[31m" * 99}}
+    with pytest.raises(InvalidSpecError) as raised:
+        PrivQuantStrategy(fedavg(), OPTM, 0.1).restore_state(forged)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 200
     nested = PrivQuantStrategy(fedavg(), QuantileClip(QuantileClip(ENCODING)))
     with pytest.raises(InvalidSpecError, match="not of this QuantileClip"):
         nested.restore_state(PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).checkpoint_state())
