@@ -6,7 +6,8 @@ import inspect
 from types import ModuleType
 
 # Compiled loops run as Python here: nothing to compile for a change that is used once.
-_AS_PYTHON = "class numba:\n    njit = staticmethod(lambda **_: lambda function: function)\n"
+_COMPILED = "from fl_privquant.compiled import compiled\n"
+_AS_PYTHON = "def compiled(function):\n    return function\n"
 
 
 def mutated(module: ModuleType, old: str, new: str) -> ModuleType:
@@ -15,6 +16,6 @@ def mutated(module: ModuleType, old: str, new: str) -> ModuleType:
     assert source.count(old) == 1, f"{module.__name__} has {old!r} {source.count(old)} times, not once"
     changed = ModuleType(module.__name__)
     changed.__file__ = module.__file__
-    text = source.replace(old, new).replace("import numba\n", _AS_PYTHON)
+    text = source.replace(old, new).replace(_COMPILED, _AS_PYTHON)
     exec(compile(text, f"{module.__name__}, with {new!r}", "exec"), changed.__dict__)
     return changed
