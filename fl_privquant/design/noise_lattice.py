@@ -40,7 +40,7 @@ __all__ = [
     "certified_noise",
 ]
 
-_SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
+_MOST_SPREAD, _SPREAD_STEP = 6.5, 0.05
 # The target is met this closely, as a share of epsilon.
 _NEAR = 5e-4
 _MOST_STEPS = 12
@@ -132,9 +132,16 @@ class Lattice:
     error: float
 
 
-def best_lattice(kind: NoiseKind, target: RunTarget, max_bits: int, max_levels: int = 256) -> Lattice:
+def best_lattice(
+    kind: NoiseKind,
+    target: RunTarget,
+    max_bits: int,
+    max_levels: int = 256,
+    least_spread: float = LEAST_SPREAD,
+) -> Lattice:
     """The lattice with the least error whose codes, noise included, have at most ``max_bits`` bits.
 
+    It covers ``least_spread`` standard deviations of a coordinate or more.
     Raises InfeasibleDesignError where not even two lattice points and the noise fit.
 
     >>> target = RunTarget(10.0, 1e-5, 50, 650, 1000, 1000)
@@ -154,7 +161,8 @@ def best_lattice(kind: NoiseKind, target: RunTarget, max_bits: int, max_levels: 
         return Lattice(intervals + 1, spread, variance, error_of_noise(target, intervals, spread, variance))
 
     # The number of points jumps with the spread: no search for a minimum is safe, and each trial is quick.
-    best = min(map(at, _SPREADS), key=lambda lattice: lattice.error)
+    spreads = np.arange(least_spread, _MOST_SPREAD, _SPREAD_STEP).tolist()
+    best = min(map(at, spreads), key=lambda lattice: lattice.error)
     if math.isinf(best.error):
         raise InfeasibleDesignError(
             f"bits: {max_bits} hold no lattice and its noise for epsilon {target.epsilon:g}; the noise of a "

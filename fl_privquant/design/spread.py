@@ -111,11 +111,21 @@ def error_at_norm_bound(
     return spread**2 * error_of_strata(trials, rare, rounding) + num_clients * clipped_moments(spread)[1]
 
 
-def best_spread(trials: int, separation: float, dimension: int, num_clients: int, num_honest: int) -> float:
-    """The number of standard deviations with the least error; see :func:`error_at_norm_bound`."""
+def best_spread(
+    trials: int,
+    separation: float,
+    dimension: int,
+    num_clients: int,
+    num_honest: int,
+    least: float = LEAST_SPREAD,
+) -> float:
+    """The number of standard deviations, ``least`` or more, with the least error.
+
+    See :func:`error_at_norm_bound`.
+    """
 
     def error(spread: float) -> float:
         return error_at_norm_bound(spread, trials, separation, dimension, num_clients, num_honest)
 
-    found = minimize_scalar(error, bounds=(LEAST_SPREAD, _MOST), method="bounded", options={"xatol": _CLOSE})
+    found = minimize_scalar(error, bounds=(least, _MOST), method="bounded", options={"xatol": _CLOSE})
     return float(found.x)

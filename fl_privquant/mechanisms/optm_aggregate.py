@@ -33,7 +33,7 @@ from fl_privquant.design.bits import (
     least_error_of_tables,
     numbers_of_trials,
 )
-from fl_privquant.design.spread import best_spread
+from fl_privquant.design.spread import LEAST_SPREAD, best_spread
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.lattice import coarse_count
@@ -93,10 +93,11 @@ def usual_norm_ratio(dimension: int) -> float:
     return math.sqrt(dimension) / SPREAD
 
 
-def planned_norm_ratio(spec: AggregateSpec) -> float:
+def planned_norm_ratio(spec: AggregateSpec, least_spread: float = LEAST_SPREAD) -> float:
     """L2 clip over coordinate clip with the least error for rotated updates at the norm bound, for a target.
 
     Clip bias against noise, for clients that all have the same update; see :mod:`fl_privquant.design.spread`.
+    Coordinates are clipped at ``least_spread`` of their standard deviations or more.
 
     >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
     >>> 2.0 < math.sqrt(7850) / planned_norm_ratio(spec) < 3.0
@@ -106,7 +107,7 @@ def planned_norm_ratio(spec: AggregateSpec) -> float:
         raise InvalidSpecError("run_epsilon: give a target, by which the clip is chosen")
     separation = gaussian_separation(spec.run_epsilon, spec.run_delta) / math.sqrt(spec.rounds)
     trials = numbers_of_trials(spec.levels - 1, spec.num_honest)[0]
-    spread = best_spread(trials, separation, spec.dimension, spec.num_clients, spec.num_honest)
+    spread = best_spread(trials, separation, spec.dimension, spec.num_clients, spec.num_honest, least_spread)
     return math.sqrt(spec.dimension) / spread
 
 
