@@ -36,9 +36,9 @@ from fl_privquant.cli.comparison import (
     stuck_by,
 )
 from fl_privquant.cli.identity_commands import identity_app
+from fl_privquant.design.spread import usual_norm_ratio
 from fl_privquant.errors import CertificationError, InvalidSpecError, PrivQuantError, one_line
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.mechanisms.registry import planned_mechanisms
 
 __all__ = ["app", "main"]

@@ -48,10 +48,10 @@ sum of the others, * the convolution, and H_e the hockey-stick divergence.
 noise. In the cases with first..last clients at the upper row, ``first`` are at the upper and n - 1 - ``last``
 at the lower row for certain; of the g others nothing is known but that each draws, with a probability c,
 from the part that the two rows have in common, independently of its row. Tell which of them do so, and leave
-out those that do not. How many are left, but for a probability that is charged as a cut tail is, follows from
-Chernoff's bound. So one sum of three kinds of rows covers all these cases. Groups of cases are split, the worst first,
-until the worst bound belongs to a single case or is close to one; whenever this stops, the worst bound of
-all groups holds.
+out those that do not. How many are left, but for a probability that is charged as a cut tail is, follows
+from Chernoff's bound. So one sum of three kinds of rows covers all these cases. Groups of cases are split,
+the worst first, until the worst bound belongs to a single case or is close to one, or more splitting gains
+next to nothing; whenever this stops, the worst bound of all groups holds.
 
 *Corrupt and lost clients* are not counted among the n: what they send is known, or missing, and shifts the
 sum. A law whose rows and codes mirror needs half of the cases: mirroring exchanges the two rows, and the

@@ -14,10 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fl_privquant.design.noise_lattice import GAUSSIAN
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, discrete_gaussian_theorem
-from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
+from fl_privquant.mechanisms.additive import AdditiveMechanism
+from fl_privquant.mechanisms.additive_spec import AdditiveSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
 from fl_privquant.mechanisms.registry import Listing, checked_delta, register
@@ -29,6 +31,8 @@ __all__ = ["DiscreteGaussianMechanism", "DiscreteGaussianSpec", "design_discrete
 @dataclass(frozen=True)
 class DiscreteGaussianSpec(AdditiveSpec):
     """What discrete Gaussian is asked to be; see :class:`AdditiveSpec`."""
+
+    noise_kind = GAUSSIAN
 
     delta: float = 1e-6
 
@@ -62,18 +66,21 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
     listing=Listing(120, "#355070", plans_for_sums=True, plans_for_local=True),
 )
 def design_discrete_gaussian(spec: DiscreteGaussianSpec) -> DiscreteGaussianMechanism:
-    """The certified mechanism with the least noise at (``epsilon``, ``delta``)."""
+    """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""
+    if (given := spec.noise) is not None:
+        return DiscreteGaussianMechanism.of_variance("discrete_gaussian", spec, given, spec.delta)
+    epsilon = float(spec.epsilon or 0.0)
 
     def make(variance: Fraction) -> DiscreteGaussian:
         noise = DiscreteGaussian(variance)
         if noise.largest is None:
             raise InvalidSpecError(
-                f"levels: {spec.levels} at epsilon {spec.epsilon:g} need noise of variance "
+                f"levels: {spec.levels} at epsilon {epsilon:g} need noise of variance "
                 f"{float(variance):.4g}, too wide for its table; use fewer levels, the noise hides so fine "
                 "a lattice anyway"
             )
         return noise
 
-    guess = analytic_sigma(spec.max_shift, spec.epsilon, spec.delta) ** 2
-    noise = calibrate(make, guess, spec.max_shift, spec.epsilon, spec.delta)
-    return DiscreteGaussianMechanism.fit("discrete_gaussian", spec, noise, spec.delta)
+    guess = analytic_sigma(spec.max_shift, epsilon, spec.delta) ** 2
+    noise = calibrate(make, guess, spec.max_shift, epsilon, spec.delta)
+    return DiscreteGaussianMechanism.fit("discrete_gaussian", spec, noise, epsilon, spec.delta)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import fl_privquant as pq
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
+from fl_privquant.design.spread import usual_norm_ratio
 from fl_privquant.law.lattice import LatticeLaw
 from fl_privquant.loss.integer_noise import ideal_sum
 from fl_privquant.loss.integer_noise_norm import _rounded_loss, rounded_length, shift_separation
 from fl_privquant.loss.normal_pairs import spare_for
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 from fl_privquant.statement import View
 from tests.brute_sums import excess_of_pair

@@ -14,10 +14,10 @@ from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
 from fl_privquant.design.aggregate import AggregateShape, aggregate_law, aggregate_table, best_shape
 from fl_privquant.design.bits import least_error_of_tables
+from fl_privquant.design.spread import usual_norm_ratio
 from fl_privquant.loss.normal import gaussian_delta, gaussian_separation
 from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.statement import PrivacyStatement, View
 
 

@@ -1,0 +1,1 @@
+"""The study of exact errors in the secure sum."""

@@ -22,24 +22,28 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtri
 
 import fl_privquant as pq
 from fl_privquant.accounting import Norms, Wish, run_statement
-from fl_privquant.design.bits import bits_for_separation, error_of_bits, numbers_of_trials
+from fl_privquant.design.bits import numbers_of_trials
 from fl_privquant.design.noise_lattice import (
     GAUSSIAN,
     LAPLACE,
     SKELLAM,
-    RunTarget,
+    SPREADS,
     best_lattice,
-    certified_noise,
+    certified_lattice,
 )
-from fl_privquant.design.spread import LEAST_SPREAD, clipped_moments
+from fl_privquant.design.spread import (
+    LEAST_SPREAD,
+    RunTarget,
+    best_spread,
+    clipped_moments,
+    error_at_norm_bound,
+)
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.lattice import coarse_count
-from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 from simulations.studies.study import Computed, Scale, Tables, Tell
@@ -66,8 +70,8 @@ OURS = "optm_aggregate"
 NOISES = {"discrete_gaussian": GAUSSIAN, "skellam": SKELLAM, "discrete_laplace": LAPLACE}
 _MOST_BITS = 8
 _WITHIN = 1.005
-# Of the search for a clip, in standard deviations; without a floor it starts at the first.
-_ANY_SPREAD, _MOST_SPREAD, _CLOSE = 0.5, 6.0, 0.01
+# The fewest standard deviations, where there is no floor.
+_ANY_SPREAD = 0.5
 # A standard normal number, as samples.
 _NORMAL = ndtri((np.arange(20_001) + 0.5) / 20_001)
 
@@ -86,6 +90,11 @@ class Setting:
         """What the run may cost; all clients are honest."""
         sizes = (self.dimension, self.num_clients, coarse_count(self.num_clients))
         return RunTarget(self.run_epsilon, DELTA, ROUNDS, *sizes)
+
+    @property
+    def spreads(self) -> tuple[float, ...]:
+        """Where lattices may be clipped."""
+        return tuple(np.arange(self.least_spread, SPREADS[-1], SPREADS[1] - SPREADS[0]).tolist())
 
 
 @dataclass(frozen=True)
@@ -168,23 +177,8 @@ def _designed(setting: Setting, levels: int) -> tuple[Mechanism, float, float]:
 @lru_cache(maxsize=16)
 def _binomial_at_best(setting: Setting, trials: int) -> tuple[float, float]:
     """The spread and the error of the Poisson binomial mechanism, probed."""
-    target = setting.target
-
-    def error(spread: float) -> float:
-        update = UpdateBound(2.0 * math.sqrt(target.dimension) / spread * NORM_ROUNDING, target.dimension)
-        asked = target.separation / update.widened
-        try:
-            rare = bits_for_separation(
-                trials, asked, target.num_honest, update.rate, stratified=False, rough=True
-            )
-        except InfeasibleDesignError:
-            return math.inf
-        square, cut_off = clipped_moments(spread)
-        return spread**2 * error_of_bits(trials, rare, square / spread**2) + target.num_clients * cut_off
-
-    bounds = (setting.least_spread, _MOST_SPREAD)
-    best = minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": _CLOSE})
-    return float(best.x), float(best.fun)
+    spread = best_spread(trials, setting.target, stratified=False, least=setting.least_spread)
+    return spread, error_at_norm_bound(spread, trials, setting.target, stratified=False)
 
 
 def _binomial(setting: Setting, bits: int) -> Cell:
@@ -196,7 +190,7 @@ def _binomial(setting: Setting, bits: int) -> Cell:
 def _noise(setting: Setting, bits: int, name: str) -> Cell | None:
     """Integer noise; None where codes of so few bits cannot hold it."""
     try:
-        lattice = best_lattice(NOISES[name], setting.target, bits, least_spread=setting.least_spread)
+        lattice = best_lattice(NOISES[name], setting.target, bits, spreads=setting.spreads)
     except InfeasibleDesignError:
         return None
     return _cell(setting, bits, name, lattice.levels, lattice.spread, lattice.error)
@@ -205,9 +199,9 @@ def _noise(setting: Setting, bits: int, name: str) -> Cell | None:
 def _certified(setting: Setting, cell: Cell) -> Cell:
     """The same cell with noise that the accountant certifies; as it is where it can certify none."""
     kind, target = NOISES[cell.mechanism], setting.target
-    lattice = best_lattice(kind, target, cell.bits, least_spread=setting.least_spread)
+    lattice = best_lattice(kind, target, cell.bits, spreads=setting.spreads)
     try:
-        _, error = certified_noise(kind, target, lattice)
+        error = certified_lattice(kind, target, lattice).error
     except InfeasibleDesignError:
         return cell
     sure = _cell(setting, cell.bits, cell.mechanism, cell.levels, cell.spread, error)
@@ -249,7 +243,5 @@ _NOTE = (
 )
 PARTS = (
     *map(_grid, DIMENSIONS),
-    Computed(
-        name=CLIPS, title="The same, clipped anywhere, 650 coordinates", function=_any_clip, note=_NOTE
-    ),
+    Computed(name=CLIPS, title="The same, clipped anywhere, 650 coordinates", function=_any_clip, note=_NOTE),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from simulations.sum_grid import OURS, behind, cells_of, page
 
 
