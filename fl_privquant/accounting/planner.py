@@ -29,7 +29,7 @@ from fl_privquant.errors import (
 )
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.registry import design, entry, planned_mechanisms, scout_mechanism
+from fl_privquant.mechanisms.registry import design, entry, planned_for, scout_mechanism
 from fl_privquant.mechanisms.wish import MOST_CLIENTS, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
@@ -134,7 +134,7 @@ def plan(
     wish
         The run and the target.
     names
-        Mechanisms to look at; by default :func:`planned_mechanisms`.
+        Mechanisms to look at; by default :func:`planned_for` the wish.
     curve
         Whether to look at a range of targets around the wanted one, for a plot of error against epsilon.
     progress
@@ -145,7 +145,7 @@ def plan(
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
     curves: dict[str, tuple[PlannedDesign, ...]] = {}
-    for name in names or planned_mechanisms(wish.in_sum, wish.own_clips or wish.counts_norms):
+    for name in names or planned_for(wish):
         progress(name)
         search = _Search(wish, name)
         index = search.met(scout)

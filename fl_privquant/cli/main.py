@@ -16,16 +16,15 @@ from rich.text import Text
 import fl_privquant as pq
 from fl_privquant.accounting import (
     Norms,
-    PlannedDesigns,
     PrivacyStatement,
     Release,
     Unit,
     View,
     Wish,
     empirical_bound,
-    plan,
     statement_levels,
 )
+from fl_privquant.cli.certified import certified_cell, certified_heading
 from fl_privquant.cli.comparison import (
     CURVE_EPSILONS,
     CURVE_LEVELS,
@@ -36,10 +35,11 @@ from fl_privquant.cli.comparison import (
     stuck_by,
 )
 from fl_privquant.cli.identity_commands import identity_app
+from fl_privquant.cli.plan_output import plan_with_progress, print_plan
 from fl_privquant.design.spread import usual_norm_ratio
 from fl_privquant.errors import CertificationError, InvalidSpecError, PrivQuantError, one_line
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.registry import planned_mechanisms
+from fl_privquant.mechanisms.registry import planned_for, planned_mechanisms
 
 __all__ = ["app", "main"]
 
@@ -171,20 +171,35 @@ def plan_command(
     dimension: Dimension,
     rounds: Rounds = 1,
     delta: Delta = 1e-5,
-    bits: Annotated[int, typer.Option(min=1, max=16, help="2^bits output values or lattice points.")] = 2,
+    bits: Annotated[
+        int,
+        typer.Option(
+            min=1, max=16, help="Bits of a code before masking; integer noise takes more where it must."
+        ),
+    ] = 2,
     unit: Annotated[Unit, typer.Option(help="What the target is for.")] = Unit.TOTAL,
     local: Annotated[
         bool, typer.Option("--local", help="Target for the local view; else for secure sums.")
     ] = False,
     corrupt: Corrupt = 0,
     dropped: Dropped = 0,
-    l2_norm: L2Norm = None,
+    l2_norm: Annotated[
+        float | None,
+        typer.Option(
+            help="L2 norm that updates are clipped to, in units of the coordinate clip; by default, for "
+            "secure sums, each mechanism's best."
+        ),
+    ] = None,
     mechanism: Annotated[
-        list[str] | None, typer.Option(help="Look only at these (repeat the option); default: quick ones.")
+        list[str] | None,
+        typer.Option(help="Look only at these (repeat the option); default: all that suit the view."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw errors against ε: PNG or PDF.")] = None,
 ) -> None:
-    """List designs that meet a privacy target for a whole run, the least error first."""
+    """List designs that meet a privacy target for a whole run, the least error first.
+
+    For secure sums updates are clipped to an L2 norm and rotated; then coordinates are clipped and encoded.
+    """
     wish = Wish(
         num_clients=clients,
         dimension=dimension,
@@ -197,12 +212,11 @@ def plan_command(
         corrupt=corrupt,
         dropped=dropped,
         norms=_norms(l2_norm, dimension),
+        own_clips=l2_norm is None and not local and unit is not Unit.COORDINATE,
     )
     console = _console()
-    # On the other stream, and on a terminal only: what is piped on holds the plan alone.
-    with Console(stderr=True).status("planning") as status:
-        found = plan(wish, mechanism, plot is not None, lambda name: status.update(f"planning {name}"))
-    _print_plan(console, found)
+    found = plan_with_progress(wish, tuple(mechanism or ()) or planned_for(wish), plot is not None)
+    print_plan(console, found)
     if plot is not None and found.curves:
         from fl_privquant.cli.plots import plot_plan
 
@@ -276,7 +290,7 @@ def _print_coordinates(console: Console, title: str, rows: list[Compared]) -> No
     any_bias = any(row.mechanism is not None and row.mechanism.max_bias for row in rows)
     bias = ("max bias",) if any_bias else ()
     ranked = _ranked(rows)
-    headings = ("mechanism", _certified_heading(), "δ", "MAE", "MSE", *bias, "bits", "max code", "s")
+    headings = ("mechanism", certified_heading(), "δ", "MAE", "MSE", *bias, "bits", "max code", "s")
     _print_table(console, title, headings, [_cells(row, any_bias) for row in ranked])
     for row in ranked:
         if row.mechanism is None:
@@ -325,50 +339,6 @@ def _statement_cells(level: PrivacyStatement) -> list[str]:
 
 def _asked(epsilon: float) -> str:
     return PrivacyStatement(epsilon, 0.0, Unit.COORDINATE).brief
-
-
-def _certified_heading() -> str:
-    return PrivacyStatement.heading(Unit.COORDINATE, "local", "certified ε").replace(", ", ",\n")
-
-
-def _certified_cell(mechanism: Mechanism) -> str:
-    """The certified epsilon, with its unit where that is not the one of the heading."""
-    stated = mechanism.statement
-    alike = stated.unit is Unit.COORDINATE or math.isinf(stated.epsilon)
-    return stated.epsilon_cell if alike else f"{stated.epsilon_cell} ({stated.unit})"
-
-
-def _print_plan(console: Console, found: PlannedDesigns) -> None:
-    wish = found.wish
-    target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, str(wish.view), method="target")
-    title = f"{target.unit}, view: {target.view}; target {target.figures}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    reached = PrivacyStatement.heading(wish.unit, str(wish.view), "ε reached").replace(", ", ",\n")
-    headings = ("mechanism", _certified_heading(), "clip", reached, "counted by", "MSE of mean", "bytes")
-    for heading in headings:
-        left = heading in ("mechanism", "clip", "counted by")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=heading == "mechanism")
-    for each in found.designs:
-        table.add_row(
-            each.name,
-            _certified_cell(each.mechanism),
-            each.clip,
-            each.statement.epsilon_cell,
-            each.statement.method,
-            f"{each.mean_squared_error:.4g}",
-            str(each.bytes_per_round),
-        )
-    if found.designs:
-        console.print(table)
-        console.print(
-            "MSE of mean: of one coordinate of the mean update, in "
-            "clip², inputs uniform. Bytes: what one client sends in a round, without headers.",
-            soft_wrap=True,
-        )
-    for name, reason in found.missing.items():
-        console.print(f"{name}: {reason}", soft_wrap=True, highlight=False)
-    if found.advice is not None:
-        console.print(f"{title}: {found.advice}", soft_wrap=True, highlight=False)
 
 
 def main() -> None:
@@ -445,7 +415,7 @@ def _cells(row: Compared, any_bias: bool) -> list[str]:
         return [row.label, "N/A", *[""] * (6 if any_bias else 5), f"{row.design_seconds:.2f}"]
     return [
         row.label,
-        _certified_cell(mechanism),
+        certified_cell(mechanism),
         mechanism.statement.delta_cell,
         f"{mechanism.mae():.4f}",
         f"{mechanism.mse():.4f}",

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtr, ndtri
 
 from fl_privquant.array_types import Floats
@@ -214,6 +213,7 @@ def best_spread(
 
     See :func:`error_at_norm_bound`.
     """
+    from scipy.optimize import minimize_scalar  # takes long to import
 
     def error(spread: float) -> float:
         return error_at_norm_bound(spread, trials, target, stratified)

@@ -37,6 +37,7 @@ __all__ = [
     "design",
     "entry",
     "mechanisms",
+    "planned_for",
     "planned_mechanisms",
     "register",
     "scout_mechanism",
@@ -230,6 +231,11 @@ def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
     ]
     chosen.sort(key=lambda each: (each.spec.spends_on is not Unit.TOTAL, each.listing.rank, each.name))
     return tuple(each.name for each in chosen)
+
+
+def planned_for(wish: Wish) -> tuple[str, ...]:
+    """What a plan for such a run looks at unless told otherwise."""
+    return planned_mechanisms(wish.in_sum, wish.own_clips or wish.counts_norms)
 
 
 def scout_mechanism() -> str:

@@ -70,11 +70,10 @@ class Wish:
         for name in ("num_clients", "dimension", "rounds", "bits"):
             if getattr(self, name) < 1:
                 raise InvalidSpecError(f"{name}: {getattr(self, name)} is below 1")
-        if not (0.0 < self.epsilon < math.inf and 0.0 <= self.delta < 1.0):
-            raise InvalidSpecError(
-                f"target: epsilon {self.epsilon}, delta {self.delta}; expected a finite epsilon above 0, and "
-                "delta in [0, 1)"
-            )
+        if not 0.0 < self.epsilon < math.inf:
+            raise InvalidSpecError(f"epsilon: {self.epsilon} is not a finite number above 0")
+        if not 0.0 <= self.delta < 1.0:
+            raise InvalidSpecError(f"delta: {self.delta} is outside 0..1; typical values are 1e-9 to 1e-5")
         for name, most in _MOST.items():
             if getattr(self, name) > most:
                 raise InvalidSpecError(f"{name}: {getattr(self, name)} is above {most}, the most planned for")
