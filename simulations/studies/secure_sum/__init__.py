@@ -1,1 +1,20 @@
-"""The study of exact errors in the secure sum."""
+"""Exact errors of mechanisms in the secure sum, each at its own best, over that of a central Gaussian."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simulations.studies.secure_sum.figures import FIGURES
+from simulations.studies.secure_sum.grid import PARTS
+from simulations.studies.secure_sum.numbers import Numbers
+from simulations.studies.study import Study
+
+__all__ = ["STUDY"]
+
+STUDY = Study(
+    home=Path(__file__).parent,
+    title="Exact errors in the secure sum",
+    parts=PARTS,
+    figures=FIGURES,
+    numbers=Numbers,
+)

@@ -49,14 +49,15 @@ from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_r
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
 __all__ = [
+    "ANY_CLIP",
     "CLIENTS",
-    "CLIPS",
     "DELTA",
     "DIMENSIONS",
     "EPSILONS",
     "OURS",
     "PARTS",
     "ROUNDS",
+    "WITHIN",
     "Cell",
     "Setting",
     "behind",
@@ -69,7 +70,9 @@ DIMENSIONS, CLIENTS, EPSILONS = (650, 7850, 1_000_000), (50, 100, 1000, 10_000),
 OURS = "optm_aggregate"
 NOISES = {"discrete_gaussian": GAUSSIAN, "skellam": SKELLAM, "discrete_laplace": LAPLACE}
 _MOST_BITS = 8
-_WITHIN = 1.005
+WITHIN = 1.005
+"""Times the least error: up to this a mechanism is said to be as good."""
+
 # The fewest standard deviations, where there is no floor.
 _ANY_SPREAD = 0.5
 # A standard normal number, as samples.
@@ -133,7 +136,7 @@ def behind(row: list[Cell]) -> Cell | None:
     """What has clearly less error than ``optm_aggregate`` among the cells of one setting and width."""
     ours = next(cell for cell in row if cell.mechanism == OURS)
     best = min(row, key=lambda cell: cell.ratio_to_central)
-    return best if ours.ratio_to_central > _WITHIN * best.ratio_to_central else None
+    return best if ours.ratio_to_central > WITHIN * best.ratio_to_central else None
 
 
 def _cell(setting: Setting, bits: int, name: str, levels: int, spread: float, error: float) -> Cell:
@@ -217,31 +220,34 @@ def _table(name: str, settings: list[Setting], tell: Tell) -> Tables:
     return {name: pd.DataFrame([asdict(cell) for cell in cells])}
 
 
-def grid_name(dimension: int) -> str:
-    """The part, and the table, of a number of coordinates."""
-    return f"sums-{dimension}"
+def grid_name(dimension: int, num_clients: int) -> str:
+    """The part, and the table, of a number of coordinates and of clients."""
+    return f"sums-{dimension}-{num_clients}"
 
 
-def _grid(dimension: int) -> Computed:
+def _grid(dimension: int, num_clients: int) -> Computed:
+    name = grid_name(dimension, num_clients)
+
     def compute(scale: Scale, tell: Tell) -> Tables:
-        settings = [Setting(dimension, *rest) for rest in itertools.product(CLIENTS, EPSILONS)]
-        return _table(grid_name(dimension), settings, tell)
+        return _table(name, [Setting(dimension, num_clients, epsilon) for epsilon in EPSILONS], tell)
 
-    title = f"Errors over a central Gaussian's, {dimension} coordinates"
-    return Computed(name=grid_name(dimension), title=title, function=compute, note=_NOTE)
+    title = f"Errors over a central Gaussian's, {dimension} coordinates, {num_clients} clients"
+    return Computed(name=name, title=title, function=compute, note=_NOTE)
 
 
 def _any_clip(scale: Scale, tell: Tell) -> Tables:
     settings = [Setting(650, *rest, _ANY_SPREAD) for rest in itertools.product((50, 100), EPSILONS)]
-    return _table(CLIPS, settings, tell)
+    return _table(ANY_CLIP, settings, tell)
 
 
-CLIPS = "sums-any-clip"
+ANY_CLIP = "sums-any-clip"
 _NOTE = (
     f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
     f"δ = {DELTA:g}; spread: coordinate clip in standard deviations of a coordinate"
 )
 PARTS = (
-    *map(_grid, DIMENSIONS),
-    Computed(name=CLIPS, title="The same, clipped anywhere, 650 coordinates", function=_any_clip, note=_NOTE),
+    *itertools.starmap(_grid, itertools.product(DIMENSIONS, CLIENTS)),
+    Computed(
+        name=ANY_CLIP, title="The same, clipped anywhere, 650 coordinates", function=_any_clip, note=_NOTE
+    ),
 )
