@@ -50,8 +50,8 @@ at the lower row for certain; of the g others nothing is known but that each dra
 from the part that the two rows have in common, independently of its row. Tell which of them do so, and leave
 out those that do not. How many are left, but for a probability that is charged as a cut tail is, follows
 from Chernoff's bound. So one sum of three kinds of rows covers all these cases. Groups of cases are split,
-the worst first, until the worst bound belongs to a single case or is close to one, or more splitting gains
-next to nothing; whenever this stops, the worst bound of all groups holds.
+the worst first, until the worst bound belongs to a single case or is close to one; whenever this stops, the
+worst bound of all groups holds.
 
 *Corrupt and lost clients* are not counted among the n: what they send is known, or missing, and shifts the
 sum. A law whose rows and codes mirror needs half of the cases: mirroring exchanges the two rows, and the
@@ -92,8 +92,6 @@ _DIRECT = 1 << 62
 # How close, as a share, the bound of a group of cases comes to the worst case.
 _TOLERANCE = 2e-4
 _GROUPS, _PARTS = 16, 4
-# Groups after which, and after twice as many each time, the bound must have come down by this share.
-_PATIENCE, _PROGRESS = 256, 2e-4
 # Multiplications of all convolutions together: some seconds. Wider sums would take too long.
 _WORK, _LEAST_CASES, _MOST_CASES = 8e9, 64, 2500
 _MOST_POINTS = 1 << 14
@@ -312,15 +310,11 @@ class _Cases:
         size = max(math.ceil(end / _GROUPS), 1)
         groups = [self._group(first, min(size, end - first)) for first in range(0, end, size)]
         heapq.heapify(groups)
-        looked_at, next_look, before = 0, _PATIENCE, math.inf
+        looked_at = 0
         while True:
             bound, first, size = -groups[0][0], groups[0][1], groups[0][2]
             if size == 1 or bound <= exact * (1.0 + _TOLERANCE) or looked_at >= self._affordable:
                 return bound
-            if looked_at >= next_look:
-                if before <= bound * (1.0 + _PROGRESS):
-                    return bound
-                before, next_look = bound, 2 * next_look
             heapq.heappop(groups)
             part = math.ceil(size / _PARTS)
             for start in range(first, first + size, part):
