@@ -295,8 +295,8 @@ def shown_epsilon(first: np.ndarray, second: np.ndarray, delta: float) -> float:
 def test_never_worse_than_pbm() -> None:
     """Random settings, few and many clients, strict and lax: each mechanism at its own best, as planned.
 
-    Certificates are found to a share of 2e-4 of the separation, so that errors are comparable to 4e-4 and, for
-    searches that end a little apart, twice that.
+    Certificates are found to a share of 2e-4 of the separation, so that errors are comparable to 4e-4 and,
+    for searches that end a little apart, twice that.
     """
     rng = np.random.default_rng(17)
     ratios = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulations.studies.secure_sum.figures import FIGURES
-from simulations.studies.secure_sum.grid import PARTS
-from simulations.studies.secure_sum.numbers import Numbers
 from simulations.studies.study import Study
+from simulations.studies.sum_grid.figures import FIGURES
+from simulations.studies.sum_grid.grid import PARTS
+from simulations.studies.sum_grid.numbers import Numbers
 
 __all__ = ["STUDY"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.cli.plots import colour_of, pyplot
-from simulations.studies.secure_sum.grid import CLIENTS, DIMENSIONS, EPSILONS, OURS, grid_name
-from simulations.studies.secure_sum.numbers import computed_cells
 from simulations.studies.study import Figure, ReadTable
+from simulations.studies.sum_grid.grid import CLIENTS, DIMENSIONS, EPSILONS, OURS, grid_name
+from simulations.studies.sum_grid.numbers import computed_cells
 
 __all__ = ["FIGURES"]
 

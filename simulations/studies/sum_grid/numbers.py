@@ -11,7 +11,8 @@ import pandas as pd
 
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies.page import table_or_none
-from simulations.studies.secure_sum.grid import (
+from simulations.studies.study import ReadTable
+from simulations.studies.sum_grid.grid import (
     ANY_CLIP,
     CLIENTS,
     DELTA,
@@ -22,7 +23,6 @@ from simulations.studies.secure_sum.grid import (
     WITHIN,
     grid_name,
 )
-from simulations.studies.study import ReadTable
 
 __all__ = ["LIMITS", "Numbers", "computed_cells", "wins"]
 
@@ -105,21 +105,26 @@ class Numbers:
         return list(wins(self.cells))
 
     @property
-    def uncertain(self) -> int:
-        """How many of the cells of ours are not certified, or cost more than the budget."""
-        ours = self.cells[self.cells["mechanism"] == OURS]
-        return int((~ours["certified"] | ~(ours["epsilon_reached"] <= ours["run_epsilon"])).sum())
+    def absent(self) -> list[tuple[int, int, str]]:
+        """Settings that were not computed: coordinates, clients, and the budgets."""
+        there = set(self.cells[_SETTING].itertuples(index=False, name=None))
+        absent = []
+        for dimension, num_clients in itertools.product(DIMENSIONS, CLIENTS):
+            left = [epsilon for epsilon in EPSILONS if (dimension, num_clients, epsilon) not in there]
+            if left:
+                absent.append((dimension, num_clients, ", ".join(f"{epsilon:g}" for epsilon in left)))
+        return absent
 
     @property
-    def num_settings(self) -> tuple[int, int]:
-        """How many settings were computed, and how many there are."""
-        return len(self.settings), len(DIMENSIONS) * len(CLIENTS) * len(EPSILONS)
+    def earlier(self) -> int:
+        """How many settings have rows of ours by an earlier version, which did not ask the accountant."""
+        ours = self.cells[self.cells["mechanism"] == OURS]
+        return len(ours[ours["epsilon_reached"].isna()].groupby(_SETTING))
 
     @cached_property
     def any_clip(self) -> list[dict[str, Any]]:
         """Without a floor of the clip: ours and the Poisson binomial mechanism with 1 to 3 bits."""
         table = self._read(ANY_CLIP)
-        few = table[table["bits"] <= 3]
         return [
             {
                 "num_clients": num_clients,
@@ -128,7 +133,7 @@ class Numbers:
                 "ours": next(rows[rows["mechanism"] == OURS].itertuples()),
                 "pbm": next(rows[rows["mechanism"] == "pbm"].itertuples()),
             }
-            for (num_clients, run_epsilon, bits), rows in few.groupby([*_SETTING[1:], "bits"])
+            for (num_clients, run_epsilon, bits), rows in table.groupby([*_SETTING[1:], "bits"])
         ]
 
     @property

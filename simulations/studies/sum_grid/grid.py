@@ -211,12 +211,14 @@ def _certified(setting: Setting, cell: Cell) -> Cell:
     return replace(sure, certified=True)
 
 
-def _table(name: str, settings: list[Setting], tell: Tell) -> Tables:
+def _table(
+    name: str, settings: list[Setting], tell: Tell, widths: Iterable[int] = range(1, _MOST_BITS + 1)
+) -> Tables:
     cells: list[Cell] = []
     for place, setting in enumerate(settings):
         doing = f"{setting.dimension} coordinates, {setting.num_clients} clients, {setting.run_epsilon:g}"
         tell(place / len(settings), doing)
-        cells += cells_of(setting)
+        cells += cells_of(setting, widths)
     return {name: pd.DataFrame([asdict(cell) for cell in cells])}
 
 
@@ -237,7 +239,7 @@ def _grid(dimension: int, num_clients: int) -> Computed:
 
 def _any_clip(scale: Scale, tell: Tell) -> Tables:
     settings = [Setting(650, *rest, _ANY_SPREAD) for rest in itertools.product((50, 100), EPSILONS)]
-    return _table(ANY_CLIP, settings, tell)
+    return _table(ANY_CLIP, settings, tell, range(1, 4))
 
 
 ANY_CLIP = "sums-any-clip"
