@@ -130,13 +130,7 @@ def main(grid: Grid, context: Context) -> None:
         secure=config.secagg.enabled,
     )
     configured = {"encoding": plan} if plan is not None else _unplanned(config, encoding, aggregation)
-    private = PrivQuantStrategy(
-        _trusted(config, recording, _seed(context)),
-        rotation_seed=config.seed,
-        simulated=config.privacy.randomness == "seeded",
-        on_round=recording.on_round,
-        **configured,
-    )
+    private = _private(config, recording, _seed(context), configured)
     saved = CheckpointStrategy(private, directory.checkpoint)
     with shown, tracker:
         if saved.finished_rounds == 0:
@@ -176,6 +170,19 @@ def _constants(config: RunConfig, mechanism: Mechanism) -> Row:
         "num_clients": config.federation.num_clients,
         "epsilon_coordinate": mechanism.epsilon,
     }
+
+
+def _private(
+    config: RunConfig, recording: RecordingStrategy, seed: int | None, configured: dict[str, Any]
+) -> PrivQuantStrategy:
+    """PrivQuant around the strategy that records."""
+    return PrivQuantStrategy(
+        _trusted(config, recording, seed),
+        rotation_seed=config.seed,
+        simulated=config.privacy.randomness == "seeded",
+        on_round=recording.on_round,
+        **configured,
+    )
 
 
 def _trusted(config: RunConfig, strategy: Strategy, seed: int | None) -> Strategy:

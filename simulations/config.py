@@ -353,7 +353,7 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _has_levels(name: str) -> bool:
     """Whether the mechanism's number of levels can be chosen."""
-    return name not in ("one_bit", CENTRAL) and _has_parameter(name, "levels")
+    return name != CENTRAL and "levels" in entry(name).spec.accepted({"levels": 2})
 
 
 def _has_parameter(name: str, parameter: str) -> bool:

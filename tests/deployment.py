@@ -25,7 +25,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower.engines.base import Federation, RunResult, node_config
+from fl_privquant.flower.engines.engine import Federation, RunResult, node_config
 from fl_privquant.flower.engines.internals import load_records
 
 __all__ = ["Certificates", "DeploymentEngine", "DeploymentError", "Superlink", "make_certificates"]

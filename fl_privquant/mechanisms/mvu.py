@@ -8,7 +8,8 @@ one, and they are rounded to a lattice of ``max_code`` steps so that sums of cod
 are then the exact optimum for these values, by linear programming.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
-integer table; unbiased. With a ``metric`` also a loss per distance, :mod:`fl_privquant.mechanisms.metric`.
+integer table; unbiased. With a ``metric`` also a loss per distance, see
+:mod:`fl_privquant.mechanisms.metric_table`.
 Assumes: nothing about the inputs.
 Reference: Chaudhuri, Guo, Rabbat, "Privacy-Aware Compression for Federated Data Analysis", UAI 2022.
 
@@ -45,7 +46,7 @@ from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.law.density import SampleDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.metric import certified_law
+from fl_privquant.mechanisms.metric_table import certified_law
 from fl_privquant.mechanisms.registry import (
     Listing,
     Spec,

@@ -201,6 +201,42 @@ def _growth() -> list[Row]:
     return rows
 
 
+class _Clients:
+    """Clients of one round, each restored before it answers and stored after, and what they exchanged."""
+
+    def __init__(
+        self, policies: Mapping[int, ClientPolicy], former: Mapping[int, bytes], verify_once: bool
+    ) -> None:
+        self._policies = policies
+        self._former = former
+        self._verify_once = verify_once
+        self.states: dict[int, bytes] = {}
+        self.traffic = 0
+
+    def stage(
+        self,
+        requests: Mapping[int, bytes],
+        answer: Callable[[ClientRound, bytes], bytes],
+        receive: Callable[[int, bytes], bool],
+        leaving: Container[int] = (),
+    ) -> None:
+        """One stage of the protocol, without the clients that are leaving."""
+        for i, request in requests.items():
+            self.traffic += len(request)
+            if i in leaving:
+                continue
+            if not self._verify_once:
+                keys.forget_signatures()
+            kept = self.states.get(i) or self._former.get(i)
+            client = None if kept is None else ClientRound.from_bytes(kept, self._policies[i])
+            if client is None or i not in self.states:
+                client = ClientRound.join(request, i, self._policies[i], previous=client)
+            reply = answer(client, request)
+            self.states[i] = client.to_bytes()
+            receive(i, reply)
+            self.traffic += len(reply)
+
+
 def own_round(
     graph: GraphParameters,
     dimension: int,
@@ -219,7 +255,6 @@ def own_round(
     without_reply = range(n - lost, n - (lost + 1) // 2)
     unsigned = ClientPolicy(2, 0.1, 0.99, math.inf)
     policies = {i: unsigned if signers is None else signers.policy(i) for i in range(n)}
-    former = {} if signers is None else signers.states
     start, processor_start = time.perf_counter(), time.process_time()
     config = RoundConfig(
         new_session(),
@@ -233,35 +268,13 @@ def own_round(
         identities=None if signers is None else signers.known,
     )
     server = ServerRound(config, range(n))
-    states: dict[int, bytes] = {}
-    traffic = 0
-
-    def stage(
-        requests: Mapping[int, bytes],
-        answer: Callable[[ClientRound, bytes], bytes],
-        receive: Callable[[int, bytes], bool],
-        leaving: Container[int] = (),
-    ) -> None:
-        nonlocal traffic
-        for i, request in requests.items():
-            traffic += len(request)
-            if i in leaving:
-                continue
-            if not verify_once:
-                keys.forget_signatures()
-            kept = states.get(i) or former.get(i)
-            client = None if kept is None else ClientRound.from_bytes(kept, policies[i])
-            if client is None or i not in states:
-                client = ClientRound.join(request, i, policies[i], previous=client)
-            reply = answer(client, request)
-            states[i] = client.to_bytes()
-            receive(i, reply)
-            traffic += len(reply)
+    clients = _Clients(policies, {} if signers is None else signers.states, verify_once)
 
     def mask(client: ClientRound, request: bytes) -> bytes:
         client.settle(request)
         return client.mask(codes)
 
+    stage = clients.stage
     invitations = dict.fromkeys(range(n), server.invitation())
     stage(invitations, lambda client, _: client.advertise_keys(), server.receive_advertisement)
     stage(server.rosters(), ClientRound.share_keys, server.receive_shares)
@@ -274,8 +287,8 @@ def own_round(
     if not np.array_equal(result.total, (n - len(without_input)) * codes.astype(np.int64)):
         raise RuntimeError("the sum is wrong")
     if signers is not None:
-        signers.states = states
-    return Cost(seconds, processor_seconds, traffic / n)
+        signers.states = clients.states
+    return Cost(seconds, processor_seconds, clients.traffic / n)
 
 
 def flower_round(graph: GraphParameters, dimension: int) -> Cost:

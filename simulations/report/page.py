@@ -156,27 +156,29 @@ def _laws(study: Study, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
     by_key = {each.key: each for each in dimensions}
     drawn, without = laws_of(study, dimensions)
     cards = []
-    for law in drawn:
-        mechanism = law.mechanism
+    for picture in drawn:
+        law, mechanism = picture.law, picture.mechanism
         certified = mechanism.statement.brief
         cards.append(
             {
-                "series": law.series,
-                "title": law.title,
+                "series": picture.series,
+                "title": picture.title,
                 # The certified epsilon follows, with its unit.
-                "place": [by_key[key].text(value) for key, value in law.place.items() if key != "epsilon"],
-                "indices": _indices(law.place, dimensions),
+                "place": [
+                    by_key[key].text(value) for key, value in picture.place.items() if key != "epsilon"
+                ],
+                "indices": _indices(picture.place, dimensions),
                 "certified": certified,
-                "levels": mechanism.num_levels,
+                "levels": law.num_levels,
                 "mse": f"{mechanism.mse():.3g}",
                 "svg": Markup(
                     svg_of(
-                        mechanism.law,
-                        f"Output probabilities of {law.title} against the input, "
-                        f"{mechanism.num_levels} outputs, certified {certified}",
+                        law,
+                        f"Output probabilities of {picture.title} against the input, "
+                        f"{law.num_levels} outputs, certified {certified}",
                     )
                 ),
-                "legend": legend_of(mechanism.law),
+                "legend": legend_of(law),
             }
         )
     return {"cards": cards, "without": without}
