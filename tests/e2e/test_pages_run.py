@@ -1,4 +1,4 @@
-"""Every command and code block of the README and documentation runs as it stands, in the order of its page."""
+"""Every command and code block of the README and documentation runs as it stands, in its page's order."""
 
 from __future__ import annotations
 
