@@ -1,4 +1,4 @@
-"""The wheel, in an environment of its own and outside this folder: all of the package, and nothing besides."""
+"""The wheel, in an environment of its own outside this folder: all of the package, and nothing besides."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_wheel_runs_where_this_folder_is_not(wheel: Path, tmp_path: Path) ->
     subprocess.run([*install, "--quiet", "--no-index", wheel], check=True, capture_output=True)
     # The dependencies are those of this environment; links that are kept there are not followed from here.
     (packages / "dependencies.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
-    script = "import fl_privquant as pq; print(pq.__file__, pq.design('grr', epsilon=1.0, bits=1).epsilon <= 1)"
+    script = "import fl_privquant as pq\nprint(pq.__file__, pq.design('grr', epsilon=1, bits=1).epsilon <= 1)"
     done = subprocess.run(
         [f"{paths['scripts']}/python", "-c", script], cwd=tmp_path, capture_output=True, text=True, env={}
     )
