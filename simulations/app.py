@@ -88,7 +88,7 @@ def train(message: Message, context: Context) -> Message:
     task, probe = _client_side(str(context.run_config["config"]))
     client = int(context.node_config["partition-id"])
     server_round = int(message.content["config"]["server-round"])  # type: ignore[arg-type]
-    arrays = {name: each.numpy() for name, each in message.content["arrays"].items()}  # type: ignore[union-attr]
+    arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
     trained = task.train(arrays, client, server_round)
     probe.leave(server_round, client, trained)
     content = RecordDict(
@@ -148,7 +148,7 @@ def main(grid: Grid, context: Context) -> None:
     if config.mechanism["name"] == CENTRAL:
         statements.append(run_statement(config, mechanism, dimension))
         lines.append(str(statements[-1]))
-    model = {name: each.numpy() for name, each in result.arrays.items()}
+    model = {name: array.numpy() for name, array in result.arrays.items()}
     origin = provenance(config, mechanism, dimension, statements, lines, model)
     directory.write_json("provenance.json", origin)
     task.plot_partition(directory.path / "partition.png")

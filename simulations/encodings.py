@@ -161,6 +161,6 @@ def renamed_key(key: str, choice: str | None = None) -> str | None:
     if group not in _RENAMED:
         return None
     if choice is not None and not dot:
-        choices = (_RENAMED_CHOICES.get(each, each) for each in choice.split(","))
+        choices = (_RENAMED_CHOICES.get(name, name) for name in choice.split(","))
         return f"encoding={','.join(choices)}"
     return f"{_RENAMED[group]}{dot}{rest}"

@@ -94,9 +94,9 @@ def run_statement(
 def _counted(
     mechanism: bytes, dimension: int, view: View, norms: Norms, rounds: int, delta: float
 ) -> PrivacyStatement:
-    found = Mechanism.from_bytes(mechanism).for_dimension(dimension)
+    encoder = Mechanism.from_bytes(mechanism).for_dimension(dimension)
     accountant = Accountant()
-    accountant.add(Release(found, dimension, view, norms=norms), rounds)
+    accountant.add(Release(encoder, dimension, view, norms=norms), rounds)
     return accountant.statement(delta)
 
 

@@ -175,10 +175,10 @@ def statement_levels(release: Release, rounds: int, delta: float) -> list[Privac
     local = release.seen(LOCAL)
     views = [local] if release.view.is_local else [local, release]
     levels = [coordinate_statement(release.mechanism)]
-    levels += [round_statement(each, delta) for each in views]
-    for each in views:
+    levels += [round_statement(seen, delta) for seen in views]
+    for seen in views:
         accountant = Accountant()
-        accountant.add(each, rounds)
+        accountant.add(seen, rounds)
         levels.append(accountant.statement(delta))
     return levels
 
@@ -200,13 +200,13 @@ def _smallest(
         names = sorted({name for _, name, _ in counted if name})
         ways.append((composed_epsilon(parts, delta, refine=False).epsilon, way, parts, names))
     least = min(rough for rough, _, _, _ in ways)
-    found: list[tuple[Bound, tuple[str, ...]]] = []
+    bounds: list[tuple[Bound, tuple[str, ...]]] = []
     for rough, way, parts, names in ways:
         # A rough figure that is far above another's will not fall below it.
         if rough <= _FAR * least or rough == least:
             bound = composed_epsilon(parts, delta, refine)
-            found.append((Bound(bound.epsilon, _method(bound, names)), _assumptions(releases, way)))
-    return min(found, key=lambda each: each[0].epsilon)
+            bounds.append((Bound(bound.epsilon, _method(bound, names)), _assumptions(releases, way)))
+    return min(bounds, key=lambda stated: stated[0].epsilon)
 
 
 def _merged(parts: Iterable[Part]) -> list[Part]:
@@ -280,13 +280,13 @@ def _update_losses(known: _Known, dimension: int, norms: Norms, view: View) -> l
 
 
 def _assumptions(releases: list[tuple[Release, int]], way: _Way) -> tuple[str, ...]:
-    each = [release for release, _ in releases]
+    released = [release for release, _ in releases]
     assumed = [_SECURE]
-    if way.in_sum and any(not release.view.is_local for release in each):
+    if way.in_sum and any(not release.view.is_local for release in released):
         assumed += [_SUM_ONLY, _HONEST]
     if way.by is _By.NORM:
         assumed.append(_NORMS)
-    if any(release.mechanism.outputs_floats for release in each):
+    if any(release.mechanism.outputs_floats for release in released):
         assumed.append(_REALS)
     return tuple(assumed)
 

@@ -269,8 +269,8 @@ class UpdateCodec:
 
     def _metric_values(self, positions: NDArray[Any]) -> dict[str, float]:
         return {
-            each.name: each.value(float(position))
-            for each, position in zip(self.private_metrics, positions, strict=True)
+            metric.name: metric.value(float(position))
+            for metric, position in zip(self.private_metrics, positions, strict=True)
         }
 
     def _check_votes(self) -> None:
@@ -295,7 +295,7 @@ class UpdateCodec:
         add = self.wire.on_demand(payload) if direct else None
         if add is None:
             arrays = self.apply(payload, old)
-            return {name: functools.partial(np.array, each) for name, each in arrays.items()}
+            return {name: functools.partial(np.array, array) for name, array in arrays.items()}
         return {
             name: functools.partial(add, place, old[name])
             for name, place in zip(self.layout.names, self.layout.places, strict=True)
@@ -359,7 +359,7 @@ class UpdateCodec:
         prepared = self._prepared(vector)
         if self.num_extra:
             coordinates = np.asarray(prepared)
-            positions = [each.position(metrics.get(each.name)) for each in self.private_metrics]
+            positions = [metric.position(metrics.get(metric.name)) for metric in self.private_metrics]
             if self.votes and self.clip_quantile is not None:
                 wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
                 positions.append(1.0 if wide_enough else -1.0)

@@ -335,7 +335,7 @@ class DoublingMechanism(Policy):
     def learn(self, state: Mapping[str, Any]) -> None:
         self.levels = int(state["levels"])
         self._last_round = int(state["last_round"])
-        self._means = [float(each) for each in state["means"]]
+        self._means = [float(mean) for mean in state["means"]]
 
     @cached_property
     def _designed(self) -> dict[int, Mechanism]:

@@ -116,8 +116,8 @@ class Request:
             KEY_L2_CLIP: self.encoding.l2_clip,
             KEY_ROTATION: self.rotation_seed if self.encoding.rotate else None,
             KEY_CLIP_QUANTILE: self.clip_quantile,
-            KEY_METRIC_NAMES: [each.name for each in self.private_metrics] or None,
-            KEY_METRIC_RANGES: [end for each in self.private_metrics for end in each.ends] or None,
+            KEY_METRIC_NAMES: [metric.name for metric in self.private_metrics] or None,
+            KEY_METRIC_RANGES: [end for metric in self.private_metrics for end in metric.ends] or None,
             KEY_COUNTED: self.counted_releases,
         }
         for key, value in optional.items():
@@ -177,7 +177,7 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
     Their content may be shared: receivers with the same number share it still.
     """
     contents: dict[tuple[int, int], RecordDict] = {}
-    found = []
+    counted_contents = []
     for message in messages:
         count = counted(message.metadata.dst_node_id)
         key = (id(message.content), count)
@@ -187,10 +187,10 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
                 if is_request(config):
                     content[name] = ConfigRecord({**config, KEY_COUNTED: count})
             contents[key] = content
-        found.append((message, contents[key]))
-    for message, content in found:
+        counted_contents.append((message, contents[key]))
+    for message, content in counted_contents:
         message.content = content
-    return [message for message, _ in found]
+    return [message for message, _ in counted_contents]
 
 
 @functools.lru_cache(maxsize=_CACHED_CODECS)
@@ -343,5 +343,6 @@ def _is_number(value: Any) -> bool:
     """Whether a metric is a finite number of the size that Flower sends, or a list of them."""
     values = value if isinstance(value, list) else [value]
     return all(
-        math.isfinite(each) if isinstance(each, float) else abs(each) <= _LARGEST_INTEGER for each in values
+        math.isfinite(value) if isinstance(value, float) else abs(value) <= _LARGEST_INTEGER
+        for value in values
     )

@@ -152,7 +152,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.private_metrics = tuple(
             MetricRange(name, *map(float, ends)) for name, ends in (private_metrics or {}).items()
         )
-        if any(each.name == self.weighted_by_key for each in self.private_metrics):
+        if any(metric.name == self.weighted_by_key for metric in self.private_metrics):
             raise InvalidSpecError(
                 f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
                 f"always 1; give the metric another name in the client's app"
@@ -180,7 +180,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             "strategy": self.strategy,
             "rotation_seed": self.rotation_seed,
             "report_clipping": self.report_clipping,
-            "private_metrics": {each.name: (each.low, each.high) for each in self.private_metrics},
+            "private_metrics": {metric.name: (metric.low, metric.high) for metric in self.private_metrics},
             "max_failed_rounds": self.max_failed_rounds,
             "simulated": self.simulated,
             "on_round": self.on_round,
@@ -220,17 +220,17 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         # From the ledger alone: it knows of rounds that were run before this process began.
         last = self.ledger.last_release
         mechanism = self.request(1).encoding.mechanism if last is None else last.mechanism
-        found = [coordinate_statement(mechanism)]
+        statements = [coordinate_statement(mechanism)]
         if last is None or math.isinf(mechanism.epsilon):
-            return found
+            return statements
         views = [False] if self.ledger.last_view.is_local else [False, True]
-        found += [self.ledger.last_statement(self.delta, in_sum, refine) for in_sum in views]
-        found += [self.ledger.statement(self.delta, in_sum, refine) for in_sum in views]
-        return found
+        statements += [self.ledger.last_statement(self.delta, in_sum, refine) for in_sum in views]
+        statements += [self.ledger.statement(self.delta, in_sum, refine) for in_sum in views]
+        return statements
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
         """What is promised, at each level, a line each; never a bare epsilon."""
-        lines = [str(each) for each in self.statements(refine)]
+        lines = [str(statement) for statement in self.statements(refine)]
         last = self.ledger.last_release
         voted = self.policy.clip_quantile
         if last is not None and voted is not None and math.isfinite(last.mechanism.epsilon):
@@ -254,7 +254,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         model = read_arrays(arrays)
         codec = request.codec(Layout.of(model))
         if codec.layout.dimension == 0:
-            shapes = {name: f"{each.dtype} {each.shape}" for name, each in model.items()}
+            shapes = {name: f"{array.dtype} {array.shape}" for name, array in model.items()}
             raise InvalidSpecError(f"the model has no floating-point values, nothing to encode: {shapes}")
         self._check_plan(codec)
         # A copy: the caller's config must not carry this round's request to other uses of it.
@@ -262,7 +262,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         request.write(config)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         for message in messages:
-            if not any(is_request(each) for _, each in records_of(message.content, ConfigRecord)):
+            if not any(is_request(config) for _, config in records_of(message.content, ConfigRecord)):
                 raise InvalidSpecError(
                     f"{type(self.strategy).__name__} does not pass the round's config on to clients, "
                     f"so that they cannot be told the mechanism"

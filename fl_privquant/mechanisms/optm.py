@@ -202,8 +202,8 @@ def _evaluation(spec: OptmSpec) -> Callable[[Floats], Evaluation]:
         knots = _grid(spec)
 
         def free(values: Floats) -> Evaluation:
-            found = design_free(values, spec.epsilon, spec.density, spec.power, knots, metric=spec.metric)
-            return Evaluation(found.objective, found.gradient)
+            optimum = design_free(values, spec.epsilon, spec.density, spec.power, knots, metric=spec.metric)
+            return Evaluation(optimum.objective, optimum.gradient)
 
         return free
 

@@ -177,7 +177,7 @@ def _growth() -> list[Row]:
             whole[n] = min(whole[n], sum(cost.processor_seconds for cost in costs) / most)
             kilobytes[n] = costs[0].bytes_per_client / 1e3
         longest = max(longest, costs[0].processor_seconds)
-    each = {n: whole[n] / choose_parameters(n).num_holders for n in GROWTH_CLIENTS}
+    per_holder = {n: whole[n] / choose_parameters(n).num_holders for n in GROWTH_CLIENTS}
     rows = []
     for n in GROWTH_CLIENTS[1:]:
         graph = choose_parameters(n)
@@ -186,7 +186,7 @@ def _growth() -> list[Row]:
         rows.append(Row(name, few[n] / few[least], 1.5, False))
         name = f"k = {graph.num_neighbors} of {n}, 10 % lost: time a client and neighbour / at n = {least}"
         note = f" ({1e3 * whole[n]:.3g} ms and {kilobytes[n]:.4g} kB a client)"
-        rows.append(Row(name + note, each[n] / each[least], 1.5, False))
+        rows.append(Row(name + note, per_holder[n] / per_holder[least], 1.5, False))
     # Where the graph is complete a client has no more neighbours than there are others: not comparable.
     sparse = [n for n in GROWTH_CLIENTS if choose_parameters(n).num_neighbors < n - 1]
     first, last = sparse[0], sparse[-1]
