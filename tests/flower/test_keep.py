@@ -1,4 +1,4 @@
-"""Keeping a part of the coordinates, over Flower: the same model with and without masks, and a smaller bill."""
+"""Keeping a part of the coordinates, over Flower: the same model with and without masks, a smaller bill."""
 
 from __future__ import annotations
 
