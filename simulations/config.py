@@ -303,6 +303,9 @@ class RunConfig:
         values = self.to_mapping()
         for key in ("study", "output", "tracker"):
             del values[key]
+        if self.encoding.keep is None:
+            # Runs that keep all coordinates have the name that they had before there was a choice.
+            del values["encoding"]["keep"]
         return f"{self.label.replace(' ', '-')}-{hash_of(values)}"
 
     def design(self, levels: int | None = None) -> Any:

@@ -19,7 +19,7 @@ from fl_privquant.accounting.release import Release, fingerprint
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange, checked_metrics
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
+from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import (
     CertificationError,
     InvalidSpecError,
@@ -34,7 +34,7 @@ from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request", "with_counts"]
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 """Of requests and replies, and of what is masked. Both sides must speak the same; others are refused."""
 
 KEY_VERSION: Final = "privquant-version"
@@ -43,6 +43,7 @@ KEY_MECHANISM: Final = "privquant-mechanism"
 KEY_CLIP: Final = "privquant-clip"
 KEY_L2_CLIP: Final = "privquant-l2-clip"
 KEY_ROTATION: Final = "privquant-rotation-seed"
+KEY_KEEP: Final = "privquant-keep"
 KEY_CLIP_QUANTILE: Final = "privquant-clip-quantile"
 KEY_METRIC_NAMES: Final = "privquant-private-metrics"
 KEY_METRIC_RANGES: Final = "privquant-private-metric-ranges"
@@ -115,6 +116,7 @@ class Request:
         optional = {
             KEY_L2_CLIP: self.encoding.l2_clip,
             KEY_ROTATION: self.rotation_seed if self.encoding.rotate else None,
+            KEY_KEEP: self.encoding.keep,
             KEY_CLIP_QUANTILE: self.clip_quantile,
             KEY_METRIC_NAMES: [metric.name for metric in self.private_metrics] or None,
             KEY_METRIC_RANGES: [end for metric in self.private_metrics for end in metric.ends] or None,
@@ -321,7 +323,8 @@ def _read_encoding(config: ConfigRecord) -> Encoding:
     if len(blob) > _MAX_MECHANISM_BYTES:
         raise InvalidSpecError(f"mechanism: {len(blob)} bytes, more than {_MAX_MECHANISM_BYTES}")
     clip, l2_clip = _field(config, KEY_CLIP, float), _optional(config, KEY_L2_CLIP, float)
-    return Encoding.received(blob, certified(blob), clip, l2_clip, rotate=KEY_ROTATION in config)
+    keep = checked_keep(config[KEY_KEEP]) if KEY_KEEP in config else None
+    return Encoding.received(blob, certified(blob), clip, l2_clip, KEY_ROTATION in config, keep)
 
 
 def _read_metrics(config: ConfigRecord) -> tuple[MetricRange, ...]:

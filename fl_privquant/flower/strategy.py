@@ -77,7 +77,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         the target as a budget, so that the run cannot spend more; or an
         :class:`~fl_privquant.encoding.Encoding`; or a function of the round that gives one, such as a policy
         of :mod:`fl_privquant.flower.policies`. Or the mechanism itself.
-    mechanism, clip, l2_clip, rotate
+    mechanism, clip, l2_clip, rotate, keep
         The short form: fields of an :class:`~fl_privquant.encoding.Encoding`.
     rotation_seed
         Public; each round's rotation follows from it and the round.
@@ -126,6 +126,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         mechanism: Mechanism | None = None,
         l2_clip: float | None = None,
         rotate: bool | None = None,
+        keep: int | float | None = None,
         rotation_seed: int = 0,
         report_clipping: bool = False,
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
@@ -141,7 +142,13 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
-        short_form = {"mechanism": mechanism, "clip": clip, "l2_clip": l2_clip, "rotate": rotate or None}
+        short_form = {
+            "mechanism": mechanism,
+            "clip": clip,
+            "l2_clip": l2_clip,
+            "rotate": rotate or None,
+            "keep": keep,
+        }
         arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
         self.plan = encoding if isinstance(encoding, Plan) else None
         if self.plan is not None and private_metrics:
@@ -199,6 +206,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
             f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}",
             f"Rotation: {'randomized Hadamard, a new one each round' if encoding.rotate else 'none'}",
+            f"Coordinates sent: {_kept_words(encoding.keep)}",
             f"Aggregation: {self.aggregation!r}",
             f"Client weights: uniform ('{self.weighted_by_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
@@ -450,3 +458,11 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             self.simulated_nodes.add(node)
         # A hostile client may send any number of names, of any length.
         self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
+
+
+def _kept_words(keep: int | float | None) -> str:
+    """How much of an update is sent, in words."""
+    if keep is None:
+        return "all"
+    amount = f"a share of {keep:g}" if isinstance(keep, float) else str(keep)
+    return f"{amount}, a new random subset each round"
