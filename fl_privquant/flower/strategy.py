@@ -156,14 +156,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.encoding = arguments.encoding
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
-        self.private_metrics = tuple(
-            MetricRange(name, *map(float, ends)) for name, ends in (private_metrics or {}).items()
-        )
-        if any(metric.name == self.weighted_by_key for metric in self.private_metrics):
-            raise InvalidSpecError(
-                f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
-                f"always 1; give the metric another name in the client's app"
-            )
+        self.private_metrics = self._ranges(private_metrics or {})
         # Names of what clients send beside their updates, outside of all accounting.
         self.uncounted_metrics: set[str] = set()
         self.max_failed_rounds = max_failed_rounds
@@ -179,6 +172,14 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
         check_wrapped(strategy, self.aggregation)
+
+    def _ranges(self, private_metrics: Mapping[str, tuple[float, float]]) -> tuple[MetricRange, ...]:
+        if self.weighted_by_key in private_metrics:
+            raise InvalidSpecError(
+                f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
+                f"always 1; give the metric another name in the client's app"
+            )
+        return tuple(MetricRange(name, *map(float, ends)) for name, ends in private_metrics.items())
 
     def settings(self) -> dict[str, Any]:
         """What this strategy was made with, to make another one like it."""
