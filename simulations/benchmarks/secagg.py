@@ -105,25 +105,13 @@ def _against_flower() -> list[Row]:
             where = f"n = {num_clients}, k = {graph.num_neighbors}, d = {dimension:.0e}"
             seconds = f"{own.processor_seconds:.3g} s / {theirs.processor_seconds:.3g} s"
             kilobytes = f"{own.bytes_per_client / 1e3:.4g} kB / {theirs.bytes_per_client / 1e3:.4g} kB"
+            time_ratio = own.processor_seconds / theirs.processor_seconds
+            signed_ratio = signed.processor_seconds / theirs.processor_seconds
+            bytes_ratio = own.bytes_per_client / theirs.bytes_per_client
             rows += [
-                Row(
-                    f"{where}: time / Flower's ({seconds})",
-                    own.processor_seconds / theirs.processor_seconds,
-                    0.5,
-                    False,
-                ),
-                Row(
-                    f"{where}: time of a signed round / Flower's unsigned one",
-                    signed.processor_seconds / theirs.processor_seconds,
-                    0.1,
-                    False,
-                ),
-                Row(
-                    f"{where}: bytes a client / Flower's ({kilobytes})",
-                    own.bytes_per_client / theirs.bytes_per_client,
-                    0.25,
-                    False,
-                ),
+                Row(f"{where}: time / Flower's ({seconds})", time_ratio, 0.5, False),
+                Row(f"{where}: time of a signed round / Flower's unsigned one", signed_ratio, 0.1, False),
+                Row(f"{where}: bytes a client / Flower's ({kilobytes})", bytes_ratio, 0.25, False),
             ]
     return rows
 
