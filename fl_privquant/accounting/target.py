@@ -8,12 +8,13 @@ then does, because both read it from the same object.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
-from fl_privquant.accounting.planner import plan
+from fl_privquant.accounting.planner import PlannedDesign, plan
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import NO_NORMS, Norms
@@ -117,29 +118,9 @@ class Target:
         for name, bound in (("l2_clip", l2_clip), ("clip", clip)):
             if bound is not None and not (math.isfinite(bound) and bound > 0.0):
                 raise InvalidSpecError(f"{name}: {bound} is not a finite number above 0")
-        view = aggregation.view(self.num_clients)
-        wish = Wish(
-            num_clients=self.num_clients,
-            dimension=dimension,
-            rounds=self.rounds,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            in_sum=not view.is_local,
-            bits=max_bits,
-            corrupt=aggregation.corrupt(self.num_clients),
-            dropped=aggregation.lost(self.num_clients),
-            norms=NO_NORMS if clip is None else Norms(l2=l2_clip / clip),
-            own_clips=clip is None,
-            parameters=tuple(sorted(parameters.items())),
-        )
-        name = planned_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
-        planned = plan(wish, [name])
-        if not planned.designs:
-            raise InfeasibleDesignError(
-                f"{name}: no design meets {self.statement(str(view)).brief} in {self.rounds} rounds: "
-                f"{planned.missing.get(name, planned.advice)}"
-            )
-        best = planned.designs[0]
+        norms = NO_NORMS if clip is None else Norms(l2=l2_clip / clip)
+        wish = self._wish(dimension, max_bits, aggregation, norms, parameters)
+        best = self._best(wish, mechanism, aggregation)
         chosen = l2_clip / (best.norm_ratio or 1.0) if clip is None else clip
         return Plan(
             target=self,
@@ -150,6 +131,42 @@ class Target:
             mean_squared_error=best.mean_squared_error * chosen**2,
             bytes_per_round=best.bytes_per_round,
         )
+
+    def _wish(
+        self,
+        dimension: int,
+        max_bits: int,
+        aggregation: Aggregation,
+        norms: Norms,
+        parameters: Mapping[str, Any],
+    ) -> Wish:
+        """What the mechanism is asked for; it chooses its own clip where there are no norms."""
+        return Wish(
+            num_clients=self.num_clients,
+            dimension=dimension,
+            rounds=self.rounds,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            in_sum=not aggregation.view(self.num_clients).is_local,
+            bits=max_bits,
+            corrupt=aggregation.corrupt(self.num_clients),
+            dropped=aggregation.lost(self.num_clients),
+            norms=norms,
+            own_clips=norms == NO_NORMS,
+            parameters=tuple(sorted(parameters.items())),
+        )
+
+    def _best(self, wish: Wish, mechanism: str | None, aggregation: Aggregation) -> PlannedDesign:
+        """The design with the least error; an error that says what would help where there is none."""
+        name = planned_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
+        planned = plan(wish, [name])
+        if not planned.designs:
+            asked = self.statement(str(aggregation.view(self.num_clients)))
+            raise InfeasibleDesignError(
+                f"{name}: no design meets {asked.brief} in {self.rounds} rounds: "
+                f"{planned.missing.get(name, planned.advice)}"
+            )
+        return planned.designs[0]
 
 
 @dataclass(frozen=True, eq=False)

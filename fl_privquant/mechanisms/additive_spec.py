@@ -23,11 +23,17 @@ from fl_privquant.design.noise_lattice import (
 from fl_privquant.design.spread import RunTarget
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, checked_whole
+from fl_privquant.mechanisms.registry import (
+    Spec,
+    checked_delta,
+    checked_epsilon,
+    checked_levels,
+    checked_whole,
+)
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.discrete import IntegerNoise
 
-__all__ = ["MAX_WRAP_BITS", "AdditiveSpec"]
+__all__ = ["MAX_WRAP_BITS", "AdditiveSpec", "ApproximateSpec"]
 
 MAX_WRAP_BITS = 32
 """Widest ring: codes are at most uint32."""
@@ -138,3 +144,20 @@ class AdditiveSpec(Spec):
             if lattice.error <= _WORTH * finest.error:
                 return lattice
         return finest
+
+
+@dataclass(frozen=True)
+class ApproximateSpec(AdditiveSpec):
+    """What an additive mechanism of approximate differential privacy is asked to be.
+
+    Parameters
+    ----------
+    delta
+        The delta of one coordinate, one release, local view; the other fields are :class:`AdditiveSpec`'s.
+    """
+
+    delta: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_delta(self.delta)

@@ -19,26 +19,20 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, discrete_gaussian_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism
-from fl_privquant.mechanisms.additive_spec import AdditiveSpec
+from fl_privquant.mechanisms.additive_spec import ApproximateSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import Listing, checked_delta, register
+from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import DiscreteGaussian
 
 __all__ = ["DiscreteGaussianMechanism", "DiscreteGaussianSpec", "design_discrete_gaussian"]
 
 
 @dataclass(frozen=True)
-class DiscreteGaussianSpec(AdditiveSpec):
-    """What discrete Gaussian is asked to be; see :class:`AdditiveSpec`."""
+class DiscreteGaussianSpec(ApproximateSpec):
+    """What discrete Gaussian is asked to be; see :class:`ApproximateSpec`."""
 
     noise_kind = GAUSSIAN
-
-    delta: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_delta(self.delta)
 
 
 class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):

@@ -17,26 +17,20 @@ from fl_privquant.design.noise_lattice import SKELLAM
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism
-from fl_privquant.mechanisms.additive_spec import AdditiveSpec
+from fl_privquant.mechanisms.additive_spec import ApproximateSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import Listing, checked_delta, register
+from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import Skellam
 
 __all__ = ["SkellamMechanism", "SkellamSpec", "design_skellam"]
 
 
 @dataclass(frozen=True)
-class SkellamSpec(AdditiveSpec):
-    """What Skellam is asked to be; see :class:`AdditiveSpec`."""
+class SkellamSpec(ApproximateSpec):
+    """What Skellam is asked to be; see :class:`ApproximateSpec`."""
 
     noise_kind = SKELLAM
-
-    delta: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_delta(self.delta)
 
 
 class SkellamMechanism(AdditiveMechanism, kind="skellam"):
