@@ -34,6 +34,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import Listing, register
@@ -127,7 +128,7 @@ class CldpL2Mechanism(VectorMechanism, kind="cldp_l2"):
         for draw, negative in enumerate(bits[_SEED_BITS:]):
             drawn = direction(seed, draw, self.dimension)
             total += -drawn if negative else drawn
-        return np.asarray(clip * self.output_norm / self.repeats * total)
+        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
 
     def to_codes(self, indices: NDArray[Any]) -> NoReturn:
         refuse_codes(self)

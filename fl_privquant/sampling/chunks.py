@@ -7,7 +7,6 @@ do not depend on how the update was cut.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
@@ -132,10 +132,10 @@ def encode_in_chunks(
         raise InvalidUpdateError(
             f"update: {source.dtype} inputs, expected floating point; convert with astype(numpy.float32)"
         )
-    if not (math.isfinite(clip) and clip > 0.0):
-        raise InvalidSpecError(f"clip: {clip} is not a finite number above 0")
-    if threads < 1:
-        raise InvalidSpecError(f"threads: {threads} is below 1")
+    clip = checks.positive("clip", clip)
+    threads = checks.whole("threads", threads, 1)
+    if stream is not None and not isinstance(stream, RandomStream):
+        raise InvalidSpecError(f"rng: {stream!r} is not a RandomStream, such as RandomStream.seeded(0)")
     size = source.size
     randomness = stream if stream is not None else RandomStream.secure()
     first_word = randomness.reserve(words_per_input * size)
