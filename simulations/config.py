@@ -18,6 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 import fl_privquant as pq
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
 from simulations.config_checks import at_least, nearest, one_of, positive
@@ -329,6 +330,7 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: values[key] for key in ("name", "epsilon") if values.get(key) is not None}
     found = entry(str(values["name"]))
     known = {each.name for each in dataclasses.fields(found.spec)} | {"bits"}
+    hints = typing.get_type_hints(found.spec)
     kept: dict[str, Any] = {"name": found.name}
     for key in sorted(values):
         if key == "name" or values[key] is None:
@@ -344,6 +346,10 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
                 f"mechanism.{key}: not a parameter of {found.name!r}, which takes {', '.join(sorted(known))}"
                 f"{nearest(key, known)}"
             )
+        if key == "bits":
+            checks.whole("mechanism.bits", values[key], 1, 16)
+        else:
+            checks.typed(f"mechanism.{key}", values[key], hints[key])
         kept[key] = list(values[key]) if isinstance(values[key], list | tuple) else values[key]
     if not _has_levels(found.name):
         kept.pop("bits", None)

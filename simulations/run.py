@@ -13,7 +13,9 @@ far as their result; 2 if there were errors.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import io
 import json
 import logging
 import os
@@ -28,10 +30,12 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.cli import program
 from fl_privquant.errors import PrivQuantError
 from simulations.config import RunConfig
 from simulations.overrides import check_overrides
@@ -43,7 +47,6 @@ __all__ = ["execute", "main"]
 _SESSION = "FL_PRIVQUANT_SESSION"
 _NOTES = "notes"
 _SWEEP_TOTAL = "FL_PRIVQUANT_SWEEP_TOTAL"
-_EXIT_ERROR = 2
 _EXIT_BUDGET = 3
 
 
@@ -111,6 +114,8 @@ def job(composed: DictConfig) -> None:
         note["summary"] = execute(config)
     except PrivQuantError as error:
         note["error"] = str(error)
+    except OmegaConfBaseException as error:
+        note["error"] = str(error).strip().splitlines()[0]
     with (Path(os.environ[_SESSION]) / _NOTES).open("a") as session:
         session.write(json.dumps(note) + "\n")
     _say(note)
@@ -118,13 +123,11 @@ def job(composed: DictConfig) -> None:
 
 def main() -> None:
     """Run what the command line asks for; errors of the user are messages, and the exit code is not 0."""
-    console = Console(stderr=True)
-    asked = get_args_parser().parse_args()
+    asked = _asked()
     try:
-        total = check_overrides(asked.overrides)
+        total = check_overrides(asked.overrides, sweep=asked.multirun)
     except PrivQuantError as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(_EXIT_ERROR)
+        program.fail(error)
     with tempfile.TemporaryDirectory() as folder:
         session = Path(folder) / _NOTES
         session.touch()
@@ -144,9 +147,22 @@ def main() -> None:
                 f"results in {study}/{notes[0]['run']}; python -m simulations.report {study} makes a report"
             )
     if any("error" in note for note in notes):
-        sys.exit(_EXIT_ERROR)
+        sys.exit(program.EXIT_ERROR)
     if any(note["summary"].get("stopped") for note in notes):
         sys.exit(_EXIT_BUDGET)
+
+
+def _asked() -> argparse.Namespace:
+    """What the command line asks for; what Hydra's parser does not understand ends in one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return get_args_parser().parse_args()
+    except SystemExit as end:
+        if end.code:
+            reason = said.getvalue().rstrip().rpartition("error: ")[2]
+            program.fail(f"{reason}; options such as -m stand before all KEY=VALUE, see --help")
+        raise
 
 
 def _position() -> str:
@@ -163,10 +179,10 @@ def _position() -> str:
 
 
 def _say(note: dict[str, Any]) -> None:
-    console = Console(stderr=True)
     if "error" in note:
-        console.print(f"[bold red]error:[/] {escape(note['error'])}", soft_wrap=True, highlight=False)
+        program.print_error(note["error"])
         return
+    console = Console(stderr=True)
     row = note["summary"]
     quality = f"loss {row['loss']:.4g}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
     console.print(
@@ -207,9 +223,15 @@ def _quiet_flower() -> Iterator[None]:
 def _worth_saying(record: logging.LogRecord) -> bool:
     """What the config already says is not a warning: no federated evaluation, seeded randomness.
 
-    Nor is what :func:`main` says itself: that a budget has ended the run.
+    Nor is what :func:`main` says itself, that a budget has ended the run, nor what each client notes in its own
+    log while the server says it of all of them.
     """
-    known = ("fraction_evaluate is set to 0", "privacy is simulated", "the run ends here as a result")
+    known = (
+        "fraction_evaluate is set to 0",
+        "privacy is simulated",
+        "the run ends here as a result",
+        "PrivQuantMod refused",
+    )
     return not any(text in record.getMessage() for text in known)
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, JustifyMethod
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -24,7 +24,7 @@ LEAST_TABLE_WIDTH = 100
 """Widths below this one show a table that does not fit as blocks, with every column."""
 
 _PIPED_WIDTH = 120
-_BETWEEN_COLUMNS = 2
+_UNLIMITED = 100_000
 _BETWEEN_PAIRS = "   "
 _INDENT = "  "
 
@@ -76,48 +76,46 @@ def print_table(
     if title:
         console.print(Text(title, style="italic"), highlight=False)
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
-    shown = list(range(len(columns)))
-    leave = sorted((at for at in shown if columns[at].dropped), key=lambda at: columns[at].dropped)
-    while console.width >= LEAST_TABLE_WIDTH and leave and not _fits(console, columns, cells, shown):
-        shown.remove(leave.pop(0))
-    if _fits(console, columns, cells, shown):
-        _print_grid(console, columns, cells, shown, sections)
+    everything = list(range(len(columns)))
+    shown = everything
+    leave = sorted((columns[at].dropped, at) for at in everything if columns[at].dropped)
+    grid = _grid(columns, cells, shown, sections)
+    while not _fits(console, grid) and leave and console.width >= LEAST_TABLE_WIDTH:
+        _, first = leave.pop(0)
+        shown = [at for at in shown if at != first]
+        grid = _grid(columns, cells, shown, sections)
+    if _fits(console, grid):
+        console.print(grid)
     else:
-        shown = list(range(len(columns)))
+        shown = everything
         _print_blocks(console, columns, cells)
-    for at in shown:
-        if columns[at].legend:
-            console.print(Text(f"{columns[at].heading}: {columns[at].legend}", style="dim"), highlight=False)
-    if len(shown) < len(columns):
-        left_out = ", ".join(column.heading for at, column in enumerate(columns) if at not in shown)
-        console.print(
-            Text(f"Not shown at a width of {console.width}: {left_out}.", style="dim"), highlight=False
-        )
+    notes = [f"{columns[at].heading}: {columns[at].legend}" for at in shown if columns[at].legend]
+    if left_out := [column.heading for at, column in enumerate(columns) if at not in shown]:
+        notes.append(f"not shown at a width of {console.width}: {', '.join(left_out)}")
+    if notes:
+        console.print(Text("; ".join(notes) + ".", style="dim"), highlight=False)
 
 
-def _fits(
-    console: Console, columns: Sequence[Column], cells: Sequence[Sequence[Text]], shown: Sequence[int]
-) -> bool:
-    widths = (max(cell_len(columns[at].heading), *(row[at].cell_len for row in cells), 0) for at in shown)
-    return sum(widths) + _BETWEEN_COLUMNS * len(shown) <= console.width
+def _fits(console: Console, grid: RichTable) -> bool:
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    return Measurement.get(console, unlimited, grid).maximum <= console.width
 
 
-def _print_grid(
-    console: Console,
+def _grid(
     columns: Sequence[Column],
     cells: Sequence[Sequence[Text]],
     shown: Sequence[int],
     sections: Sequence[int],
-) -> None:
+) -> RichTable:
     grid = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for at in shown:
-        justify = "left" if columns[at].words else "right"
-        grid.add_column(Text(columns[at].heading), justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        justify: JustifyMethod = "left" if columns[at].words else "right"
+        grid.add_column(Text(columns[at].heading), justify=justify, no_wrap=True)
     for number, row in enumerate(cells):
         if number in sections:
             grid.add_section()
         grid.add_row(*(row[at] for at in shown))
-    console.print(grid)
+    return grid
 
 
 def _print_blocks(console: Console, columns: Sequence[Column], cells: Sequence[Sequence[Text]]) -> None:

@@ -78,7 +78,7 @@ def print_plan(console: Console, planned: PlannedDesigns) -> None:
     title = f"{target.unit}, view: {target.view}; target {target.figures}"
     columns = (
         Column("mechanism", words=True),
-        Column("ε reached", PrivacyStatement.heading(wish.unit, str(wish.view), "reached")),
+        Column("ε", PrivacyStatement.heading(wish.unit, str(wish.view), "reached")),
         Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
         Column("bytes", "what one client sends in a round, without headers"),
         Column("certified ε", _certified_legend()),
