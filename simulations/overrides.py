@@ -16,7 +16,7 @@ from fl_privquant.errors import InvalidSpecError
 from simulations.config_checks import nearest
 from simulations.encodings import renamed_key
 
-__all__ = ["CONF", "check_overrides", "choices_of"]
+__all__ = ["CONF", "check_overrides", "choices_of", "composed"]
 
 CONF = Path(__file__).parents[1] / "conf"
 """The configuration's directory."""
@@ -51,20 +51,20 @@ def check_overrides(arguments: list[str], sweep: bool = True) -> int:
             for choice in choices_of(override):
                 _check_choice(override.key_or_group, choice, groups[override.key_or_group])
             chosen.append(f"{override.key_or_group}={choices_of(override)[0]}")
-    config = _composed(chosen)
+    config = composed(chosen)
     for override in parsed:
         key = override.key_or_group
         if key in groups or key.startswith("hydra") or override.is_add() or override.is_delete():
             continue
         _check_key(config, key, list(groups))
-    _composed([_first(override) for override in parsed])
+    composed([_first(override) for override in parsed])
     # What the experiment sweeps, unless the command line says otherwise.
     sizes = {str(key): len(str(text).split(",")) for key, text in (config.hydra.sweeper.params or {}).items()}
     sizes |= {override.key_or_group: len(choices_of(override)) for override in parsed}
     return math.prod(sizes.values())
 
 
-def _composed(overrides: list[str]) -> DictConfig:
+def composed(overrides: list[str]) -> DictConfig:
     """What Hydra makes of the overrides of one run."""
     try:
         with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):

@@ -37,8 +37,9 @@ from rich.markup import escape
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
 from fl_privquant.cli import program
 from fl_privquant.errors import PrivQuantError
-from simulations.config import RunConfig
-from simulations.overrides import check_overrides
+from simulations.config import CENTRAL, RunConfig
+from simulations.overrides import CONF, check_overrides, composed
+from simulations.planned import central_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
 
@@ -103,15 +104,16 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
 
 
 @hydra.main(config_path="../conf", config_name="config", version_base="1.3")
-def job(composed: DictConfig) -> None:
+def job(config_of_job: DictConfig) -> None:
     """One job of Hydra's: run, and note how it went for :func:`main`, whichever process this is."""
     note: dict[str, Any] = {}
     try:
         os.environ[SWEEP_POSITION] = _position()
-        values = OmegaConf.to_container(composed, resolve=True)
+        values = OmegaConf.to_container(config_of_job, resolve=True)
         config = RunConfig.from_mapping(values)  # type: ignore[arg-type]
         note = {"study": str(Path(config.output) / config.study), "run": config.run_name}
         note["summary"] = execute(config)
+        note["spent"] = _spent(config, note["summary"])
     except PrivQuantError as error:
         note["error"] = str(error)
     except OmegaConfBaseException as error:
@@ -126,6 +128,9 @@ def main() -> None:
     asked = _asked()
     try:
         total = check_overrides(asked.overrides, sweep=asked.multirun)
+        if asked.help:
+            _print_help(asked.overrides)
+            return
     except PrivQuantError as error:
         program.fail(error)
     with tempfile.TemporaryDirectory() as folder:
@@ -165,6 +170,16 @@ def _asked() -> argparse.Namespace:
         raise
 
 
+def _print_help(overrides: list[str]) -> None:
+    from simulations.run_help import print_help
+
+    config = composed(overrides)
+    own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    values = OmegaConf.to_container(own, resolve=True)
+    chosen = {str(group): str(name) for group, name in config.hydra.runtime.choices.items()}
+    print_help(values, chosen, CONF)  # type: ignore[arg-type]
+
+
 def _position() -> str:
     """Where this run stands in its sweep; in parallel ones nothing is drawn."""
     runtime = HydraConfig.get()
@@ -186,20 +201,29 @@ def _say(note: dict[str, Any]) -> None:
     row = note["summary"]
     quality = f"loss {row['loss']:.4g}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
     console.print(
-        f"{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; {_spent(row)}",
+        f"{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; {note['spent']}",
         soft_wrap=True,
     )
     if row.get("stopped"):
         console.print(f"[bold]stopped:[/] {escape(row['stopped'])}", soft_wrap=True, highlight=False)
 
 
-def _spent(row: dict[str, Any]) -> str:
-    """What a client has spent, counted in full: the figures that tables and reports show."""
-    in_sum = row["epsilon_client_total_sum"]
-    epsilon = row["epsilon_client_total"] if in_sum is None else in_sum
-    view = LOCAL if in_sum is None or row["num_honest"] is None else View(int(row["num_honest"]))
-    spent = PrivacyStatement(epsilon, row["delta_client_total"], Unit.TOTAL, str(view))
-    return f"spent, counted in full: {spent.brief}"
+def _spent(config: RunConfig, row: dict[str, Any]) -> str:
+    """What a client has spent, counted in full: in the view that the run is about, and beside it the local one.
+
+    A run is about whoever sees the models where the server is trusted, about sums under secure aggregation, and
+    about single updates else.
+    """
+    delta = row["delta_client_total"]
+    local = PrivacyStatement(row["epsilon_client_total"], delta, Unit.TOTAL, str(LOCAL))
+    if config.mechanism["name"] == CENTRAL:
+        about = central_statement(config)
+    elif row["epsilon_client_total_sum"] is None or row["num_honest"] is None:
+        return f"spent, counted in full: {local.brief}"
+    else:
+        view = str(View(int(row["num_honest"])))
+        about = PrivacyStatement(row["epsilon_client_total_sum"], delta, Unit.TOTAL, view)
+    return f"spent, counted in full: {about.brief}; {local.brief}"
 
 
 @contextlib.contextmanager
@@ -223,8 +247,8 @@ def _quiet_flower() -> Iterator[None]:
 def _worth_saying(record: logging.LogRecord) -> bool:
     """What the config already says is not a warning: no federated evaluation, seeded randomness.
 
-    Nor is what :func:`main` says itself, that a budget has ended the run, nor what each client notes in its own
-    log while the server says it of all of them.
+    Nor is what :func:`main` says itself, that a budget has ended the run, nor what each client notes in its
+    own log while the server says it of all of them.
     """
     known = (
         "fraction_evaluate is set to 0",
