@@ -81,7 +81,7 @@ class BitsPolicyConfig:
     Parameters
     ----------
     name
-        ``constant`` (the mechanism's own), ``schedule`` (by the round) or ``doubling`` (when the loss stalls).
+        ``constant`` (the mechanism's own), ``schedule`` (by round) or ``doubling`` (when the loss stalls).
     rounds
         First rounds of the entries of ``bits``, for ``schedule``.
     bits

@@ -117,5 +117,10 @@ def draw(
     print(f"drawn to {output}")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command; an error is a message and exit code 2, never a traceback."""
     program.run(app)
+
+
+if __name__ == "__main__":
+    main()

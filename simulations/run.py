@@ -103,7 +103,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     return summary
 
 
-@hydra.main(config_path="../conf", config_name="config", version_base="1.3")
+@hydra.main(config_path=str(CONF.resolve()), config_name="config", version_base="1.3")
 def job(config_of_job: DictConfig) -> None:
     """One job of Hydra's: run, and note how it went for :func:`main`, whichever process this is."""
     note: dict[str, Any] = {}
@@ -209,10 +209,10 @@ def _say(note: dict[str, Any]) -> None:
 
 
 def _spent(config: RunConfig, row: dict[str, Any]) -> str:
-    """What a client has spent, counted in full: in the view that the run is about, and beside it the local one.
+    """What a client has spent, counted in full, in the view that the run is about and in the local one.
 
-    A run is about whoever sees the models where the server is trusted, about sums under secure aggregation, and
-    about single updates else.
+    With a trusted server that is the view of whoever sees the models, with secure aggregation that of sums,
+    and else the local view itself.
     """
     delta = row["delta_client_total"]
     local = PrivacyStatement(row["epsilon_client_total"], delta, Unit.TOTAL, str(LOCAL))

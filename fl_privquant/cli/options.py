@@ -42,13 +42,22 @@ def picture(path: Path | None) -> Path | None:
     """The file for a picture, if its ending is one of a format that can be drawn."""
     if path is not None and path.suffix.lower() not in PICTURES:
         raise typer.BadParameter(f"{str(path)!r} does not end in {', '.join(PICTURES)}")
-    return path
+    return _possible(path)
 
 
 def _writable(path: Path | None) -> Path | None:
     """The file to write, if its folder is there: found out before the work, not after it."""
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {str(path.parent)!r}; make it first")
+    return _possible(path)
+
+
+def _possible(path: Path | None) -> Path | None:
+    try:
+        if path is not None and path.is_dir():
+            raise typer.BadParameter(f"{str(path)!r} is a folder; give a file")
+    except OSError as error:
+        raise typer.BadParameter(str(error)) from None
     return path
 
 

@@ -11,15 +11,17 @@ from simulations.report.marks import mark_of
 from simulations.report.study import Study
 from simulations.report.tables import LEVELS, NOTES, Table, summary_table
 
-__all__ = ["print_summary"]
+__all__ = ["SHORT", "print_summary"]
 
-# Headings of the table in the words of a terminal, and which columns a narrow one leaves out first.
-_SHORT = {
+SHORT = {
     CERTIFIED: "ε release",
     LEVELS["epsilon_client_total"]: "ε total",
     LEVELS["epsilon_client_total_sum"]: "ε total, sum",
     "MSE of the mean": "MSE",
 }
+"""Headings of the table in the words of a terminal."""
+
+# Columns that a narrow terminal leaves out, the lowest number first.
 _DROPPED = {"seeds": 1, "MB up": 2, "bits": 3, CERTIFIED: 4}
 
 
@@ -42,6 +44,6 @@ def print_summary(study: Study, console: Console | None = None) -> None:
 
 
 def _column(heading: str) -> Column:
-    short = _SHORT.get(heading, heading)
+    short = SHORT.get(heading, heading)
     legend = heading if heading != short and "ε" in heading else NOTES.get(heading, "").replace("\u00a0", " ")
     return Column(short, legend, Table.is_words(heading), _DROPPED.get(heading, 0))
