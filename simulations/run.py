@@ -174,7 +174,7 @@ def _print_help(overrides: list[str]) -> None:
     from simulations.run_help import print_help
 
     config = composed(overrides)
-    own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     values = OmegaConf.to_container(own, resolve=True)
     chosen = {str(group): str(name) for group, name in config.hydra.runtime.choices.items()}
     print_help(values, chosen, CONF)  # type: ignore[arg-type]

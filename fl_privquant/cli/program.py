@@ -29,12 +29,12 @@ def run(app: typer.Typer) -> None:
     except Abort:
         fail("interrupted")
     except ClickException as error:
-        known = isinstance(error, UsageError) and error.ctx is not None
-        advice = f"; see {error.ctx.command_path} --help" if known else ""
+        context = error.ctx if isinstance(error, UsageError) else None
+        advice = "" if context is None else f"; see {context.command_path} --help"
         fail(f"{error.format_message().rstrip('.')}{advice}")
     except BrokenPipeError:
         # Whoever reads the output has enough of it, as head has. What is left in the buffer goes nowhere.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         sys.exit(EXIT_ERROR)
     except (PrivQuantError, OSError) as error:
         fail(error)

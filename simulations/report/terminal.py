@@ -31,7 +31,7 @@ def print_summary(study: Study, console: Console | None = None) -> None:
     table = summary_table(study)
     columns = [_column(heading) for heading in table.headings if heading != "setting"]
     for setting, rows in table.by_setting():
-        cells = []
+        cells: list[list[str | Text]] = []
         for series, row in rows:
             # The colour that is readable on dark: terminals are that more often than not.
             name = Text.assemble(("●", mark_of(series).dark), " ", row[0][1])
