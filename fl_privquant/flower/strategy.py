@@ -31,7 +31,7 @@ from fl_privquant.flower.arguments import Arguments, GivenEncoding
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.protocol import Reply, is_request, with_counts
-from fl_privquant.flower.remarks import metric_lines, randomness_lines
+from fl_privquant.flower.remarks import failure_lines, metric_lines, randomness_lines
 from fl_privquant.flower.requests import Requests
 from fl_privquant.flower.round_record import OnRound, RoundRecord
 from fl_privquant.flower.round_state import (
@@ -342,7 +342,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
                 replies_by_node[node] = (message, current.checked(message))
                 self._note(node, replies_by_node[node][1])
             except PrivQuantError as error:
-                self._log_failure(current, node, str(error))
+                current.failed.setdefault(str(error), []).append(node)
         return replies_by_node
 
     def _open(self, current: RoundState, replies: Mapping[int, Reply]) -> Opened:
@@ -358,7 +358,9 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
             opened = Opened()
         for node, reason in opened.failures.items():
-            self._log_failure(current, node, reason)
+            current.failed.setdefault(reason, []).append(node)
+        for line in failure_lines(current.failed):
+            log(WARNING, "PrivQuant: round %d, %s", server_round, line)
         if current.num_silent:
             log(WARNING, "PrivQuant: round %d, %d nodes did not reply", server_round, current.num_silent)
         usable = len(opened.nodes)
@@ -395,9 +397,6 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             return spent
         # The ledger has counted in full where a quick bound exceeds the budget, and let the round begin.
         return replace(spent, epsilon=limit.epsilon, delta=limit.delta)
-
-    def _log_failure(self, current: RoundState, node: int, reason: str) -> None:
-        log(WARNING, "PrivQuant: round %d, node %d: %s", current.request.round, node, reason)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a policy that depends on the loss is told."""
@@ -446,8 +445,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             f"silent): round {self.failed_rounds} in a row without one"
         )
         if self.failed_rounds > self.max_failed_rounds:
+            reason = max(current.failed, key=lambda reason: len(current.failed[reason]), default="")
             raise NoUsableReplyError(
-                f"{text}, more than max_failed_rounds={self.max_failed_rounds}; the log has the reasons"
+                f"{text}, more than max_failed_rounds={self.max_failed_rounds}"
+                + (f"; most nodes {reason}" if reason else "")
             )
         log(ERROR, "PrivQuant: %s; the model stays as it is", text)
 

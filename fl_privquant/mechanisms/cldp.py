@@ -33,6 +33,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import Listing, register
@@ -111,7 +112,7 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         for draw, negative in enumerate(bits[SEED_BITS:]):
             drawn = direction(seed, draw, self.dimension)
             total += -drawn if negative else drawn
-        return np.asarray(clip * self.output_norm / self.repeats * total)
+        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
 
 
 @register("cldp_linf", PrivateVectorSpec, cached=False, listing=Listing(180, "#606c38", plans_for_local=True))
