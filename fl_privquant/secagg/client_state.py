@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate
 from typing import Final, Self
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg import keys, shamir
-from fl_privquant.secagg.messages import Invitation, Roster, RosterEntry, RoundId
+from fl_privquant.secagg.messages import Invitation, RoundId
 from fl_privquant.secagg.pair_keys import PairKeys
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.wire import Reader, pack_ids
 
-__all__ = ["ClientState", "Stage"]
+__all__ = ["ClientState", "RosterTerms", "Stage"]
 
 _Bytes = bytes | bytearray | memoryview
 
-_STATE_MAGIC: Final = b"SC\x03"
+_STATE_MAGIC: Final = b"SC\x04"
+_TERMS: Final = struct.Struct("<III")
 _SHARE: Final = shamir.SHARE_BYTES
 
 
@@ -34,6 +38,15 @@ class Stage(IntEnum):
     ENDED = 7
 
 
+@dataclass(frozen=True)
+class RosterTerms:
+    """What a client goes by for the rest of the round, of the roster that it checked."""
+
+    num_clients: int
+    threshold: int
+    num_witnesses: int
+
+
 class ClientState:
     """The state of one client in one round; :class:`~fl_privquant.secagg.client.ClientRound` acts on it."""
 
@@ -43,8 +56,10 @@ class ClientState:
         self._client_id = client_id
         self._policy = policy
         self._stage = Stage.JOINED
-        self._roster: Roster | None = None
-        self._entries: dict[int, RosterEntry] = {}
+        # The public keys that were sent; then, of the roster, its terms and the mask keys of all holders.
+        self._advertised = b""
+        self._terms: RosterTerms | None = None
+        self._mask_keys: dict[int, bytes] = {}
         # All clients of the round, where this client was told; and what it was told, as digests.
         self._everyone: tuple[int, ...] = ()
         self._graph_digest = self._masks_digest = self._agreement = b""
@@ -90,34 +105,40 @@ class ClientState:
         """End the round here and erase its secrets; keys shared with other identities stay."""
         self._stage = Stage.ENDED
         keys.wipe(self._mask_secret, self._share_secret, self._seed)
-        for table in (self._channels, self._held, self._sealed, self._disputed):
+        for table in self._tables():
             keys.wipe(*table.values())
             table.clear()
-        self._roster = None
-        self._entries.clear()
+        self._advertised, self._terms = b"", None
+        self._mask_keys.clear()
         self._everyone = self._members = self._active = ()
         self._graph_digest = self._masks_digest = self._agreement = b""
 
     def to_bytes(self) -> bytes:
         """The state, *with its secrets*: those of the round until it has ended."""
+        terms = self._terms
         parts = [
             self._invitation.to_bytes(),
-            b"" if self._roster is None else self._roster.to_bytes(),
-            *(pack_ids(clients) for clients in (self._everyone, self._members, self._active)),
+            self._advertised,
+            b""
+            if terms is None
+            else _TERMS.pack(terms.num_clients, terms.threshold, terms.num_witnesses),
             self._graph_digest,
             self._masks_digest,
             self._agreement,
-            bytes(self._mask_secret),
-            bytes(self._share_secret),
-            bytes(self._seed),
+            self._mask_secret,
+            self._share_secret,
+            self._seed,
+            self._pair_keys.to_bytes(),
         ]
-        for table in (self._channels, self._held, self._sealed, self._disputed):
-            ids = sorted(table)
-            sizes = struct.pack(f"<{len(ids)}I", *[len(table[client]) for client in ids])
-            parts += [pack_ids(ids), sizes + b"".join([table[client] for client in ids])]
-        parts.append(self._pair_keys.to_bytes())
-        head = _STATE_MAGIC + bytes([self._stage]) + self._client_id.to_bytes(8, "little")
-        return head + b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+        return b"".join(
+            [
+                _STATE_MAGIC + bytes([self._stage]) + self._client_id.to_bytes(8, "little"),
+                *(each for part in parts for each in (len(part).to_bytes(4, "little"), part)),
+                *(pack_ids(clients) for clients in (self._everyone, self._members, self._active)),
+                *(each for table in self._tables() for each in _packed_table(table)),
+                *_packed_table(self._mask_keys),
+            ]
+        )
 
     @classmethod
     def from_bytes(cls, data: _Bytes, policy: ClientPolicy | None = None) -> Self:
@@ -127,20 +148,8 @@ class ClientState:
         def part() -> bytes:
             return reader.take(int.from_bytes(reader.take(4), "little"))
 
-        def ids() -> tuple[int, ...]:
-            head = Reader(part(), "ClientRound")
-            clients = head.ids()
-            head.finish()
-            return clients
-
         def table() -> dict[int, bytearray]:
-            clients, values = ids(), Reader(part(), "ClientRound")
-            sizes = struct.unpack(f"<{len(clients)}I", values.take(4 * len(clients)))
-            entries = {
-                client: bytearray(values.take(size)) for client, size in zip(clients, sizes, strict=True)
-            }
-            values.finish()
-            return entries
+            return {client: bytearray(value) for client, value in _read_table(reader).items()}
 
         if reader.take(len(_STATE_MAGIC)) != _STATE_MAGIC:
             raise InvalidUpdateError("ClientRound: these bytes are no state of a client")
@@ -150,35 +159,59 @@ class ClientState:
         client_id = int.from_bytes(reader.take(8), "little")
         invitation = Invitation.from_bytes(part())
         state = cls(invitation, client_id, ClientPolicy() if policy is None else policy)
-        roster = part()
         state._stage = Stage(stage)
-        if roster:
-            state._roster = Roster.from_bytes(roster)
-            state._entries = {entry.client_id: entry for entry in state._roster.entries}
-        state._everyone, state._members, state._active = ids(), ids(), ids()
+        state._advertised, terms = part(), part()
+        if terms:
+            head = Reader(terms, "ClientRound")
+            state._terms = RosterTerms(*head.unpack(_TERMS))
+            head.finish()
         state._graph_digest, state._masks_digest, state._agreement = part(), part(), part()
         state._mask_secret, state._share_secret, state._seed = (bytearray(part()) for _ in range(3))
-        state._channels, state._held, state._sealed, state._disputed = (table() for _ in range(4))
         state._pair_keys = PairKeys(part())
+        state._everyone, state._members, state._active = reader.ids(), reader.ids(), reader.ids()
+        state._channels, state._held, state._sealed, state._disputed = (table() for _ in range(4))
+        state._mask_keys = _read_table(reader)
         reader.finish()
         state._check_state()
         return state
 
+    def _tables(self) -> tuple[dict[int, bytearray], ...]:
+        return self._channels, self._held, self._sealed, self._disputed
+
     def _check_state(self) -> None:
-        secrets = (self._mask_secret, self._share_secret, self._seed, *self._channels.values())
+        """Refuse what :meth:`to_bytes` cannot have written. A digest has as many bytes as a key."""
+        secrets = (self._mask_secret, self._share_secret, self._seed)
         digests = (self._graph_digest, self._masks_digest, self._agreement)
-        tables = (self._sealed, self._disputed)
-        known = {client for table in (*tables, self._channels, self._held) for client in table}
+        optional = {len(each) for each in (*secrets, *digests)}
+        tables = (self._channels, self._sealed, self._disputed, self._mask_keys)
+        whole = {len(each) for table in tables for each in table.values()}
         if (
-            any(len(secret) not in (0, keys.KEY_BYTES) for secret in (*secrets, *digests))
-            or any(len(each) != keys.DIGEST_BYTES for table in tables for each in table.values())
-            or any(len(shares) not in (_SHARE, 2 * _SHARE) for shares in self._held.values())
-            or not known <= self._entries.keys()
-            or (self._roster is not None and self._client_id not in self._entries)
+            not optional <= {0, keys.KEY_BYTES}
+            or not whole <= {keys.KEY_BYTES}
+            or len(self._advertised) not in (0, 2 * keys.KEY_BYTES)
+            or not {len(shares) for shares in self._held.values()} <= {_SHARE, 2 * _SHARE}
+            or any(not table.keys() <= self._mask_keys.keys() for table in self._tables())
+            or (self._terms is not None and self._client_id not in self._mask_keys)
         ):
             raise InvalidUpdateError("ClientRound: the state is damaged")
 
-    def _known_roster(self) -> Roster:
-        if self._roster is None:
+    def _known_terms(self) -> RosterTerms:
+        if self._terms is None:
             raise SecureAggregationError(f"client {self._client_id} has no roster: its state is damaged")
-        return self._roster
+        return self._terms
+
+
+def _packed_table(table: Mapping[int, bytes | bytearray]) -> list[bytes | bytearray]:
+    """Ids, sizes and values, as :func:`_read_table` reads them."""
+    ids = sorted(table)
+    values = [table[client] for client in ids]
+    return [pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values]
+
+
+def _read_table(reader: Reader) -> dict[int, bytes]:
+    ids = reader.ids()
+    sizes = struct.unpack(f"<{len(ids)}I", reader.take(4 * len(ids)))
+    values, ends = reader.take(sum(sizes)), accumulate(sizes)
+    return {
+        client: values[end - size : end] for client, size, end in zip(ids, sizes, ends, strict=True)
+    }

@@ -92,7 +92,7 @@ class StagedRound:
         owned = b"" if identities is None else identities[message.client_id]
         if message.identity not in (owned if isinstance(owned, tuple) else (owned,)):
             raise InvalidUpdateError("KeyAdvertisement: goes by a key that is not its sender's identity")
-        if message.identity and not keys.is_usable(keys.exchange_key(message.identity)):
+        if message.identity and not keys.is_usable_identity(message.identity):
             raise InvalidUpdateError("KeyAdvertisement: goes by a key that is no usable Ed25519 key")
 
     def _close(self, stage: ServerStage) -> None:
