@@ -308,11 +308,10 @@ class ClientRound(ClientState):
         return message
 
     def _signed(self, message: ClientMessage) -> bytes:
-        identity = self._policy.identity
+        body, signature, identity = message.body(), b"", self._policy.identity
         if self._invitation.signed and identity is not None:
-            told = self._graph_digest or self._digest
-            message = message.with_signature(keys.sign(identity, told, message.body()))
-        return message.to_bytes()
+            signature = keys.sign(identity, self._graph_digest or self._digest, body)
+        return message.closed(body, signature)
 
     def _own_identity(self) -> bytes:
         """The public key that the client goes by in a signed round."""

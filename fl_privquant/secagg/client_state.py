@@ -6,7 +6,6 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate
 from typing import Final, Self
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
@@ -21,6 +20,8 @@ __all__ = ["ClientState", "RosterTerms", "Stage"]
 _Bytes = bytes | bytearray | memoryview
 
 _STATE_MAGIC: Final = b"SC\x04"
+# Stage, client, and the sizes of the parts that follow.
+_HEAD: Final = struct.Struct("<3sBQ10I")
 _TERMS: Final = struct.Struct("<III")
 _SHARE: Final = shamir.SHARE_BYTES
 
@@ -132,8 +133,8 @@ class ClientState:
         ]
         return b"".join(
             [
-                _STATE_MAGIC + bytes([self._stage]) + self._client_id.to_bytes(8, "little"),
-                *(each for part in parts for each in (len(part).to_bytes(4, "little"), part)),
+                _HEAD.pack(_STATE_MAGIC, self._stage, self._client_id, *map(len, parts)),
+                *parts,
                 *(pack_ids(clients) for clients in (self._everyone, self._members, self._active)),
                 *(each for table in self._tables() for each in _packed_table(table)),
                 *_packed_table(self._mask_keys),
@@ -145,29 +146,26 @@ class ClientState:
         """The state that :meth:`to_bytes` wrote, under the client's policy (which is not in it)."""
         reader = Reader(data, "ClientRound")
 
-        def part() -> bytes:
-            return reader.take(int.from_bytes(reader.take(4), "little"))
-
         def table() -> dict[int, bytearray]:
             return {client: bytearray(value) for client, value in _read_table(reader).items()}
 
-        if reader.take(len(_STATE_MAGIC)) != _STATE_MAGIC:
+        magic, stage, client_id, *sizes = _HEAD.unpack(reader.take(_HEAD.size))
+        if magic != _STATE_MAGIC:
             raise InvalidUpdateError("ClientRound: these bytes are no state of a client")
-        (stage,) = reader.take(1)
         if stage > Stage.ENDED:
             raise InvalidUpdateError(f"ClientRound: stage {stage}, expected 0 to {Stage.ENDED.value}")
-        client_id = int.from_bytes(reader.take(8), "little")
-        invitation = Invitation.from_bytes(part())
-        state = cls(invitation, client_id, ClientPolicy() if policy is None else policy)
-        state._stage = Stage(stage)
-        state._advertised, terms = part(), part()
+        invitation, advertised, terms, *digests_and_secrets, pairs = reader.pieces(sizes)
+        state = cls(
+            Invitation.from_bytes(invitation), client_id, ClientPolicy() if policy is None else policy
+        )
+        state._stage, state._advertised = Stage(stage), advertised
         if terms:
             head = Reader(terms, "ClientRound")
             state._terms = RosterTerms(*head.unpack(_TERMS))
             head.finish()
-        state._graph_digest, state._masks_digest, state._agreement = part(), part(), part()
-        state._mask_secret, state._share_secret, state._seed = (bytearray(part()) for _ in range(3))
-        state._pair_keys = PairKeys(part())
+        state._graph_digest, state._masks_digest, state._agreement, *secrets = digests_and_secrets
+        state._mask_secret, state._share_secret, state._seed = map(bytearray, secrets)
+        state._pair_keys = PairKeys(pairs)
         state._everyone, state._members, state._active = reader.ids(), reader.ids(), reader.ids()
         state._channels, state._held, state._sealed, state._disputed = (table() for _ in range(4))
         state._mask_keys = _read_table(reader)
@@ -211,7 +209,4 @@ def _packed_table(table: Mapping[int, bytes | bytearray]) -> list[bytes | bytear
 def _read_table(reader: Reader) -> dict[int, bytes]:
     ids = reader.ids()
     sizes = struct.unpack(f"<{len(ids)}I", reader.take(4 * len(ids)))
-    values, ends = reader.take(sum(sizes)), accumulate(sizes)
-    return {
-        client: values[end - size : end] for client, size, end in zip(ids, sizes, ends, strict=True)
-    }
+    return dict(zip(ids, reader.pieces(sizes), strict=True))

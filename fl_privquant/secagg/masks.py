@@ -44,13 +44,15 @@ def apply_masks(vector: NDArray[Any], keys: Iterable[tuple[bytes, bool]]) -> Non
     """
     buffer = np.zeros(_CHUNK_BYTES // vector.itemsize, dtype=vector.dtype)
     octets = buffer.view(np.uint8).data
+    parts = [vector[start : start + buffer.size] for start in range(0, vector.size, buffer.size)]
+    # What the keystream of each part is read from, written to and added from: the same for all keys.
+    views = [(_ZEROS[: part.nbytes], octets[: part.nbytes], buffer[: part.size]) for part in parts]
     for key, added in keys:
         combine = np.add if added else np.subtract
-        encryptor = Cipher(algorithms.AES(key), _COUNTER).encryptor()
-        for start in range(0, vector.size, buffer.size):
-            part = vector[start : start + buffer.size]
-            encryptor.update_into(_ZEROS[: part.nbytes], octets[: part.nbytes])
-            combine(part, buffer[: part.size], out=part)
+        expand = Cipher(algorithms.AES(key), _COUNTER).encryptor().update_into
+        for part, (zeros, written, words) in zip(parts, views, strict=True):
+            expand(zeros, written)
+            combine(part, words, out=part)
     buffer.fill(0)
 
 
