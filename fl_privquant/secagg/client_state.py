@@ -21,7 +21,7 @@ _Bytes = bytes | bytearray | memoryview
 
 _STATE_MAGIC: Final = b"SC\x04"
 # Stage, client, and the sizes of the parts that follow.
-_HEAD: Final = struct.Struct("<3sBQ10I")
+_HEAD: Final = struct.Struct("<3sBQ18I")
 _TERMS: Final = struct.Struct("<III")
 _SHARE: Final = shamir.SHARE_BYTES
 
@@ -120,41 +120,30 @@ class ClientState:
         parts = [
             self._invitation.to_bytes(),
             self._advertised,
-            b""
-            if terms is None
-            else _TERMS.pack(terms.num_clients, terms.threshold, terms.num_witnesses),
+            b"" if terms is None else _TERMS.pack(terms.num_clients, terms.threshold, terms.num_witnesses),
             self._graph_digest,
             self._masks_digest,
             self._agreement,
             self._mask_secret,
             self._share_secret,
             self._seed,
+            *(pack_ids(clients) if clients else b"" for clients in self._lists()),
+            *(_packed_table(table) for table in (*self._tables(), self._mask_keys)),
             self._pair_keys.to_bytes(),
         ]
-        return b"".join(
-            [
-                _HEAD.pack(_STATE_MAGIC, self._stage, self._client_id, *map(len, parts)),
-                *parts,
-                *(pack_ids(clients) for clients in (self._everyone, self._members, self._active)),
-                *(each for table in self._tables() for each in _packed_table(table)),
-                *_packed_table(self._mask_keys),
-            ]
-        )
+        return b"".join([_HEAD.pack(_STATE_MAGIC, self._stage, self._client_id, *map(len, parts)), *parts])
 
     @classmethod
     def from_bytes(cls, data: _Bytes, policy: ClientPolicy | None = None) -> Self:
         """The state that :meth:`to_bytes` wrote, under the client's policy (which is not in it)."""
         reader = Reader(data, "ClientRound")
-
-        def table() -> dict[int, bytearray]:
-            return {client: bytearray(value) for client, value in _read_table(reader).items()}
-
         magic, stage, client_id, *sizes = _HEAD.unpack(reader.take(_HEAD.size))
         if magic != _STATE_MAGIC:
             raise InvalidUpdateError("ClientRound: these bytes are no state of a client")
         if stage > Stage.ENDED:
             raise InvalidUpdateError(f"ClientRound: stage {stage}, expected 0 to {Stage.ENDED.value}")
-        invitation, advertised, terms, *digests_and_secrets, pairs = reader.pieces(sizes)
+        invitation, advertised, terms, *parts = reader.pieces(sizes)
+        reader.finish()
         state = cls(
             Invitation.from_bytes(invitation), client_id, ClientPolicy() if policy is None else policy
         )
@@ -163,15 +152,19 @@ class ClientState:
             head = Reader(terms, "ClientRound")
             state._terms = RosterTerms(*head.unpack(_TERMS))
             head.finish()
-        state._graph_digest, state._masks_digest, state._agreement, *secrets = digests_and_secrets
-        state._mask_secret, state._share_secret, state._seed = map(bytearray, secrets)
-        state._pair_keys = PairKeys(pairs)
-        state._everyone, state._members, state._active = reader.ids(), reader.ids(), reader.ids()
-        state._channels, state._held, state._sealed, state._disputed = (table() for _ in range(4))
-        state._mask_keys = _read_table(reader)
-        reader.finish()
+        state._graph_digest, state._masks_digest, state._agreement = parts[:3]
+        state._mask_secret, state._share_secret, state._seed = map(bytearray, parts[3:6])
+        state._everyone, state._members, state._active = map(_read_ids, parts[6:9])
+        tables = map(_read_table, parts[9:13])
+        state._channels, state._held, state._sealed, state._disputed = (
+            {client: bytearray(value) for client, value in table.items()} for table in tables
+        )
+        state._mask_keys, state._pair_keys = _read_table(parts[13]), PairKeys(parts[14])
         state._check_state()
         return state
+
+    def _lists(self) -> tuple[tuple[int, ...], ...]:
+        return self._everyone, self._members, self._active
 
     def _tables(self) -> tuple[dict[int, bytearray], ...]:
         return self._channels, self._held, self._sealed, self._disputed
@@ -199,14 +192,30 @@ class ClientState:
         return self._terms
 
 
-def _packed_table(table: Mapping[int, bytes | bytearray]) -> list[bytes | bytearray]:
+def _packed_table(table: Mapping[int, bytes | bytearray]) -> bytes:
     """Ids, sizes and values, as :func:`_read_table` reads them."""
+    if not table:
+        return b""
     ids = sorted(table)
     values = [table[client] for client in ids]
-    return [pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values]
+    return b"".join([pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values])
 
 
-def _read_table(reader: Reader) -> dict[int, bytes]:
+def _read_table(data: bytes) -> dict[int, bytes]:
+    if not data:
+        return {}
+    reader = Reader(data, "ClientRound")
     ids = reader.ids()
     sizes = struct.unpack(f"<{len(ids)}I", reader.take(4 * len(ids)))
-    return dict(zip(ids, reader.pieces(sizes), strict=True))
+    values = reader.pieces(sizes)
+    reader.finish()
+    return dict(zip(ids, values, strict=True))
+
+
+def _read_ids(data: bytes) -> tuple[int, ...]:
+    if not data:
+        return ()
+    reader = Reader(data, "ClientRound")
+    ids = reader.ids()
+    reader.finish()
+    return ids

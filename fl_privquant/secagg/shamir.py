@@ -43,11 +43,8 @@ SHARE_BYTES: Final = 36
 _LIMBS: Final = 9
 _LIMB_BITS: Final = 29
 _LIMB_WEIGHTS: Final = np.left_shift(np.uint64(1), np.arange(_LIMB_BITS, dtype=np.uint64))
+# Points below 2^16, as the compiled loop takes them.
 _MAX_SHARES: Final = (1 << 16) - 1
-# Coefficients that are evaluated at a time: sums of as many products of 16 bits stay far below 2^53.
-_BLOCK: Final = 32
-_HALF: Final = np.uint64(16)
-_HALF_MASK: Final = np.uint64((1 << 16) - 1)
 _P: Final = np.uint64(PRIME)
 _SHIFT: Final = np.uint64(31)
 _WORD: Final = np.dtype("<u4")
@@ -107,40 +104,11 @@ def evaluate(coefficients: Elements, num_points: int) -> Elements:
     >>> evaluate(np.array([[1234], [166], [94]], dtype=np.uint64), 3).ravel().tolist()
     [1494, 1942, 2578]
     """
-    high, low, step = _powers(num_points)
-    values = np.zeros((num_points, coefficients.shape[1]), dtype=np.uint64)
-    for start in reversed(range(0, len(coefficients), _BLOCK)):
-        block = coefficients[start : start + _BLOCK]
-        values = _times(values, step) + _dot(high[:, : len(block)], low[:, : len(block)], block)
-    return values % _P
+    from fl_privquant.secagg.share_loops import evaluate_polynomials
 
-
-@lru_cache(maxsize=4)
-def _powers(num_points: int) -> tuple[NDArray[np.float64], NDArray[np.float64], Elements]:
-    """The powers of x = 1, 2, ... below the block's, as high and low 16 bits, and the block's power."""
-    x = np.arange(1, num_points + 1, dtype=np.uint64)
-    powers = [np.ones_like(x)]
-    for _ in range(_BLOCK):
-        powers.append(_times(powers[-1], x) % _P)
-    below = np.stack(powers[:-1], axis=1)
-    high, low = (part.astype(np.float64) for part in (below >> _HALF, below & _HALF_MASK))
-    return high, low, powers[-1][:, None]
-
-
-def _dot(high: NDArray[np.float64], low: NDArray[np.float64], block: Elements) -> Elements:
-    """The product of two matrices over the field, the first as high and low 16 bits of its entries.
-
-    The second is cut as well: sums of products of halves are whole numbers that float64 holds exactly.
-    """
-    m = block.shape[1]
-    halves = np.concatenate([block >> _HALF, block & _HALF_MASK], axis=1).astype(np.float64)
-    by_high, by_low = (high @ halves).astype(np.uint64), (low @ halves).astype(np.uint64)
-    middle = by_high[:, m:] + by_low[:, :m]
-    product = ((by_high[:, :m] << _HALF) + middle) % _P
-    product = ((product << _HALF) + by_low[:, m:]) % _P
-    for secret in (halves, by_high, by_low, middle):
-        secret.fill(0)
-    return np.asarray(product)
+    values = np.empty((num_points, coefficients.shape[1]), dtype=np.uint64)
+    evaluate_polynomials(coefficients, values)
+    return values
 
 
 def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int) -> tuple[int, ...] | None:
