@@ -145,11 +145,13 @@ class ClientRound(ClientState):
                     pairs.get(entry.identity, b""),
                 )
                 self._channels[entry.client_id] = bytearray(channel)
-                block = keys.seal(channel, share.tobytes(), self._share_context(own.client_id, entry.client_id))
-                self._sealed[entry.client_id] = bytearray(keys.digest(block))
+                block = keys.seal(
+                    channel, share.tobytes(), self._share_context(own.client_id, entry.client_id)
+                )
                 sealed.append(block)
             shares.fill(0)
             keys.wipe(self._share_secret)
+            self._sealed = b"".join([keys.digest(block) for block in sealed])
             commitment = keys.derive(self._seed, self._digest, keys.SELF_MASK_COMMITMENT, own.mask_key)
             return self._signed(SealedShares(self.round_id, self._client_id, b"", commitment, tuple(sealed)))
 
@@ -209,7 +211,7 @@ class ClientRound(ClientState):
                 )
             self._members = message.members if self._everyone else ()
             self._masks_digest = masks_digest(self._graph_digest, self._members, context)
-            self._sealed.clear()
+            self._sealed = b""
             self._disputed.clear()
 
     def mask(self, codes: ArrayLike) -> bytes:
@@ -230,6 +232,7 @@ class ClientRound(ClientState):
             apply_masks(vector, mask_keys())
             low_bits(vector, invitation.width)
             keys.wipe(self._mask_secret, self._seed)
+            self._mask_keys.clear()
             payload = pack_codes(vector, invitation.width)
             return self._signed(MaskedInput(self.round_id, self._client_id, b"", payload))
 
@@ -359,7 +362,7 @@ class ClientRound(ClientState):
         for data in request.accusations:
             receipt = self._vouched(ShareReceipt.from_bytes(data))
             complaints = dict(zip(receipt.disputed, receipt.digests, strict=True))
-            if complaints.get(self._client_id) != self._sealed.get(receipt.client_id):
+            if complaints.get(self._client_id) != self._sealed_for(receipt.client_id):
                 raise SecureAggregationError(
                     f"client {receipt.client_id} was given another share than this client sealed for it"
                 )

@@ -57,7 +57,8 @@ class ClientState:
         self._client_id = client_id
         self._policy = policy
         self._stage = Stage.JOINED
-        # The public keys that were sent; then, of the roster, its terms and the mask keys of all holders.
+        # The public keys that were sent; then, of the roster, its terms and the mask keys of all holders, by
+        # increasing ids, until they were used.
         self._advertised = b""
         self._terms: RosterTerms | None = None
         self._mask_keys: dict[int, bytes] = {}
@@ -74,8 +75,8 @@ class ClientState:
         # Keys to seal for, and to unseal from, each neighbour; then what they sealed for this client.
         self._channels: dict[int, bytearray] = {}
         self._held: dict[int, bytearray] = {}
-        # Digests of what this client sealed for each neighbour, and of what it could not open.
-        self._sealed: dict[int, bytearray] = {}
+        # Digests of what this client sealed for its neighbours, in their order, and of what does not open.
+        self._sealed = b""
         self._disputed: dict[int, bytearray] = {}
         # Keys shared with other identities: kept from round to round.
         self._pair_keys = PairKeys()
@@ -112,12 +113,12 @@ class ClientState:
         self._advertised, self._terms = b"", None
         self._mask_keys.clear()
         self._everyone = self._members = self._active = ()
-        self._graph_digest = self._masks_digest = self._agreement = b""
+        self._graph_digest = self._masks_digest = self._agreement = self._sealed = b""
 
     def to_bytes(self) -> bytes:
         """The state, *with its secrets*: those of the round until it has ended."""
         terms = self._terms
-        parts = [
+        parts: list[bytes | bytearray] = [
             self._invitation.to_bytes(),
             self._advertised,
             b"" if terms is None else _TERMS.pack(terms.num_clients, terms.threshold, terms.num_witnesses),
@@ -128,7 +129,9 @@ class ClientState:
             self._share_secret,
             self._seed,
             *(pack_ids(clients) if clients else b"" for clients in self._lists()),
-            *(_packed_table(table) for table in (*self._tables(), self._mask_keys)),
+            *(_packed_table(table) for table in self._tables()),
+            _packed_table(self._mask_keys),
+            self._sealed,
             self._pair_keys.to_bytes(),
         ]
         return b"".join([_HEAD.pack(_STATE_MAGIC, self._stage, self._client_id, *map(len, parts)), *parts])
@@ -155,11 +158,11 @@ class ClientState:
         state._graph_digest, state._masks_digest, state._agreement = parts[:3]
         state._mask_secret, state._share_secret, state._seed = map(bytearray, parts[3:6])
         state._everyone, state._members, state._active = map(_read_ids, parts[6:9])
-        tables = map(_read_table, parts[9:13])
-        state._channels, state._held, state._sealed, state._disputed = (
-            {client: bytearray(value) for client, value in table.items()} for table in tables
+        state._channels, state._held, state._disputed = (
+            {client: bytearray(value) for client, value in _read_table(part).items()} for part in parts[9:12]
         )
-        state._mask_keys, state._pair_keys = _read_table(parts[13]), PairKeys(parts[14])
+        state._mask_keys, state._sealed, pairs = _read_table(parts[12]), *parts[13:]
+        state._pair_keys = PairKeys(pairs)
         state._check_state()
         return state
 
@@ -167,22 +170,30 @@ class ClientState:
         return self._everyone, self._members, self._active
 
     def _tables(self) -> tuple[dict[int, bytearray], ...]:
-        return self._channels, self._held, self._sealed, self._disputed
+        return self._channels, self._held, self._disputed
+
+    def _sealed_for(self, neighbour: int) -> bytes:
+        """The digest of what this client sealed for a neighbour."""
+        at = [client for client in self._mask_keys if client != self._client_id].index(neighbour)
+        return self._sealed[at * keys.DIGEST_BYTES : (at + 1) * keys.DIGEST_BYTES]
 
     def _check_state(self) -> None:
         """Refuse what :meth:`to_bytes` cannot have written. A digest has as many bytes as a key."""
         secrets = (self._mask_secret, self._share_secret, self._seed)
         digests = (self._graph_digest, self._masks_digest, self._agreement)
         optional = {len(each) for each in (*secrets, *digests)}
-        tables = (self._channels, self._sealed, self._disputed, self._mask_keys)
+        # Keys of masks that were added are gone: then the holders are those whose shares are held.
+        holders = self._mask_keys.keys() or self._held.keys()
+        tables = (self._channels, self._disputed, self._mask_keys)
         whole = {len(each) for table in tables for each in table.values()}
         if (
             not optional <= {0, keys.KEY_BYTES}
             or not whole <= {keys.KEY_BYTES}
             or len(self._advertised) not in (0, 2 * keys.KEY_BYTES)
             or not {len(shares) for shares in self._held.values()} <= {_SHARE, 2 * _SHARE}
-            or any(not table.keys() <= self._mask_keys.keys() for table in self._tables())
-            or (self._terms is not None and self._client_id not in self._mask_keys)
+            or len(self._sealed) not in (0, keys.DIGEST_BYTES * (len(self._mask_keys) - 1))
+            or (self._terms is not None and self._client_id not in holders)
+            or any(not table.keys() <= holders for table in self._tables())
         ):
             raise InvalidUpdateError("ClientRound: the state is damaged")
 

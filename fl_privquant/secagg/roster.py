@@ -18,7 +18,7 @@ def checked_roster(
     own_keys: tuple[bytes, bytes, bytes],
     policy: ClientPolicy,
 ) -> RosterEntry:
-    """The client's own entry, if it has the keys that it sent, and the graph is one that its policy accepts."""
+    """The client's own entry, if it has the keys that it sent and its policy accepts the graph."""
     entries = {entry.client_id: entry for entry in roster.entries}
     own = entries.get(client_id)
     if own is None:

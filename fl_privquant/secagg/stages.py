@@ -70,7 +70,9 @@ class StagedRound:
             return False
         return True
 
-    def _check_sender(self, sender: int, message: ClientMessage, data: bytes | bytearray | memoryview) -> None:
+    def _check_sender(
+        self, sender: int, message: ClientMessage, data: bytes | bytearray | memoryview
+    ) -> None:
         name = type(message).__name__
         if message.round_id != self._round_id:
             raise InvalidUpdateError(f"{name}: of another session, or of round {message.round_id.number}")

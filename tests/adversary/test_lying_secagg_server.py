@@ -268,8 +268,7 @@ def seal_garbage(round_: Round, culprit: int, receivers: Collection[int] | None 
         message = replace(message, sealed=tuple(blocks), signature=b"")
         state = round_.clients[culprit]
         # It knows what it sealed.
-        for peer, block in zip(peers, blocks, strict=True):
-            state._sealed[peer] = bytearray(keys.digest(block))
+        state._sealed = b"".join(keys.digest(block) for block in blocks)
         return state._signed(message)
 
     round_.wire = wire
@@ -371,7 +370,7 @@ def test_a_server_cannot_set_honest_clients_apart(num_clients: int) -> None:
 def test_an_accusation_that_nobody_signed() -> None:
     round_ = at("mask", 20)
     requests = round_.server.mask_requests(CONTEXT)
-    digest = bytes(round_.clients[VICTIM]._sealed[10])
+    digest = round_.clients[VICTIM]._sealed_for(10)
     forged = ShareReceipt(round_.server._round_id, 10, bytes(64), (VICTIM,), (digest,)).to_bytes()
     request = replace(MaskRequest.from_bytes(requests[VICTIM]), accusations=(forged,)).to_bytes()
     with pytest.raises(SecureAggregationError, match="not the word of a neighbour"):
