@@ -9,8 +9,8 @@ between stages, and every byte in both directions.
 In signed rounds clients sign, check and confirm to one another. That every client verifies for itself, as on
 machines of their own, is what is measured. In a simulation they share a process that verifies each signature
 once: that is cheaper for the run, not for a client, and has a row of its own. What checks and signatures cost
-is told in rounds of the last version without them; that version is not at hand, and its time is that of the
-X25519 and AES which every version needs, measured here, times a ratio that was measured once with it.
+is told in rounds of the last version without them. That version is not at hand: its time is that of the
+X25519 and AES which every version needs, measured here, times a ratio that was measured once beside it.
 
 At 100 clients Flower takes about a minute, most of it for shares, and is measured once: all takes some
 six minutes. Times are processor time. Growth is over as many clients in all for each size, in turns: the
@@ -22,8 +22,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,8 @@ class Cost:
     seconds: float
     processor_seconds: float
     bytes_per_client: float
+    steps: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Processor seconds of each answer of a client to a stage, and of each of the server's own steps."""
 
 
 class Signers:
@@ -154,10 +156,10 @@ def _checked() -> list[Row]:
     for _ in range(SIGNED_ROUNDS):
         primitives.append(_primitives(graph, GROWTH_DIMENSION))
         turns.append(turn())
-    seconds = {kind: min(turn[kind].processor_seconds for turn in turns) for kind in turns[0]}
+    seconds = {kind: _undisturbed([turn[kind].steps for turn in turns]) for kind in turns[0]}
     sizes = {kind: cost.bytes_per_client / 1e3 for kind, cost in turns[0].items()}
     where = f"n = {n}, k = {graph.num_neighbors}, d = {GROWTH_DIMENSION:.0e}"
-    before = UNCHECKED_ROUND * min(primitives)
+    before = UNCHECKED_ROUND * _undisturbed([{"primitives": times} for times in primitives])
     names = {
         "unsigned": "an unsigned round",
         "first": "a first signed round, among strangers",
@@ -179,18 +181,32 @@ def _checked() -> list[Row]:
     return [*rows, Row(name + note, sizes["later"] / sizes["unsigned"], 1.5, False)]
 
 
-def _primitives(graph: GraphParameters, dimension: int) -> float:
-    """Processor seconds of what every such round computes: X25519 twice a neighbour, and all masks."""
+def _undisturbed(rounds: Sequence[Mapping[str, Sequence[float]]]) -> float:
+    """Processor seconds of a round, each step taken for as long as its fastest hundredth in all rounds.
+
+    A step takes milliseconds, a round a second: something else runs on the machine in every round, but not in
+    every step.
+    """
+    total = 0.0
+    for name, steps in rounds[0].items():
+        times = sorted(each for steps_of_round in rounds for each in steps_of_round[name])
+        total += sum(times[len(times) // 100] for _ in steps)
+    return total
+
+
+def _primitives(graph: GraphParameters, dimension: int) -> list[float]:
+    """For each client, the time of what every such round computes: X25519 twice a neighbour, and masks."""
     private, public = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
     mask = bytearray(lane((graph.num_clients * MAX_CODE).bit_length()).itemsize * dimension)
-    zeros = bytes(len(mask))
-    start = time.process_time()
+    zeros, times = bytes(len(mask)), []
     for _ in range(graph.num_clients):
+        start = time.process_time()
         for _ in range(2 * graph.num_neighbors):
             key = private.exchange(public)
         for _ in range(graph.num_holders):
             Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(zeros, mask)
-    return time.process_time() - start
+        times.append(time.process_time() - start)
+    return times
 
 
 def _growth() -> list[Row]:
@@ -268,21 +284,28 @@ def own_round(
     )
     server = ServerRound(config, range(n))
     states: dict[int, bytes] = {}
+    steps: dict[str, list[float]] = {}
     traffic = 0
 
     def stage(
-        requests: Mapping[int, bytes],
+        name: str,
+        ask: Callable[[], Mapping[int, bytes]],
         answer: Callable[[ClientRound, bytes], bytes],
         receive: Callable[[int, bytes], bool],
         leaving: Container[int] = (),
     ) -> None:
         nonlocal traffic
+        step_start = time.process_time()
+        requests = ask()
+        steps[f"{name}: server"] = [time.process_time() - step_start]
+        times = steps[name] = []
         for i, request in requests.items():
             traffic += len(request)
             if i in leaving:
                 continue
             if not verify_once:
                 keys.forget_signatures()
+            step_start = time.process_time()
             kept = states.get(i) or former.get(i)
             client = None if kept is None else ClientRound.from_bytes(kept, policies[i])
             if client is None or i not in states:
@@ -290,26 +313,33 @@ def own_round(
             reply = answer(client, request)
             states[i] = client.to_bytes()
             receive(i, reply)
+            times.append(time.process_time() - step_start)
             traffic += len(reply)
 
     def mask(client: ClientRound, request: bytes) -> bytes:
         client.settle(request)
         return client.mask(codes)
 
-    invitations = dict.fromkeys(range(n), server.invitation())
-    stage(invitations, lambda client, _: client.advertise_keys(), server.receive_advertisement)
-    stage(server.rosters(), ClientRound.share_keys, server.receive_shares)
-    stage(server.deliveries(), ClientRound.accept_shares, server.receive_receipt)
-    stage(server.mask_requests(), mask, server.receive_masked_input, without_input)
-    stage(server.survivor_lists(), ClientRound.confirm, server.receive_confirmation)
-    stage(server.unmask_requests(), ClientRound.unmask, server.receive_unmask_reply, without_reply)
+    stage(
+        "advertise",
+        lambda: dict.fromkeys(range(n), server.invitation()),
+        lambda client, _: client.advertise_keys(),
+        server.receive_advertisement,
+    )
+    stage("share", server.rosters, ClientRound.share_keys, server.receive_shares)
+    stage("accept", server.deliveries, ClientRound.accept_shares, server.receive_receipt)
+    stage("mask", server.mask_requests, mask, server.receive_masked_input, without_input)
+    stage("confirm", server.survivor_lists, ClientRound.confirm, server.receive_confirmation)
+    stage("unmask", server.unmask_requests, ClientRound.unmask, server.receive_unmask_reply, without_reply)
+    step_start = time.process_time()
     result = server.finish()
+    steps["finish: server"] = [time.process_time() - step_start]
     seconds, processor_seconds = time.perf_counter() - start, time.process_time() - processor_start
     if not np.array_equal(result.total, (n - len(without_input)) * codes.astype(np.int64)):
         raise RuntimeError("the sum is wrong")
     if signers is not None:
         signers.states = states
-    return Cost(seconds, processor_seconds, traffic / n)
+    return Cost(seconds, processor_seconds, traffic / n, steps)
 
 
 def flower_round(graph: GraphParameters, dimension: int) -> Cost:
