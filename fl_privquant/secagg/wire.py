@@ -34,7 +34,7 @@ SESSION_BYTES: Final = 16
 
 _PREFIX: Final = struct.Struct("<2sBB16sQ")
 _MAGIC: Final = b"SA"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _COUNT: Final = struct.Struct("<I")
 _ID_BYTES: Final = 8
 _MAX_ID: Final = (1 << 64) - 1

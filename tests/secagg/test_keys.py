@@ -58,7 +58,7 @@ def test_the_digest_of_a_round_is_fixed() -> None:
     """All keys hang on it: session, number, clients, dimension, width, largest code, signed or not."""
     invitation = Invitation(RoundId(bytes(range(16)), 7), 10, 1000, 8, 15, False)
     assert invitation.to_bytes().hex() == (
-        "53410301000102030405060708090a0b0c0d0e0f07000000000000000a000000e803000000000000080f0000000000000000"
+        "53410401000102030405060708090a0b0c0d0e0f07000000000000000a000000e803000000000000080f0000000000000000"
     )
     expected = hashlib.sha256(b"fl_privquant secagg v1\0" + invitation.to_bytes()).digest()
     assert keys.digest(invitation.to_bytes()) == expected
