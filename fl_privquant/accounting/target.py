@@ -8,6 +8,7 @@ then does, because both read it from the same object.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,29 +120,10 @@ class Target:
         for name, bound in (("l2_clip", l2_clip), ("clip", clip)):
             if bound is not None and not (math.isfinite(bound) and bound > 0.0):
                 raise InvalidSpecError(f"{name}: {bound} is not a finite number above 0")
-        view = aggregation.view(self.num_clients)
-        wish = Wish(
-            num_clients=self.num_clients,
-            dimension=dimension,
-            rounds=self.rounds,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            in_sum=not view.is_local,
-            bits=max_bits,
-            corrupt=aggregation.corrupt(self.num_clients),
-            dropped=aggregation.lost(self.num_clients),
-            parameters=tuple(sorted(parameters.items())),
-        )
+        wish = self._wish(dimension, max_bits, aggregation, parameters)
         clip = l2_clip / _norm_ratio(wish) if clip is None else clip
         wish = replace(wish, norms=Norms(l2=l2_clip / clip))
-        name = planned_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
-        planned = plan(wish, [name])
-        if not planned.designs:
-            raise InfeasibleDesignError(
-                f"{name}: no design meets {self.statement(str(view)).brief} in {self.rounds} rounds: "
-                f"{planned.missing.get(name, planned.advice)}"
-            )
-        best = planned.designs[0]
+        best = self._best(wish, mechanism, aggregation)
         return Plan(
             target=self,
             encoding=Encoding(best.mechanism, clip, l2_clip, rotate=True),
@@ -151,6 +133,35 @@ class Target:
             mean_squared_error=_error_of_mean(best, wish) * clip**2,
             bytes_per_round=best.bytes_per_round,
         )
+
+    def _wish(
+        self, dimension: int, max_bits: int, aggregation: Aggregation, parameters: Mapping[str, Any]
+    ) -> Wish:
+        """What the mechanism is asked for, before the norms of updates are known."""
+        return Wish(
+            num_clients=self.num_clients,
+            dimension=dimension,
+            rounds=self.rounds,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            in_sum=not aggregation.view(self.num_clients).is_local,
+            bits=max_bits,
+            corrupt=aggregation.corrupt(self.num_clients),
+            dropped=aggregation.lost(self.num_clients),
+            parameters=tuple(sorted(parameters.items())),
+        )
+
+    def _best(self, wish: Wish, mechanism: str | None, aggregation: Aggregation) -> PlannedDesign:
+        """The design with the least error; an error that says what would help where there is none."""
+        name = planned_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
+        planned = plan(wish, [name])
+        if not planned.designs:
+            asked = self.statement(str(aggregation.view(self.num_clients)))
+            raise InfeasibleDesignError(
+                f"{name}: no design meets {asked.brief} in {self.rounds} rounds: "
+                f"{planned.missing.get(name, planned.advice)}"
+            )
+        return planned.designs[0]
 
 
 def _norm_ratio(wish: Wish) -> float:

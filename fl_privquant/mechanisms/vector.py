@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,7 +54,6 @@ __all__ = [
     "VectorMechanism",
     "VectorSpec",
     "happens",
-    "refuse_codes",
     "respond",
     "response_weights",
 ]
@@ -413,11 +412,3 @@ def respond(truth: int, weights: tuple[int, int], source: Continuation) -> int:
 def happens(share: float, source: Continuation) -> bool:
     """True with probability ``share``, to the nearest multiple of 2^-53."""
     return source.below(_SHARES) < share * _SHARES
-
-
-def refuse_codes(mechanism: Mechanism) -> NoReturn:
-    """Say that messages of this mechanism cannot be added up."""
-    raise InvalidSpecError(
-        f"{mechanism.name}: its messages are no integers to be added up; decode each client's, or use "
-        "'cldp_linf' or 'vqsgd_private'"
-    )

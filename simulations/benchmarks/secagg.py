@@ -115,25 +115,13 @@ def _against_flower() -> list[Row]:
             where = f"n = {num_clients}, k = {graph.num_neighbors}, d = {dimension:.0e}"
             seconds = f"{own.processor_seconds:.3g} s / {theirs.processor_seconds:.3g} s"
             kilobytes = f"{own.bytes_per_client / 1e3:.4g} kB / {theirs.bytes_per_client / 1e3:.4g} kB"
+            time_ratio = own.processor_seconds / theirs.processor_seconds
+            signed_ratio = signed.processor_seconds / theirs.processor_seconds
+            bytes_ratio = own.bytes_per_client / theirs.bytes_per_client
             rows += [
-                Row(
-                    f"{where}: time / Flower's ({seconds})",
-                    own.processor_seconds / theirs.processor_seconds,
-                    0.5,
-                    False,
-                ),
-                Row(
-                    f"{where}: time of a signed round / Flower's unsigned one",
-                    signed.processor_seconds / theirs.processor_seconds,
-                    0.1,
-                    False,
-                ),
-                Row(
-                    f"{where}: bytes a client / Flower's ({kilobytes})",
-                    own.bytes_per_client / theirs.bytes_per_client,
-                    0.25,
-                    False,
-                ),
+                Row(f"{where}: time / Flower's ({seconds})", time_ratio, 0.5, False),
+                Row(f"{where}: time of a signed round / Flower's unsigned one", signed_ratio, 0.1, False),
+                Row(f"{where}: bytes a client / Flower's ({kilobytes})", bytes_ratio, 0.25, False),
             ]
     return rows
 
@@ -227,7 +215,7 @@ def _growth() -> list[Row]:
             whole[n] = min(whole[n], sum(cost.processor_seconds for cost in costs) / most)
             kilobytes[n] = costs[0].bytes_per_client / 1e3
         longest = max(longest, costs[0].processor_seconds)
-    each = {n: whole[n] / choose_parameters(n).num_holders for n in GROWTH_CLIENTS}
+    per_holder = {n: whole[n] / choose_parameters(n).num_holders for n in GROWTH_CLIENTS}
     rows = []
     for n in GROWTH_CLIENTS[1:]:
         graph = choose_parameters(n)
@@ -236,7 +224,7 @@ def _growth() -> list[Row]:
         rows.append(Row(name, few[n] / few[least], 1.5, False))
         name = f"k = {graph.num_neighbors} of {n}, 10 % lost: time a client and neighbour / at n = {least}"
         note = f" ({1e3 * whole[n]:.3g} ms and {kilobytes[n]:.4g} kB a client)"
-        rows.append(Row(name + note, each[n] / each[least], 1.5, False))
+        rows.append(Row(name + note, per_holder[n] / per_holder[least], 1.5, False))
     # Where the graph is complete a client has no more neighbours than there are others: not comparable.
     sparse = [n for n in GROWTH_CLIENTS if choose_parameters(n).num_neighbors < n - 1]
     first, last = sparse[0], sparse[-1]
@@ -249,6 +237,50 @@ def _growth() -> list[Row]:
     )
     rows.append(Row(name, longest, 300.0, False))
     return rows
+
+
+class _Clients:
+    """Clients of one round, each restored before it answers and stored after, and what they exchanged."""
+
+    def __init__(
+        self, policies: Mapping[int, ClientPolicy], former: Mapping[int, bytes], verify_once: bool
+    ) -> None:
+        self._policies = policies
+        self._former = former
+        self._verify_once = verify_once
+        self.states: dict[int, bytes] = {}
+        self.steps: dict[str, list[float]] = {}
+        self.traffic = 0
+
+    def stage(
+        self,
+        name: str,
+        ask: Callable[[], Mapping[int, bytes]],
+        answer: Callable[[ClientRound, bytes], bytes],
+        receive: Callable[[int, bytes], bool],
+        leaving: Container[int] = (),
+    ) -> None:
+        """One stage of the protocol, without the clients that are leaving."""
+        start = time.process_time()
+        requests = ask()
+        self.steps[f"{name}: server"] = [time.process_time() - start]
+        times = self.steps[name] = []
+        for i, request in requests.items():
+            self.traffic += len(request)
+            if i in leaving:
+                continue
+            if not self._verify_once:
+                keys.forget_signatures()
+            start = time.process_time()
+            kept = self.states.get(i) or self._former.get(i)
+            client = None if kept is None else ClientRound.from_bytes(kept, self._policies[i])
+            if client is None or i not in self.states:
+                client = ClientRound.join(request, i, self._policies[i], previous=client)
+            reply = answer(client, request)
+            self.states[i] = client.to_bytes()
+            receive(i, reply)
+            times.append(time.process_time() - start)
+            self.traffic += len(reply)
 
 
 def own_round(
@@ -269,7 +301,6 @@ def own_round(
     without_reply = range(n - lost, n - (lost + 1) // 2)
     unsigned = ClientPolicy(2, 0.1, 0.99, math.inf)
     policies = {i: unsigned if signers is None else signers.policy(i) for i in range(n)}
-    former = {} if signers is None else signers.states
     start, processor_start = time.perf_counter(), time.process_time()
     config = RoundConfig(
         new_session(),
@@ -283,63 +314,33 @@ def own_round(
         identities=None if signers is None else signers.known,
     )
     server = ServerRound(config, range(n))
-    states: dict[int, bytes] = {}
-    steps: dict[str, list[float]] = {}
-    traffic = 0
-
-    def stage(
-        name: str,
-        ask: Callable[[], Mapping[int, bytes]],
-        answer: Callable[[ClientRound, bytes], bytes],
-        receive: Callable[[int, bytes], bool],
-        leaving: Container[int] = (),
-    ) -> None:
-        nonlocal traffic
-        step_start = time.process_time()
-        requests = ask()
-        steps[f"{name}: server"] = [time.process_time() - step_start]
-        times = steps[name] = []
-        for i, request in requests.items():
-            traffic += len(request)
-            if i in leaving:
-                continue
-            if not verify_once:
-                keys.forget_signatures()
-            step_start = time.process_time()
-            kept = states.get(i) or former.get(i)
-            client = None if kept is None else ClientRound.from_bytes(kept, policies[i])
-            if client is None or i not in states:
-                client = ClientRound.join(request, i, policies[i], previous=client)
-            reply = answer(client, request)
-            states[i] = client.to_bytes()
-            receive(i, reply)
-            times.append(time.process_time() - step_start)
-            traffic += len(reply)
+    clients = _Clients(policies, {} if signers is None else signers.states, verify_once)
 
     def mask(client: ClientRound, request: bytes) -> bytes:
         client.settle(request)
         return client.mask(codes)
 
-    stage(
+    clients.stage(
         "advertise",
         lambda: dict.fromkeys(range(n), server.invitation()),
         lambda client, _: client.advertise_keys(),
         server.receive_advertisement,
     )
-    stage("share", server.rosters, ClientRound.share_keys, server.receive_shares)
-    stage("accept", server.deliveries, ClientRound.accept_shares, server.receive_receipt)
-    stage("mask", server.mask_requests, mask, server.receive_masked_input, without_input)
-    stage("confirm", server.survivor_lists, ClientRound.confirm, server.receive_confirmation)
-    stage("unmask", server.unmask_requests, ClientRound.unmask, server.receive_unmask_reply, without_reply)
+    clients.stage("share", server.rosters, ClientRound.share_keys, server.receive_shares)
+    clients.stage("accept", server.deliveries, ClientRound.accept_shares, server.receive_receipt)
+    clients.stage("mask", server.mask_requests, mask, server.receive_masked_input, without_input)
+    clients.stage("confirm", server.survivor_lists, ClientRound.confirm, server.receive_confirmation)
+    unmask = ClientRound.unmask
+    clients.stage("unmask", server.unmask_requests, unmask, server.receive_unmask_reply, without_reply)
     step_start = time.process_time()
     result = server.finish()
-    steps["finish: server"] = [time.process_time() - step_start]
+    clients.steps["finish: server"] = [time.process_time() - step_start]
     seconds, processor_seconds = time.perf_counter() - start, time.process_time() - processor_start
     if not np.array_equal(result.total, (n - len(without_input)) * codes.astype(np.int64)):
         raise RuntimeError("the sum is wrong")
     if signers is not None:
-        signers.states = states
-    return Cost(seconds, processor_seconds, traffic / n, steps)
+        signers.states = clients.states
+    return Cost(seconds, processor_seconds, clients.traffic / n, clients.steps)
 
 
 def flower_round(graph: GraphParameters, dimension: int) -> Cost:

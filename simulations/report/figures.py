@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_privquant.cli.plots import draw_law, pyplot
+from fl_privquant.cli.plots import STYLE, draw_law, pyplot
 from simulations.report.charts import ASKED, Chart, Curve, Dimension, extent, shown, ticks_of
 from simulations.report.collect import write_atomically
 from simulations.report.laws import DrawnLaw
@@ -19,20 +19,8 @@ from simulations.report.marks import mark_of
 
 __all__ = ["draw_charts", "draw_laws"]
 
-_STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#777777",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlesize": 9,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    # Type 42 keeps text as text: journals refuse the default.
-    "pdf.fonttype": 42,
-}
+# Type 42 keeps text as text: journals refuse the default.
+_STYLE = STYLE | {"grid.linewidth": 0.7, "pdf.fonttype": 42}
 _DASHES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1.2, 1.2))}
 _PANEL_INCHES = (3.4, 2.5)
 _SINGLE_INCHES = (4.8, 3.2)
@@ -41,7 +29,7 @@ _SINGLE_INCHES = (4.8, 3.2)
 def draw_charts(charts: list[Chart], dimensions: tuple[Dimension, ...], folder: Path) -> list[Path]:
     """Draw each chart, with a panel for each epsilon (down) and bits (across); one file a setting."""
     written = []
-    by_key = {each.key: each for each in dimensions}
+    by_key = {dimension.key: dimension for dimension in dimensions}
     settings = by_key["setting"].values if "setting" in by_key else ("",)
     for chart, setting in itertools.product(charts, settings):
         if "setting" in chart.ignores and setting != settings[0]:
@@ -68,7 +56,7 @@ def draw_charts(charts: list[Chart], dimensions: tuple[Dimension, ...], folder: 
 def draw_laws(laws: list[DrawnLaw], dimensions: tuple[Dimension, ...], folder: Path) -> list[Path]:
     """Draw all laws of one epsilon and number of bits side by side; one file for each of these."""
     written: list[Path] = []
-    by_key = {each.key: each for each in dimensions}
+    by_key = {dimension.key: dimension for dimension in dimensions}
     for place in sorted({tuple(sorted(law.place.items())) for law in laws}):
         chosen = [law for law in laws if tuple(sorted(law.place.items())) == place]
         columns = min(3, len(chosen))
@@ -123,10 +111,10 @@ def _draw_grid(
             axes.set_ylabel(chart.y if across == 0 else "")
             axes.set_title(", ".join(by_key[key].text(value) for key, value in panel.items()), loc="left")
         _scale(grid[0, 0], replace(chart, curves=tuple(curves)))
-        found = dict(
+        drawn = dict(
             pair[::-1] for axes in grid.flat for pair in zip(*axes.get_legend_handles_labels(), strict=True)
         )
-        handles = {curve.series: found[curve.series] for curve in chart.curves if curve.series in found}
+        handles = {curve.series: drawn[curve.series] for curve in chart.curves if curve.series in drawn}
         figure.legend(
             handles.values(),
             handles.keys(),
