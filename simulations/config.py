@@ -84,7 +84,7 @@ class TaskConfig:
     dimension: int = 1000
 
     def __post_init__(self) -> None:
-        one_of("task.name", self.name, ("cancer", "digits", "mnist", "images", "mean"))
+        one_of("task.name", self.name, ("cancer", "digits", "fashion_mnist", "mnist", "images", "mean"))
         one_of("task.model", self.model, ("softmax", "mlp", "cnn"))
         at_least("task.hidden", self.hidden, 1)
         at_least("task.dimension", self.dimension, 1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -85,8 +86,8 @@ class Sweep(Part):
         if scale is None:
             return list(_composed(self.experiment, self.overrides))
         placed = [f"output={scale.output}", f"study={self.name}"]
-        if self.needs_mnist:
-            placed.append(f"task.data_root={scale.mnist_root}")
+        if self.needs:
+            placed.append(f"task.data_root={scale.data_root(self.needs)}")
         return list(_composed(self.experiment, (*self.overrides, *scale.overrides, *placed)))
 
 
@@ -133,7 +134,24 @@ def collect(configs: Iterable[RunConfig]) -> pd.DataFrame:
         values = config.to_mapping()
         del values["seed"]
         groups.setdefault(json.dumps(values, sort_keys=True), []).append(config)
-    return pd.DataFrame([_row(group) for group in groups.values()])
+    table = pd.DataFrame([_row(group) for group in groups.values()])
+    return _beside_central(table).drop(columns="accuracies")
+
+
+def _beside_central(table: pd.DataFrame) -> pd.DataFrame:
+    """Add how much accuracy is lost to the central Gaussian at the same budget, paired by seed.
+
+    The mean of the differences and its standard error; NaN where there is no such row or one seed only.
+    """
+    gaps, errors = [], []
+    for row in table.itertuples():
+        same = table["run_epsilon"].eq(row.run_epsilon) & table["task"].eq(row.task)
+        central = table[same & table["mechanism"].eq(CENTRAL) & table["num_clients"].eq(row.num_clients)]
+        paired = central["accuracies"].iloc[0] if len(central) == 1 else {}
+        lost = [paired[seed] - accuracy for seed, accuracy in row.accuracies.items() if seed in paired]
+        gaps.append(float(np.mean(lost)) if lost else math.nan)
+        errors.append(float(np.std(lost, ddof=1) / math.sqrt(len(lost))) if len(lost) > 1 else math.nan)
+    return table.assign(accuracy_lost=gaps, accuracy_lost_error=errors)
 
 
 def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
@@ -152,6 +170,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "l2_clip": first.l2_clip,
         "seeds": len(runs),
         **_interval("accuracy", [run["accuracy"] for run in runs]),
+        "accuracies": {config.seed: run["accuracy"] for config, run in zip(configs, runs, strict=True)},
         **_interval("mean_squared_error", [run["mean_squared_error"] for run in runs]),
         "noise_error": _noise(first, mechanism),
         "share_clipped": sum(run["share_clipped"] for run in runs) / len(runs),

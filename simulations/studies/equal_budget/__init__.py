@@ -15,16 +15,17 @@ from simulations.studies.sweep import MNIST, Sweep
 
 __all__ = ["STUDY"]
 
-_MNIST_GRADIENTS = ("task=mnist", "federation.server_learning_rate=1.0", "privacy.epsilon=8")
+_MNIST_GRADIENTS = ("task=mnist", "federation.server_learning_rate=1.0")
 
 
-def _sweep(name: str, title: str, experiment: str, *overrides: str, mnist: bool = False) -> Sweep:
+def _sweep(name: str, title: str, experiment: str, *overrides: str) -> Sweep:
+    needs = next((word.removeprefix("task=") for word in overrides if word.startswith("task=")), "")
     return Sweep(
         name=name,
         title=title,
         experiment=experiment,
         overrides=overrides,
-        needs_mnist=mnist,
+        needs=needs,
         shown=("run_epsilon", "mechanism", "l2_clip", "accuracy", "mean_squared_error", "bits_in_secure_sum"),
         note="run epsilon: client total, aggregate view of all clients, δ = 1e-5",
     )
@@ -42,7 +43,6 @@ STUDY = Study(
             "clip/norm",
             *MNIST,
             "encoding.l2_clip=0.1,0.2,0.4,0.8,3.2",
-            mnist=True,
         ),
         _sweep("equal-budget-digits", "Local training, digits", "equal_budget/local_training"),
         _sweep(
@@ -51,8 +51,6 @@ STUDY = Study(
             "equal_budget/local_training",
             *MNIST,
             "encoding.l2_clip=0.4",
-            "encoding.clip=0.00903",  # 2 standard deviations of a rotated coordinate: 2 l2_clip / sqrt(7850)
-            mnist=True,
         ),
         _sweep("gradients-digits", "One gradient a round, digits", "equal_budget/gradients"),
         _sweep(
@@ -61,7 +59,14 @@ STUDY = Study(
             "equal_budget/gradients",
             *_MNIST_GRADIENTS,
             "encoding.l2_clip=0.3",
-            mnist=True,
+        ),
+        _sweep(
+            "gradients-fashion",
+            "One gradient a round, Fashion-MNIST, 100 clients",
+            "equal_budget/gradients",
+            "task=fashion_mnist",
+            "federation.server_learning_rate=1.0",
+            "encoding.l2_clip=0.3",
         ),
         _sweep(
             "gradients-mnist-1000",
@@ -70,7 +75,7 @@ STUDY = Study(
             *_MNIST_GRADIENTS,
             "encoding.l2_clip=0.4",
             "federation.num_clients=1000",
-            mnist=True,
+            "privacy.epsilon=8",
         ),
     ),
     figures=FIGURES,

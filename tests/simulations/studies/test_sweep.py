@@ -42,7 +42,7 @@ def test_a_sweep_is_what_hydra_runs(sweep: Sweep) -> None:
     # What a mechanism ignores does not multiply its runs.
     assert len(runs) == swept or {"none"} < {config.label for config in runs}
     assert len({config.run_name for config in runs}) == len(runs) <= swept
-    assert {config.task.name for config in runs} == {"mnist" if sweep.needs_mnist else "digits"}
+    assert {config.task.name for config in runs} == {sweep.needs or "digits"}
     assert {config.federation.num_clients for config in runs} == {1000 if "1000" in sweep.name else 100}
 
 
