@@ -181,11 +181,16 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class SecaggConfig:
-    """Secure aggregation: whether, and what is assumed of clients."""
+    """Secure aggregation: whether, and what is assumed of clients.
+
+    Without ``masked`` the protocol itself is left out: codes are added up in the open and counted as if only
+    their sum were seen, which changes neither the model nor the figures, and protects nobody.
+    """
 
     enabled: bool = False
     corrupt_fraction: float = 0.1
     dropout_fraction: float = 0.1
+    masked: bool = True
 
     def __post_init__(self) -> None:
         for name in ("corrupt_fraction", "dropout_fraction"):
@@ -229,6 +234,11 @@ class RunConfig:
         if self.mechanism["name"] == CENTRAL:
             # Its server is trusted with the updates themselves: there is nothing to hide in a sum.
             object.__setattr__(self, "secagg", SecaggConfig())
+        if not self.secagg.masked and self.privacy.randomness != "seeded":
+            raise InvalidSpecError(
+                f"secagg.masked: false, which only simulates privacy, but privacy.randomness is "
+                f"{self.privacy.randomness!r}; use secagg=on, or privacy.randomness=seeded"
+            )
         if self.privacy.epsilon is None:
             self._check_without_target()
         else:

@@ -172,6 +172,11 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
         check_wrapped(strategy, self.aggregation)
+        if self.aggregation.simulated and not simulated:
+            raise InvalidSpecError(
+                f"aggregation: {type(self.aggregation).__name__} protects nobody, as "
+                f"{self.aggregation.simulated}; use SecureSum(), or say simulated=True"
+            )
 
     def settings(self) -> dict[str, Any]:
         """What this strategy was made with, to make another one like it."""
@@ -239,6 +244,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
                 f"it holds {voted:g} of its update"
             )
         lines += metric_lines(self.private_metrics, self.uncounted_metrics)
+        lines += [f"privacy is simulated: {reason}" for reason in [self.aggregation.simulated] if reason]
         return lines + randomness_lines(self.simulated, self.simulated_nodes)
 
     def log_spent(self) -> None:
