@@ -103,6 +103,7 @@ class _HonestSum(Aggregation):
             )
         return summed
 
+
 @dataclass(frozen=True)
 class SimulatedSum(_HonestSum):
     """The server adds codes up in the open, and they are counted as if only their sum were seen.

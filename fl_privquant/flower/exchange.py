@@ -152,6 +152,7 @@ class HonestSumExchange(Exchange):
                 f"{planned} that the guarantee counts on; ask more clients, or raise dropout_fraction"
             )
 
+
 class SimulatedExchange(HonestSumExchange, SummingExchange):
     """Codes are added up in the open, under the rules of a secure sum."""
 

@@ -61,11 +61,13 @@ _NEGLIGIBLE_BIAS = 1e-3
 class Sweep(Part):
     """All runs of an experiment, with some overrides; its table has one row for runs that differ in seeds.
 
-    ``overrides`` are those of Hydra, sweeps such as ``encoding.clip=0.1,0.2`` included.
+    ``overrides`` are those of Hydra, sweeps such as ``encoding.clip=0.1,0.2`` included. ``variants`` are
+    further runs of the same table, each with more overrides after these.
     """
 
     experiment: str
     overrides: tuple[str, ...] = ()
+    variants: tuple[tuple[str, ...], ...] = ()
 
     def configuration(self, scale: Scale) -> Mapping[str, Any]:
         """The hashes of its runs."""
@@ -83,22 +85,22 @@ class Sweep(Part):
 
     def runs(self, scale: Scale | None = None) -> list[RunConfig]:
         """The config of every run, each once, in the order of the sweep."""
-        if scale is None:
-            return list(_composed(self.experiment, self.overrides))
-        placed = [f"output={scale.output}", f"study={self.name}"]
-        if self.needs:
-            placed.append(f"task.data_root={scale.data_root(self.needs)}")
-        return list(_composed(self.experiment, (*self.overrides, *scale.overrides, *placed)))
+        placed: list[str] = []
+        if scale is not None:
+            placed += [*scale.overrides, f"output={scale.output}", f"study={self.name}"]
+            placed += [f"task.data_root={scale.data_root(self.needs)}"] if self.needs else []
+        runs: dict[str, RunConfig] = {}
+        for more in ((), *self.variants):
+            for config in _composed(self.experiment, (*self.overrides, *more, *placed)):
+                # What a mechanism ignores does not multiply its runs.
+                runs.setdefault(config.run_name, config)
+        return list(runs.values())
 
 
 # Composing takes a tenth of a second for each run.
 @lru_cache(maxsize=128)
 def _composed(experiment: str, overrides: tuple[str, ...]) -> tuple[RunConfig, ...]:
-    runs: dict[str, RunConfig] = {}
-    for config in _swept(experiment, overrides):
-        # What a mechanism ignores does not multiply its runs.
-        runs.setdefault(config.run_name, config)
-    return tuple(runs.values())
+    return tuple(_swept(experiment, overrides))
 
 
 def _swept(experiment: str, overrides: Sequence[str]) -> Iterator[RunConfig]:
@@ -165,6 +167,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "model": first.task.model,
         "partition": first.partition.name,
         "mechanism": first.label,
+        "bits": first.mechanism.get("bits", math.nan),
         "secure_aggregation": first.secagg.enabled,
         "clip": first.encoding.clip,
         "l2_clip": first.l2_clip,

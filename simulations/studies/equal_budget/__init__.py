@@ -15,19 +15,34 @@ from simulations.studies.sweep import MNIST, Sweep
 
 __all__ = ["STUDY"]
 
-_MNIST_GRADIENTS = ("task=mnist", "federation.server_learning_rate=1.0")
+_IMAGES = ("task.max_examples=20000", "federation.server_learning_rate=1.0", "encoding.l2_clip=0.3")
+_ONE_BIT = ("mechanism=optm_aggregate", "mechanism.bits=1")
 
 
-def _sweep(name: str, title: str, experiment: str, *overrides: str) -> Sweep:
+def _sweep(
+    name: str, title: str, experiment: str, *overrides: str, variants: tuple[tuple[str, ...], ...] = ()
+) -> Sweep:
     needs = next((word.removeprefix("task=") for word in overrides if word.startswith("task=")), "")
     return Sweep(
         name=name,
         title=title,
         experiment=experiment,
         overrides=overrides,
+        variants=variants,
         needs=needs,
         shown=("run_epsilon", "mechanism", "l2_clip", "accuracy", "mean_squared_error", "bits_in_secure_sum"),
         note="run epsilon: client total, aggregate view of all clients, δ = 1e-5",
+    )
+
+
+def _gradients(name: str, label: str, *overrides: str) -> Sweep:
+    """Two bits of every mechanism, and one bit of ours."""
+    return _sweep(
+        f"gradients-{name}",
+        f"One gradient a round, {label}",
+        "equal_budget/gradients",
+        *overrides,
+        variants=(_ONE_BIT,),
     )
 
 
@@ -52,31 +67,9 @@ STUDY = Study(
             *MNIST,
             "encoding.l2_clip=0.4",
         ),
-        _sweep("gradients-digits", "One gradient a round, digits", "equal_budget/gradients"),
-        _sweep(
-            "gradients-mnist",
-            "One gradient a round, MNIST, 100 clients",
-            "equal_budget/gradients",
-            *_MNIST_GRADIENTS,
-            "encoding.l2_clip=0.3",
-        ),
-        _sweep(
-            "gradients-fashion",
-            "One gradient a round, Fashion-MNIST, 100 clients",
-            "equal_budget/gradients",
-            "task=fashion_mnist",
-            "federation.server_learning_rate=1.0",
-            "encoding.l2_clip=0.3",
-        ),
-        _sweep(
-            "gradients-mnist-1000",
-            "One gradient a round, MNIST, 1000 clients",
-            "equal_budget/gradients",
-            *_MNIST_GRADIENTS,
-            "encoding.l2_clip=0.4",
-            "federation.num_clients=1000",
-            "privacy.epsilon=8",
-        ),
+        _gradients("digits", "digits"),
+        _gradients("mnist", "MNIST", "task=mnist", *_IMAGES),
+        _gradients("fashion", "Fashion-MNIST", "task=fashion_mnist", *_IMAGES),
     ),
     figures=FIGURES,
     numbers=Numbers,

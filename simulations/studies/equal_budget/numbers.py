@@ -16,7 +16,7 @@ from simulations.studies.study import ReadTable
 
 __all__ = ["GRADIENTS", "LABELS", "Numbers", "best_errors"]
 
-GRADIENTS = ("gradients-digits", "gradients-mnist", "gradients-fashion", "gradients-mnist-1000")
+GRADIENTS = ("gradients-digits", "gradients-mnist", "gradients-fashion")
 """Tables of training by one gradient of each client a round."""
 
 LABELS = {
