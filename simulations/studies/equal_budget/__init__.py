@@ -15,7 +15,7 @@ from simulations.studies.sweep import MNIST, Sweep
 
 __all__ = ["STUDY"]
 
-_IMAGES = ("task.max_examples=20000", "encoding.l2_clip=0.3")
+_IMAGES = ("task.max_examples=10000", "encoding.l2_clip=0.3")
 _ONE_BIT = ("mechanism=optm_aggregate", "mechanism.bits=1")
 
 
@@ -68,12 +68,12 @@ STUDY = Study(
             "encoding.l2_clip=0.4",
         ),
         _gradients("digits", "digits"),
-        _gradients("mnist", "MNIST", "task=mnist", "federation.server_learning_rate=1.0", *_IMAGES),
+        _gradients("mnist", "MNIST", "task=mnist", "federation.server_learning_rate=2.0", *_IMAGES),
         _gradients(
             "fashion",
             "Fashion-MNIST",
             "task=fashion_mnist",
-            "federation.server_learning_rate=0.5",
+            "federation.server_learning_rate=1.0",
             *_IMAGES,
         ),
     ),
