@@ -29,8 +29,8 @@ __all__ = [
     "SecureAggregationMod",
     "SecureAggregationStrategy",
     "SecureSum",
+    "SimulatedSum",
     "StoppedResult",
     "StrategyWrapper",
-    "SimulatedSum",
     "SumOfCodes",
 ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
+from scipy.stats import t as student
 
+from fl_privquant.errors import PrivQuantError
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.studies.clip_choice import clip_texts
@@ -14,10 +19,13 @@ from simulations.studies.equal_budget.secure_sum import PEERS
 from simulations.studies.page import one_row, table_or_none, total
 from simulations.studies.study import ReadTable
 
-__all__ = ["GRADIENTS", "LABELS", "Numbers", "best_errors"]
+__all__ = ["GRADIENTS", "LABELS", "TASKS", "Loss", "Numbers", "best_errors", "losses", "series_of"]
 
 GRADIENTS = ("gradients-digits", "gradients-mnist", "gradients-fashion")
 """Tables of training by one gradient of each client a round."""
+
+TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
+"""What tasks are called in figures and tables."""
 
 LABELS = {
     CENTRAL: "central Gaussian (server trusted)",
@@ -35,6 +43,87 @@ def best_errors(errors: pd.DataFrame) -> pd.DataFrame:
     """For each mechanism, number of clients and budget the bit-width with the least error."""
     keys = ["num_clients", "run_epsilon", "mechanism"]
     return errors.sort_values("ratio_to_central").groupby(keys, as_index=False).first()
+
+
+def series_of(mechanism: str, bits: float) -> str:
+    """What a mechanism is called beside its like with other bits."""
+    if mechanism == CENTRAL:
+        return LABELS[CENTRAL]
+    return f"{LABELS[mechanism]}, {bits:g} bit{'s' if bits > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Accuracy lost to the central Gaussian in one setting, in points, paired by seed.
+
+    Parameters
+    ----------
+    task, series, run_epsilon, ours
+        The setting: data, mechanism with its bits, budget; whether it is the mechanism designed for sums.
+    mean, error
+        Mean of the differences between runs of the same seed, and its standard error.
+    seeds
+        Number of these differences.
+    """
+
+    task: str
+    series: str
+    run_epsilon: float
+    ours: bool
+    mean: float
+    error: float
+    seeds: int
+
+    @property
+    def within(self) -> bool:
+        """Whether the mean is within one standard error of zero."""
+        return abs(self.mean) <= self.error
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the mean is more than one standard error below the central Gaussian."""
+        return self.mean > self.error
+
+    @property
+    def half_interval(self) -> float:
+        """Half of the 95 % interval of the mean (Student t)."""
+        return float(student.ppf(0.975, self.seeds - 1)) * self.error
+
+    @property
+    def clear(self) -> bool:
+        """Whether zero is outside the 95 % interval."""
+        return abs(self.mean) > self.half_interval
+
+    @property
+    def chance_outside(self) -> float:
+        """Odds that a true difference of zero is found more than one standard error away (Student t)."""
+        return float(2.0 * student.sf(1.0, self.seeds - 1))
+
+
+def losses(read: ReadTable) -> list[Loss]:
+    """What each mechanism loses in each setting of training by gradients."""
+    tables = [table for name in GRADIENTS if (table := table_or_none(read, name)) is not None]
+    return [
+        Loss(
+            TASKS[row.task],
+            series_of(row.mechanism, row.bits),
+            row.run_epsilon,
+            row.mechanism == PEERS[0],
+            100.0 * row.accuracy_lost,
+            100.0 * row.accuracy_lost_error,
+            int(row.seeds),
+        )
+        for table in tables
+        for row in table.sort_values(["run_epsilon", "bits"]).itertuples()
+        if row.mechanism != CENTRAL
+    ]
+
+
+def _mean_loss(cells: Iterable[Loss]) -> tuple[float, float]:
+    """The mean over settings, and its standard error, as if the settings were independent."""
+    chosen = list(cells)
+    squares = sum(cell.error**2 for cell in chosen)
+    return sum(cell.mean for cell in chosen) / len(chosen), math.sqrt(squares) / len(chosen)
 
 
 class Numbers:
@@ -74,19 +163,75 @@ class Numbers:
 
     @cached_property
     def gradients(self) -> list[dict[str, Any]]:
-        """For each task, number of clients and budget the row of each mechanism."""
+        """For each task and budget the row of each mechanism with its bits."""
         tables = [table_or_none(self._read, name) for name in GRADIENTS]
-        keys = ["task", "num_clients", "run_epsilon"]
         return [
             {
-                "task": task,
-                "num_clients": num_clients,
+                "task": TASKS[str(task)],
+                "run_epsilon": run_epsilon,
                 "budget": _budget(run_epsilon),
-                "rows": {row.mechanism: row for row in rows.itertuples()},
+                "rows": {series_of(row.mechanism, row.bits): row for row in rows.itertuples()},
             }
             for table in tables
             if table is not None
-            for (task, num_clients, run_epsilon), rows in table.groupby(keys)
+            for (task, run_epsilon), rows in table.groupby(["task", "run_epsilon"])
+        ]
+
+    @property
+    def setting(self) -> Any:
+        """A row of training by gradients, for what all of them share."""
+        return next(iter(self.gradients[0]["rows"].values()))
+
+    @property
+    def series(self) -> list[str]:
+        """Mechanisms with their bits, in the order of the tables."""
+        return list(dict.fromkeys(name for line in self.gradients for name in line["rows"]))
+
+    @cached_property
+    def losses(self) -> list[Loss]:
+        """What each mechanism loses to the central Gaussian in each setting."""
+        return losses(self._read)
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds of each setting.
+
+        Raises
+        ------
+        PrivQuantError
+            Not all settings have the same number.
+        """
+        (seeds,) = counts if len(counts := {cell.seeds for cell in self.losses}) == 1 else (0,)
+        if not seeds:
+            raise PrivQuantError(f"seeds: settings have {sorted(counts)}; run the study again")
+        return seeds
+
+    def loss(self, task: str, run_epsilon: float, series: str) -> Loss | None:
+        """The loss in one setting, if it was computed."""
+        chosen = (task, run_epsilon, series)
+        cells = (cell for cell in self.losses if (cell.task, cell.run_epsilon, cell.series) == chosen)
+        return next(cells, None)
+
+    @property
+    def our_losses(self) -> list[Loss]:
+        """Those of the mechanism that is designed for the sum."""
+        return [cell for cell in self.losses if cell.ours]
+
+    @property
+    def mean_losses(self) -> list[tuple[str, list[tuple[str, float, float]]]]:
+        """For each task the mean loss of each mechanism over all budgets, and its standard error."""
+        tasks = dict.fromkeys(cell.task for cell in self.losses)
+        names = dict.fromkeys(cell.series for cell in self.losses)
+        return [
+            (
+                task,
+                [
+                    (name, *_mean_loss(cells))
+                    for name in names
+                    if (cells := [cell for cell in self.losses if (cell.task, cell.series) == (task, name)])
+                ],
+            )
+            for task in tasks
         ]
 
     @cached_property
