@@ -9,7 +9,7 @@ from pathlib import Path
 
 from simulations.studies.equal_budget.figures import FIGURES
 from simulations.studies.equal_budget.numbers import Numbers
-from simulations.studies.equal_budget.secure_sum import SECURE_SUM
+from simulations.studies.equal_budget.secure_sum import BY_ROUNDS, SECURE_SUM
 from simulations.studies.study import Study
 from simulations.studies.sweep import MNIST, Sweep
 
@@ -51,6 +51,7 @@ STUDY = Study(
     title="Mechanisms at an equal budget for the whole run",
     parts=(
         SECURE_SUM,
+        BY_ROUNDS,
         _sweep("norm-digits", "Which L2 clip, digits?", "clip/norm"),
         _sweep(
             "norm-mnist",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -105,25 +103,18 @@ def losses(read: ReadTable) -> list[Loss]:
     tables = [table for name in GRADIENTS if (table := table_or_none(read, name)) is not None]
     return [
         Loss(
-            TASKS[row.task],
-            series_of(row.mechanism, row.bits),
-            row.run_epsilon,
-            row.mechanism == PEERS[0],
-            100.0 * row.accuracy_lost,
-            100.0 * row.accuracy_lost_error,
-            int(row.seeds),
+            task=TASKS[row.task],
+            series=series_of(row.mechanism, row.bits),
+            run_epsilon=row.run_epsilon,
+            ours=row.mechanism == PEERS[0],
+            mean=100.0 * row.accuracy_lost,
+            error=100.0 * row.accuracy_lost_error,
+            seeds=int(row.seeds),
         )
         for table in tables
         for row in table.sort_values(["run_epsilon", "bits"]).itertuples()
         if row.mechanism != CENTRAL
     ]
-
-
-def _mean_loss(cells: Iterable[Loss]) -> tuple[float, float]:
-    """The mean over settings, and its standard error, as if the settings were independent."""
-    chosen = list(cells)
-    squares = sum(cell.error**2 for cell in chosen)
-    return sum(cell.mean for cell in chosen) / len(chosen), math.sqrt(squares) / len(chosen)
 
 
 class Numbers:
@@ -160,6 +151,13 @@ class Numbers:
         errors = self._read("secure_sum")
         ours = errors[errors["mechanism"] == PEERS[0]]
         return ours.pivot_table("ratio_to_central", "bits", ["num_clients", "run_epsilon"])
+
+    @cached_property
+    def by_rounds(self) -> pd.DataFrame:
+        """The same of ours by coordinates and rounds (down), and by budget and bits (across)."""
+        return self._read("by_rounds").pivot_table(
+            "ratio_to_central", ["dimension", "rounds"], ["run_epsilon", "bits"]
+        )
 
     @cached_property
     def gradients(self) -> list[dict[str, Any]]:
@@ -213,26 +211,14 @@ class Numbers:
         return next(cells, None)
 
     @property
+    def tasks(self) -> list[str]:
+        """The data sets of training by gradients."""
+        return list(dict.fromkeys(cell.task for cell in self.losses))
+
+    @property
     def our_losses(self) -> list[Loss]:
         """Those of the mechanism that is designed for the sum."""
         return [cell for cell in self.losses if cell.ours]
-
-    @property
-    def mean_losses(self) -> list[tuple[str, list[tuple[str, float, float]]]]:
-        """For each task the mean loss of each mechanism over all budgets, and its standard error."""
-        tasks = dict.fromkeys(cell.task for cell in self.losses)
-        names = dict.fromkeys(cell.series for cell in self.losses)
-        return [
-            (
-                task,
-                [
-                    (name, *_mean_loss(cells))
-                    for name in names
-                    if (cells := [cell for cell in self.losses if (cell.task, cell.series) == (task, name)])
-                ],
-            )
-            for task in tasks
-        ]
 
     @cached_property
     def local_training(self) -> list[dict[str, Any]]:
