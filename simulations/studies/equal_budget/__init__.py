@@ -15,7 +15,9 @@ from simulations.studies.sweep import MNIST, Sweep
 
 __all__ = ["STUDY"]
 
-_IMAGES = ("task.max_examples=10000", "encoding.l2_clip=0.3")
+_MNIST_GRADIENTS = ("task=mnist", "task.max_examples=10000", "encoding.l2_clip=0.3")
+_FASHION_GRADIENTS = ("task=fashion_mnist", "task.max_examples=10000", "encoding.l2_clip=0.3")
+_LONG = ("federation.rounds=50", "privacy.epsilon=1,4,10")
 _ONE_BIT = ("mechanism=optm_aggregate", "mechanism.bits=1")
 
 
@@ -35,12 +37,13 @@ def _sweep(
     )
 
 
-def _gradients(name: str, label: str, *overrides: str) -> Sweep:
+def _gradients(name: str, title: str, rate: float, *overrides: str) -> Sweep:
     """Two bits of every mechanism, and one bit of ours."""
     return _sweep(
         f"gradients-{name}",
-        f"One gradient a round, {label}",
+        f"One gradient a round, {title}",
         "equal_budget/gradients",
+        f"federation.server_learning_rate={rate}",
         *overrides,
         variants=(_ONE_BIT,),
     )
@@ -68,15 +71,12 @@ STUDY = Study(
             *MNIST,
             "encoding.l2_clip=0.4",
         ),
-        _gradients("digits", "digits"),
-        _gradients("mnist", "MNIST", "task=mnist", "federation.server_learning_rate=2.0", *_IMAGES),
-        _gradients(
-            "fashion",
-            "Fashion-MNIST",
-            "task=fashion_mnist",
-            "federation.server_learning_rate=1.0",
-            *_IMAGES,
-        ),
+        _gradients("digits", "digits, 10 rounds", 4.0),
+        _gradients("mnist", "MNIST, 10 rounds", 2.0, *_MNIST_GRADIENTS),
+        _gradients("fashion", "Fashion-MNIST, 10 rounds", 1.0, *_FASHION_GRADIENTS),
+        _gradients("digits-50", "digits, 50 rounds", 3.0, *_LONG),
+        _gradients("mnist-50", "MNIST, 50 rounds", 1.0, *_MNIST_GRADIENTS, *_LONG),
+        _gradients("fashion-50", "Fashion-MNIST, 50 rounds", 0.5, *_FASHION_GRADIENTS, *_LONG),
     ),
     figures=FIGURES,
     numbers=Numbers,

@@ -55,18 +55,13 @@ def _draw_errors(axis: Any, errors: pd.DataFrame) -> None:
 
 def _gradients(read: ReadTable) -> Any:
     """Accuracies of training by gradients, and what is lost to the central Gaussian, paired by seed."""
-    tables = {
-        str(table["task"].iloc[0]): table
-        for name in GRADIENTS
-        if (table := table_or_none(read, name)) is not None
-    }
-    wide = len(tables)
+    tables = [table for name in GRADIENTS if (table := table_or_none(read, name)) is not None]
     figure, axes = pyplot().subplots(
-        2, wide, figsize=(1.5 + 3.4 * wide, 6.0), squeeze=False, layout="constrained"
+        2, len(tables), figsize=(1.5 + 3.0 * len(tables), 6.0), squeeze=False, layout="constrained"
     )
-    for column, (task, table) in enumerate(tables.items()):
-        top, bottom = axes[:, column]
-        top.set_title(f"{TASKS[task]}, {table['num_clients'].iloc[0]} clients")
+    for (top, bottom), table in zip(axes.T, tables, strict=True):
+        first = next(table.itertuples())
+        top.set_title(f"{TASKS[first.task]}, {first.num_clients} clients, {first.rounds} rounds")
         bottom.axhline(0.0, color=colour_of(CENTRAL), linestyle="--", linewidth=1.0)
         _draw_training(top, bottom, table)
     axes[0, 0].set_ylabel("test accuracy, %, 95 % over seeds")

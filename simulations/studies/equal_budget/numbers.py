@@ -19,7 +19,9 @@ from simulations.studies.study import ReadTable
 
 __all__ = ["GRADIENTS", "LABELS", "TASKS", "Loss", "Numbers", "best_errors", "losses", "series_of"]
 
-GRADIENTS = ("gradients-digits", "gradients-mnist", "gradients-fashion")
+GRADIENTS = tuple(
+    f"gradients-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
+)
 """Tables of training by one gradient of each client a round."""
 
 TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
@@ -56,8 +58,8 @@ class Loss:
 
     Parameters
     ----------
-    task, series, run_epsilon, ours
-        The setting: data, mechanism with its bits, budget; whether it is the mechanism designed for sums.
+    task, rounds, run_epsilon, series, ours
+        The setting: data, rounds, budget, mechanism with its bits; whether it is the one designed for sums.
     mean, error
         Mean of the differences between runs of the same seed, and its standard error.
     seeds
@@ -65,8 +67,9 @@ class Loss:
     """
 
     task: str
-    series: str
+    rounds: int
     run_epsilon: float
+    series: str
     ours: bool
     mean: float
     error: float
@@ -104,8 +107,9 @@ def losses(read: ReadTable) -> list[Loss]:
     return [
         Loss(
             task=TASKS[row.task],
-            series=series_of(row.mechanism, row.bits),
+            rounds=row.rounds,
             run_epsilon=row.run_epsilon,
+            series=series_of(row.mechanism, row.bits),
             ours=row.mechanism == PEERS[0],
             mean=100.0 * row.accuracy_lost,
             error=100.0 * row.accuracy_lost_error,
@@ -161,19 +165,25 @@ class Numbers:
 
     @cached_property
     def gradients(self) -> list[dict[str, Any]]:
-        """For each task and budget the row of each mechanism with its bits."""
+        """For each task, number of rounds and budget the row of each mechanism with its bits."""
         tables = [table_or_none(self._read, name) for name in GRADIENTS]
         return [
             {
                 "task": TASKS[str(task)],
+                "rounds": rounds,
                 "run_epsilon": run_epsilon,
                 "budget": _budget(run_epsilon),
                 "rows": {series_of(row.mechanism, row.bits): row for row in rows.itertuples()},
             }
             for table in tables
             if table is not None
-            for (task, run_epsilon), rows in table.groupby(["task", "run_epsilon"])
+            for (task, rounds, run_epsilon), rows in table.groupby(["task", "rounds", "run_epsilon"])
         ]
+
+    @property
+    def trained(self) -> list[str]:
+        """Parts of training by gradients that were computed."""
+        return [name for name in GRADIENTS if table_or_none(self._read, name) is not None]
 
     @property
     def setting(self) -> Any:
@@ -204,11 +214,17 @@ class Numbers:
             raise PrivQuantError(f"seeds: settings have {sorted(counts)}; run the study again")
         return seeds
 
-    def loss(self, task: str, run_epsilon: float, series: str) -> Loss | None:
+    def loss(self, task: str, rounds: int, run_epsilon: float, series: str) -> Loss | None:
         """The loss in one setting, if it was computed."""
-        chosen = (task, run_epsilon, series)
-        cells = (cell for cell in self.losses if (cell.task, cell.run_epsilon, cell.series) == chosen)
-        return next(cells, None)
+        chosen = (task, rounds, run_epsilon, series)
+        return next(
+            (
+                cell
+                for cell in self.losses
+                if (cell.task, cell.rounds, cell.run_epsilon, cell.series) == chosen
+            ),
+            None,
+        )
 
     @property
     def tasks(self) -> list[str]:

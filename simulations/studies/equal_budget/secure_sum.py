@@ -113,7 +113,7 @@ def _by_rounds(scale: Scale, tell: Tell) -> Tables:
 
 BY_ROUNDS = Computed(
     name="by_rounds",
-    title=f"Errors of {OURS} over a central Gaussian's by coordinates and rounds, exact, {_CLIENTS[0]} clients",
+    title=f"Errors of {OURS} over a central Gaussian's by coordinates and rounds, {_CLIENTS[0]} clients",
     function=_by_rounds,
     note=f"run epsilon, epsilon reached: client total, aggregate view of all clients, δ = {_DELTA:g}",
 )
