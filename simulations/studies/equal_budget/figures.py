@@ -97,6 +97,7 @@ def _draw_training(top: Any, bottom: Any, table: pd.DataFrame) -> None:
         bottom.errorbar(at, lost, yerr=error, elinewidth=2.6, **look)
     for axis in (top, bottom):
         axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
+        axis.set_xlim(-0.5, len(epsilons) - 0.5)
         axis.grid(visible=False, axis="x")
     bottom.set_xlabel(_HEADING)
 
