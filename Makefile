@@ -2,11 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What a run needs, and what tests, documentation and the notebook need besides.
+RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-.PHONY: run test lint suite coverage docs tutorial benchmarks clean
+.PHONY: run test lint suite coverage docs tutorial benchmarks wheel constraints clean
 
-run: $(INSTALLED)
+run: $(RUNNABLE)
 	$(BIN)/python -m simulations.run experiment=default mechanism=optm secagg=on
 	$(BIN)/python -m simulations.run -m experiment=default hydra/launcher=joblib hydra.launcher.n_jobs=2
 
@@ -37,11 +40,28 @@ tutorial: $(INSTALLED)
 benchmarks: $(INSTALLED)
 	$(BIN)/python -m simulations.benchmarks all
 
-clean:
-	rm -rf $(VENV) outputs
+# dist/*.whl, checked; `tests/e2e/test_wheel.py` installs and uses one outside this folder.
+wheel: $(INSTALLED)
+	$(INSTALL) '.[release]'
+	$(BIN)/python -m build --wheel --outdir dist
+	$(BIN)/python -m twine check --strict dist/*.whl
 
-$(INSTALLED): pyproject.toml constraints.txt
+# Writes down every version that is installed here. Wheels of torch differ by platform, so no local versions.
+constraints: $(INSTALLED)
+	$(BIN)/python -m pip freeze --exclude-editable --exclude fl-privquant | sed 's/+.*//' > constraints.txt
+
+clean:
+	rm -rf $(VENV) outputs dist
+
+$(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,simulation]'
 	touch $@
+
+$(RUNNABLE): $(VENV)/.created pyproject.toml constraints.txt
+	$(INSTALL) '.[simulation]'
+	touch $@
+
+$(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
+	$(INSTALL) '.[dev,simulation]'
+	touch $@ $(RUNNABLE)

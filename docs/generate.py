@@ -45,9 +45,15 @@ write_tutorial()
 with mkdocs_gen_files.open("SUMMARY.md", "w") as summary:
     pages = {
         "fl_privquant": "index.md",
+        "Concepts": "concepts.md",
         "Tutorial": "tutorial.md",
+        "Plug into Flower": "flower.md",
+        "Choose parameters": "plan.md",
+        "Simulate, sweep, report": "sweep.md",
         "Deployment": "deployment.md",
+        "Threat model": "threat_model.md",
+        "Mechanisms and studies": "studies.md",
+        "Extend": "extending.md",
         "A walk through one round": "walk.md",
-        "What a new part touches": "extending.md",
     }
     summary.writelines([*(f"* [{title}]({page})\n" for title, page in pages.items()), *write_modules()])

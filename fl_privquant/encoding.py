@@ -9,7 +9,7 @@ from functools import cached_property
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["Encoding", "checked_clip"]
+__all__ = ["Encoding", "checked_clip", "checked_keep", "kept_norm", "kept_of"]
 
 
 def checked_clip(name: str, value: float) -> float:
@@ -21,6 +21,41 @@ def checked_clip(name: str, value: float) -> float:
     if not (math.isfinite(clip) and clip > 0.0):
         raise InvalidSpecError(f"{name}: {value} is not a finite number above 0")
     return clip
+
+
+def checked_keep(keep: object) -> int | float:
+    """How many coordinates are sent, if it is a number from 1 on, or a share in (0, 1]."""
+    if isinstance(keep, float) and 0.0 < keep <= 1.0:
+        return keep
+    if isinstance(keep, int) and not isinstance(keep, bool) and keep >= 1:
+        return keep
+    raise InvalidSpecError(
+        f"keep: {keep!r} is neither a whole number of coordinates, from 1 on, nor a share of them in (0, 1]"
+    )
+
+
+def kept_of(keep: int | float | None, dimension: int) -> int:
+    """How many of ``dimension`` coordinates are kept: that number, that share rounded up, or all for None.
+
+    >>> kept_of(None, 7850), kept_of(0.1, 7850), kept_of(100, 7850)
+    (7850, 785, 100)
+    """
+    if keep is None:
+        return dimension
+    if isinstance(keep, float):
+        return min(dimension, math.ceil(keep * dimension))
+    if keep > dimension:
+        raise InvalidSpecError(
+            f"keep: {keep} coordinates, but the update has {dimension}; keep fewer, or give a share"
+        )
+    return keep
+
+
+def kept_norm(norm: float, keep: int | float | None, dimension: int) -> float:
+    """The usual L2 norm of what is kept of a rotated update of that norm."""
+    if keep is None or dimension == 0:
+        return norm
+    return norm * math.sqrt(kept_of(keep, dimension) / dimension)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +74,11 @@ class Encoding:
         Largest L2 norm of an update; larger ones are scaled down. None: any.
     rotate
         Whether updates are rotated before coordinates are clipped, so that no coordinate stands out.
+    keep
+        How many of the rotated coordinates are sent: a number (an int), or a share in (0, 1] (a float); None
+        for all. Each round has a random subset of its own, the same for all clients. What is kept is
+        clipped to ``l2_clip`` times the root of the share that it is of all. It needs the rotation and an L2
+        clip.
 
     Examples
     --------
@@ -52,6 +92,7 @@ class Encoding:
     clip: float
     l2_clip: float | None = None
     rotate: bool = False
+    keep: int | float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Mechanism):
@@ -61,6 +102,19 @@ class Encoding:
         object.__setattr__(self, "clip", checked_clip("clip", self.clip))
         if self.l2_clip is not None:
             object.__setattr__(self, "l2_clip", checked_clip("l2_clip", self.l2_clip))
+        if self.keep is not None:
+            checked_keep(self.keep)
+            if not self.rotate or self.l2_clip is None:
+                lacking = "a rotation: set rotate=True" if not self.rotate else "an L2 clip: set l2_clip"
+                raise InvalidSpecError(f"keep: {self.keep}, which needs {lacking}, or leave keep out")
+
+    def kept(self, dimension: int) -> int:
+        """How many coordinates of an update of that many are sent."""
+        return kept_of(self.keep, dimension)
+
+    def l2_bound(self, dimension: int) -> float | None:
+        """Largest L2 norm of what is sent of an update of that many coordinates; None for any."""
+        return None if self.l2_clip is None else kept_norm(self.l2_clip, self.keep, dimension)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Encoding) and self._key == other._key
@@ -69,8 +123,9 @@ class Encoding:
         return hash(self._key)
 
     @property
-    def _key(self) -> tuple[bytes, float, float | None, bool]:
-        return (self.mechanism_bytes, self.clip, self.l2_clip, self.rotate)
+    def _key(self) -> tuple[bytes, float, float | None, bool, str]:
+        # 1 is one coordinate, 1.0 is all of them.
+        return (self.mechanism_bytes, self.clip, self.l2_clip, self.rotate, repr(self.keep))
 
     @cached_property
     def mechanism_bytes(self) -> bytes:
@@ -85,9 +140,10 @@ class Encoding:
         clip: float,
         l2_clip: float | None = None,
         rotate: bool = False,
+        keep: int | float | None = None,
     ) -> Encoding:
         """The encoding by a mechanism that was certified from these bytes, which are kept as they came."""
-        encoding = cls(mechanism, clip, l2_clip, rotate)
+        encoding = cls(mechanism, clip, l2_clip, rotate, keep)
         encoding.__dict__["mechanism_bytes"] = mechanism_bytes
         return encoding
 

@@ -89,7 +89,8 @@ def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
     """
     text = foreign if isinstance(foreign, str) else str(foreign)
     shown = "".join(
-        each if each.isprintable() or each in _SPACES else ascii(each)[1:-1] for each in text[:most]
+        character if character.isprintable() or character in _SPACES else ascii(character)[1:-1]
+        for character in text[:most]
     )
     if len(text) <= most and len(shown) <= most:
         return shown
@@ -97,11 +98,11 @@ def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
     return (shown[: max(most - len(note), 0)] + note)[:most]
 
 
-def other_version(what: str, found: object, expected: int, advice: str) -> str:
+def other_version(what: str, received: object, expected: int, advice: str) -> str:
     """What is said of a file or message in another version of its format: both versions, and what to do.
 
     >>> other_version("run.pqm", 3, 1, "design it anew")
     'run.pqm: version 3 is not 1, the one that this fl-privquant knows; design it anew'
     """
-    version = one_line(repr(found), 40)
+    version = one_line(repr(received), 40)
     return f"{what}: version {version} is not {expected}, the one that this fl-privquant knows; {advice}"

@@ -88,7 +88,7 @@ def train(message: Message, context: Context) -> Message:
     task, probe = _client_side(str(context.run_config["config"]))
     client = int(context.node_config["partition-id"])
     server_round = int(message.content["config"]["server-round"])  # type: ignore[arg-type]
-    arrays = {name: each.numpy() for name, each in message.content["arrays"].items()}  # type: ignore[union-attr]
+    arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
     trained = task.train(arrays, client, server_round)
     probe.leave(server_round, client, trained)
     content = RecordDict(
@@ -130,13 +130,7 @@ def main(grid: Grid, context: Context) -> None:
         secure=config.secagg.enabled,
     )
     configured = {"encoding": plan} if plan is not None else _unplanned(config, encoding, aggregation)
-    private = PrivQuantStrategy(
-        _trusted(config, recording, _seed(context)),
-        rotation_seed=config.seed,
-        simulated=config.privacy.randomness == "seeded",
-        on_round=recording.on_round,
-        **configured,
-    )
+    private = _private(config, recording, _seed(context), configured)
     saved = CheckpointStrategy(private, directory.checkpoint)
     with shown, tracker:
         if saved.finished_rounds == 0:
@@ -154,7 +148,7 @@ def main(grid: Grid, context: Context) -> None:
     if config.mechanism["name"] == CENTRAL:
         statements.append(run_statement(config, mechanism, dimension))
         lines.append(str(statements[-1]))
-    model = {name: each.numpy() for name, each in result.arrays.items()}
+    model = {name: array.numpy() for name, array in result.arrays.items()}
     origin = provenance(config, mechanism, dimension, statements, lines, model)
     directory.write_json("provenance.json", origin)
     task.plot_partition(directory.path / "partition.png")
@@ -176,6 +170,19 @@ def _constants(config: RunConfig, mechanism: Mechanism) -> Row:
         "num_clients": config.federation.num_clients,
         "epsilon_coordinate": mechanism.epsilon,
     }
+
+
+def _private(
+    config: RunConfig, recording: RecordingStrategy, seed: int | None, configured: dict[str, Any]
+) -> PrivQuantStrategy:
+    """PrivQuant around the strategy that records."""
+    return PrivQuantStrategy(
+        _trusted(config, recording, seed),
+        rotation_seed=config.seed,
+        simulated=config.privacy.randomness == "seeded",
+        on_round=recording.on_round,
+        **configured,
+    )
 
 
 def _trusted(config: RunConfig, strategy: Strategy, seed: int | None) -> Strategy:

@@ -313,6 +313,9 @@ class RunConfig:
         values = self.to_mapping()
         for key in ("study", "output", "tracker"):
             del values[key]
+        if self.encoding.keep is None:
+            # Runs that keep all coordinates have the name that they had before there was a choice.
+            del values["encoding"]["keep"]
         return f"{self.label.replace(' ', '-')}-{hash_of(values)}"
 
     def design(self, levels: int | None = None) -> Any:
@@ -337,13 +340,13 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidSpecError("mechanism.name: missing; choose one with mechanism=optm, for example")
     if values["name"] == CENTRAL:
         return {key: values[key] for key in ("name", "epsilon") if values.get(key) is not None}
-    found = entry(str(values["name"]))
-    known = {each.name for each in dataclasses.fields(found.spec)} | {"bits"}
-    kept: dict[str, Any] = {"name": found.name}
+    registered = entry(str(values["name"]))
+    known = {parameter.name for parameter in dataclasses.fields(registered.spec)} | {"bits"}
+    kept: dict[str, Any] = {"name": registered.name}
     for key in sorted(values):
         if key == "name" or values[key] is None:
             continue
-        if key in _SET_BY_TARGET and designed_for_target(found.name):
+        if key in _SET_BY_TARGET and designed_for_target(registered.name):
             raise InvalidSpecError(
                 f"mechanism.{key}: follows from the target, which is privacy.epsilon; leave it out"
             )
@@ -351,11 +354,11 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
             if key in _COMMON_PARAMETERS:
                 continue
             raise InvalidSpecError(
-                f"mechanism.{key}: not a parameter of {found.name!r}, which takes {', '.join(sorted(known))}"
-                f"{nearest(key, known)}"
+                f"mechanism.{key}: not a parameter of {registered.name!r}, which takes "
+                f"{', '.join(sorted(known))}{nearest(key, known)}"
             )
         kept[key] = list(values[key]) if isinstance(values[key], list | tuple) else values[key]
-    if not _has_levels(found.name):
+    if not _has_levels(registered.name):
         kept.pop("bits", None)
         kept.pop("levels", None)
     return kept
@@ -363,11 +366,11 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _has_levels(name: str) -> bool:
     """Whether the mechanism's number of levels can be chosen."""
-    return name not in ("one_bit", CENTRAL) and _has_parameter(name, "levels")
+    return name != CENTRAL and "levels" in entry(name).spec.accepted({"levels": 2})
 
 
 def _has_parameter(name: str, parameter: str) -> bool:
-    return parameter in {each.name for each in dataclasses.fields(entry(name).spec)}
+    return parameter in {declared.name for declared in dataclasses.fields(entry(name).spec)}
 
 
 def designed_for_target(name: str) -> bool:
@@ -377,7 +380,7 @@ def designed_for_target(name: str) -> bool:
 
 def _build(kind: type, values: Mapping[str, Any], path: str) -> Any:
     hints = typing.get_type_hints(kind)
-    known = {each.name for each in dataclasses.fields(kind)}
+    known = {declared.name for declared in dataclasses.fields(kind)}
     for key in values:
         if key not in known:
             renamed = renamed_key(f"{path}{key}")
@@ -398,11 +401,13 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if isinstance(value, Mapping):
         return value
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        return tuple(_convert(typing.get_args(hint)[0], each, path) for each in value)
-    for kind in (each for each in options if each is not type(None)):
+        return tuple(_convert(typing.get_args(hint)[0], item, path) for item in value)
+    for kind in (option for option in options if option is not type(None)):
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         if kind in (int, str, bool) and type(value) is kind:
             return value
-    names = " or ".join("null" if each is type(None) else getattr(each, "__name__", "") for each in options)
+    names = " or ".join(
+        "null" if option is type(None) else getattr(option, "__name__", "") for option in options
+    )
     raise InvalidSpecError(f"{path}: {value!r} is not {names}")

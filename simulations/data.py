@@ -107,7 +107,7 @@ def _from_hub(dataset: str | None) -> Examples:
     from datasets import load_dataset
 
     try:
-        found = load_dataset(dataset)
+        examples = load_dataset(dataset)
     except Exception as error:  # the library raises many kinds, for one reason: it cannot be had
         raise InvalidSpecError(
             f"task: {dataset!r} could not be downloaded ({type(error).__name__}: {error}); without a network "
@@ -115,9 +115,11 @@ def _from_hub(dataset: str | None) -> Examples:
         ) from error
     parts: list[NDArray[Any]] = []
     for split in ("train", "test"):
-        columns = found[split].column_names
+        columns = examples[split].column_names
         image = next(name for name in ("image", "img") if name in columns)
-        pictures = np.stack([np.asarray(each, dtype=np.float32) for each in found[split][image]]) / 255.0
+        pictures = (
+            np.stack([np.asarray(picture, dtype=np.float32) for picture in examples[split][image]]) / 255.0
+        )
         pictures = pictures[:, None] if pictures.ndim == 3 else pictures.transpose(0, 3, 1, 2)
-        parts += [pictures, np.asarray(found[split]["label"])]
+        parts += [pictures, np.asarray(examples[split]["label"])]
     return Examples(*parts)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fl_privquant.encoding import Encoding
+from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.config_checks import at_least, one_of, positive
@@ -125,6 +125,7 @@ class EncodingConfig:
     clip: float | None = None
     l2_clip: float | None = None
     rotate: bool | None = None
+    keep: int | float | None = None
     clip_policy: ClipPolicyConfig = field(default_factory=ClipPolicyConfig)
     bits_policy: BitsPolicyConfig = field(default_factory=BitsPolicyConfig)
 
@@ -132,6 +133,8 @@ class EncodingConfig:
         for name in ("clip", "l2_clip"):
             if getattr(self, name) is not None:
                 positive(f"encoding.{name}", getattr(self, name))
+        if self.keep is not None:
+            checked_keep(self.keep)
 
     @property
     def changes(self) -> dict[str, str]:
@@ -145,7 +148,7 @@ class EncodingConfig:
         """The encoding of each round of a run without a plan; ``l2_clip`` is the one that the run has."""
         # Of the central baseline, which clips the norm alone, no coordinate is clipped.
         clip = (l2_clip or 1.0) if self.clip is None else self.clip
-        encoding = Encoding(mechanism, clip, l2_clip, bool(self.rotate))
+        encoding = Encoding(mechanism, clip, l2_clip, bool(self.rotate), self.keep)
         return self.clip_policy.applied(self.bits_policy.applied(encoding, design))
 
 
@@ -161,6 +164,6 @@ def renamed_key(key: str, choice: str | None = None) -> str | None:
     if group not in _RENAMED:
         return None
     if choice is not None and not dot:
-        choices = (_RENAMED_CHOICES.get(each, each) for each in choice.split(","))
+        choices = (_RENAMED_CHOICES.get(name, name) for name in choice.split(","))
         return f"encoding={','.join(choices)}"
     return f"{_RENAMED[group]}{dot}{rest}"

@@ -56,9 +56,9 @@ def received(update: Floats, mechanism: Mechanism, clip: float, rounds: int, see
     return total / rounds
 
 
-def correlation(found: Floats, image: Floats) -> float:
+def correlation(reconstructed: Floats, image: Floats) -> float:
     """Correlation of a reconstruction with the image: 1 is all of it, 0 is nothing."""
-    return float(np.corrcoef(found, image)[0, 1]) if found.std() > 0.0 else 0.0
+    return float(np.corrcoef(reconstructed, image)[0, 1]) if reconstructed.std() > 0.0 else 0.0
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     image = digits.data[arguments.image] / 16.0
     label = int(digits.target[arguments.image])
     weights, bias = np.zeros((_CLASSES, _PIXELS)), np.zeros(_CLASSES)
-    update = np.concatenate([each.ravel() for each in gradient(image, label, weights, bias)])
+    update = np.concatenate([part.ravel() for part in gradient(image, label, weights, bias)])
     clip = float(np.abs(update).max())
     shown: list[tuple[str, Mechanism]] = [
         ("none", pq.design("none")),
@@ -91,12 +91,12 @@ def main() -> None:
         row[0].set_ylabel(f"{rounds} round{'' if rounds == 1 else 's'}", fontsize=10)
         for axis, (name, mechanism) in zip(row[1:], shown, strict=True):
             seen = received(update, mechanism, clip, rounds, arguments.seed)
-            found = reconstruct(
+            reconstructed = reconstruct(
                 seen[: _CLASSES * _PIXELS].reshape(_CLASSES, _PIXELS), seen[_CLASSES * _PIXELS :]
             )
-            likeness = correlation(found, image)
+            likeness = correlation(reconstructed, image)
             # Each picture on a scale of its own: an attacker would do that too.
-            axis.imshow(found.reshape(8, 8), cmap="gray_r")
+            axis.imshow(reconstructed.reshape(8, 8), cmap="gray_r")
             axis.set_title(f"{name}\ncorrelation {likeness:.2f}", fontsize=9)
             print(f"{rounds:3d} rounds, {mechanism!r}: correlation {likeness:.4f}")
     for axis in axes.ravel():

@@ -70,10 +70,10 @@ def train(
     _use_one_thread()
     generator = torch.Generator().manual_seed(seed)
     # SGD by hand, on the model's own memory: for models this small, torch's bookkeeping is most of the time.
-    parameters = [each.detach().numpy() for each in model.parameters()]
+    parameters = [parameter.detach().numpy() for parameter in model.parameters()]
     gradients = _by_formula if _is_softmax(model) else _by_autograd
-    start = [each.copy() for each in parameters] if config.proximal > 0.0 else []
-    velocity = [np.zeros_like(each) for each in parameters] if config.momentum > 0.0 else []
+    start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
+    velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
     # Torch's own memory is aligned: where numpy's begins is by chance, and some kernels depend on it.
     features, labels = torch.from_numpy(x), torch.from_numpy(y)
     losses: list[float] = []
@@ -106,7 +106,7 @@ def _use_one_thread() -> None:
 
 
 def _is_softmax(model: nn.Module) -> bool:
-    return [type(each) for each in model.children()] == [nn.Flatten, nn.Linear]
+    return [type(layer) for layer in model.children()] == [nn.Flatten, nn.Linear]
 
 
 def _by_autograd(
@@ -115,7 +115,7 @@ def _by_autograd(
     """The mean loss of a batch and its gradient, in the order of the parameters."""
     loss = nn.functional.cross_entropy(model(x), y)
     return float(loss.detach()), [
-        each.numpy() for each in torch.autograd.grad(loss, list(model.parameters()))
+        slope.numpy() for slope in torch.autograd.grad(loss, list(model.parameters()))
     ]
 
 

@@ -60,7 +60,7 @@ def check_overrides(arguments: list[str]) -> int:
 def choices_of(override: Override) -> list[str]:
     """The values that an override gives its key: several, if it is a sweep."""
     if override.is_sweep_override():
-        return [str(each) for each in override.sweep_string_iterator()]
+        return [str(value) for value in override.sweep_string_iterator()]
     return [str(override.value())]
 
 
@@ -76,7 +76,7 @@ def _check_key(config: DictConfig, key: str, groups: list[str]) -> None:
     path = ""
     for part in key.split("."):
         if not OmegaConf.is_dict(node) or part not in node:
-            known = [str(each) for each in node] if OmegaConf.is_dict(node) else []
+            known = [str(key) for key in node] if OmegaConf.is_dict(node) else []
             known += groups if not path else []
             raise InvalidSpecError(f"{path}{part}: unknown key{nearest(part, known)}")
         node = node[part]

@@ -70,15 +70,15 @@ def plot_partition(parts: list[NDArray[np.int64]], labels: NDArray[np.int64], pa
     """Draw how many examples of each label every client holds."""
     plt = pyplot()
     classes = np.unique(labels)
-    counts = np.array([[np.count_nonzero(labels[part] == each) for each in classes] for part in parts])
+    counts = np.array([[np.count_nonzero(labels[part] == label) for label in classes] for part in parts])
     figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
     # One outline for each label: a patch for each client and label takes seconds to draw.
     edges = np.arange(len(parts) + 1) - 0.5
     below = np.zeros(len(parts))
     shades = plt.get_cmap("viridis")(np.linspace(0.05, 0.95, classes.size))
-    for column, (each, shade) in enumerate(zip(classes, shades, strict=True)):
+    for column, (label, shade) in enumerate(zip(classes, shades, strict=True)):
         above = below + counts[:, column]
-        axes.stairs(above, edges, baseline=below, fill=True, color=shade, label=str(each))
+        axes.stairs(above, edges, baseline=below, fill=True, color=shade, label=str(label))
         below = above
     axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(parts) - 0.4))
     figure.legend(title="label", loc="outside right upper", fontsize=8)

@@ -26,6 +26,7 @@ from fl_privquant.accounting import (
     Unit,
     View,
 )
+from fl_privquant.encoding import kept_norm, kept_of
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.config import CENTRAL, RunConfig
@@ -87,9 +88,10 @@ def run_statement(
         )
     view = View.aggregate(_participants(config)) if in_sum else LOCAL
     rounds, delta = config.federation.rounds, config.privacy.delta
-    clip, l2_clip = config.encoding.clip, config.encoding.l2_clip
-    ratio = None if l2_clip is None or clip is None else l2_clip / clip
-    return _counted(mechanism.to_bytes(), dimension, view, Norms(l2=ratio), rounds, delta)
+    clip, l2_clip, keep = config.encoding.clip, config.encoding.l2_clip, config.encoding.keep
+    ratio = None if l2_clip is None or clip is None else kept_norm(l2_clip, keep, dimension) / clip
+    kept = kept_of(keep, dimension)
+    return _counted(mechanism.to_bytes(), kept, view, Norms(l2=ratio), rounds, delta)
 
 
 # The seeds of a sweep share it.
@@ -97,9 +99,9 @@ def run_statement(
 def _counted(
     mechanism: bytes, dimension: int, view: View, norms: Norms, rounds: int, delta: float
 ) -> PrivacyStatement:
-    found = Mechanism.from_bytes(mechanism).for_dimension(dimension)
+    encoder = Mechanism.from_bytes(mechanism).for_dimension(dimension)
     accountant = Accountant()
-    accountant.add(Release(found, dimension, view, norms=norms), rounds)
+    accountant.add(Release(encoder, dimension, view, norms=norms), rounds)
     return accountant.statement(delta)
 
 

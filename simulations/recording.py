@@ -133,7 +133,7 @@ class RecordingStrategy(StrategyWrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegate, and remember the model that was sent."""
-        self._before = {name: each.numpy() for name, each in arrays.items()}
+        self._before = {name: array.numpy() for name, array in arrays.items()}
         # Flower's strategies sample clients with Python's generator, which other threads may use too.
         random.seed(f"{self._seed}:{server_round}")
         return super().configure_train(server_round, arrays, config, grid)
@@ -144,11 +144,11 @@ class RecordingStrategy(StrategyWrapper):
         """Delegate, and keep the decoded updates and the new model until the round's record is there."""
         received = list(replies)
         self._updates = [
-            {name: each.numpy() for name, each in message.content[self.arrayrecord_key].items()}  # type: ignore[union-attr]
+            {name: array.numpy() for name, array in message.content[self.arrayrecord_key].items()}  # type: ignore[union-attr]
             for message in received
         ]
         arrays, metrics = super().aggregate_train(server_round, received)
-        self._after = None if arrays is None else {name: each.numpy() for name, each in arrays.items()}
+        self._after = None if arrays is None else {name: array.numpy() for name, array in arrays.items()}
         return arrays, metrics
 
     def on_round(self, record: RoundRecord) -> None:
@@ -193,7 +193,7 @@ class RecordingStrategy(StrategyWrapper):
             float(np.sum((_mean(updates, name) - _mean(true, name)) ** 2)) for name in codec.layout.names
         )
         clipped = (
-            float(np.mean([codec.clipped_share(each, self._before) for each in true]))
+            float(np.mean([codec.clipped_share(update, self._before) for update in true]))
             if codec.carries_difference
             else 0.0
         )
@@ -223,12 +223,12 @@ def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: b
     nothing = PrivacyStatement(0.0, 0.0, Unit.TOTAL, method="exact")
     cells: dict[str, PrivacyStatement | None] = dict.fromkeys(("client_round", "client_total"), nothing)
     cells |= dict.fromkeys(("client_round_sum", "client_total_sum"), nothing if secure else None)
-    for each in statements:
-        if each.unit != Unit.COORDINATE:
-            name = "client_round" if each.unit == Unit.ROUND else "client_total"
-            cells[name if each.view == "local" else f"{name}_sum"] = each
-        elif math.isinf(each.epsilon):
-            cells = dict.fromkeys(cells, replace(each, delta=0.0, method="not private"))
+    for statement in statements:
+        if statement.unit != Unit.COORDINATE:
+            name = "client_round" if statement.unit == Unit.ROUND else "client_total"
+            cells[name if statement.view == "local" else f"{name}_sum"] = statement
+        elif math.isinf(statement.epsilon):
+            cells = dict.fromkeys(cells, replace(statement, delta=0.0, method="not private"))
     epsilons = {f"epsilon_{name}": cell.epsilon if cell else math.nan for name, cell in cells.items()}
     local, in_sum = cells["client_total"] or nothing, cells["client_total_sum"]
     return {
@@ -241,4 +241,4 @@ def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: b
 
 
 def _mean(updates: list[Arrays], name: str) -> NDArray[np.float64]:
-    return np.asarray(np.mean([each[name] for each in updates], axis=0, dtype=np.float64))
+    return np.asarray(np.mean([update[name] for update in updates], axis=0, dtype=np.float64))

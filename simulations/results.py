@@ -83,8 +83,8 @@ class RunDirectory:
         if not path.exists():
             return None
         try:
-            found = json.loads(path.read_text())
-            return found if found["finished"] else None
+            summary = json.loads(path.read_text())
+            return summary if summary["finished"] else None
         except (ValueError, KeyError, TypeError) as error:
             raise ResultsError(
                 f"{path} is damaged ({one_line(error)}); nothing was overwritten: delete it to run again, "
@@ -146,7 +146,7 @@ def provenance(
         "certified_epsilon": mechanism.epsilon,
         "delta": mechanism.delta,
         "dimension": dimension,
-        "statements": [each.to_dict() for each in statements],
+        "statements": [statement.to_dict() for statement in statements],
         "statement": lines,
         "model_sha256": digest.hexdigest(),
         "simulated": config.privacy.randomness == "seeded",

@@ -138,7 +138,7 @@ def train(message: Message, context: Context) -> Message:
     images, labels = load_data(int(context.node_config["partition-id"]), CLIENTS)
     received = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
     trained = train_model(received, images, labels)
-    arrays = ArrayRecord({name: Array(each) for name, each in trained.items()})
+    arrays = ArrayRecord({name: Array(array) for name, array in trained.items()})
     metrics = MetricRecord({"num-examples": len(labels)})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
@@ -166,7 +166,7 @@ def accuracies(client: ClientApp, chosen: pq.Mechanism | None) -> list[float]:
         if chosen is not None:
             strategy = PrivQuantStrategy(strategy, mechanism=chosen, clip=CLIP)
         zeros = {"weights": np.zeros((64, 10)), "bias": np.zeros(10)}
-        initial = ArrayRecord({name: Array(each) for name, each in zeros.items()})
+        initial = ArrayRecord({name: Array(array) for name, array in zeros.items()})
         result = strategy.start(grid, initial, num_rounds=ROUNDS, evaluate_fn=evaluate)
         curve.extend(metrics["accuracy"] for metrics in result.evaluate_metrics_serverapp.values())
 
@@ -175,8 +175,8 @@ def accuracies(client: ClientApp, chosen: pq.Mechanism | None) -> list[float]:
 
 
 curves = {"float32, no privacy": accuracies(plain_client, None)}
-for name, each in {"optm": mechanism, "one_bit": peers["one_bit"]}.items():
-    curves[f"{name}, bits a coordinate: {each.bits_per_coordinate:g}"] = accuracies(private_client, each)
+for name, design in {"optm": mechanism, "one_bit": peers["one_bit"]}.items():
+    curves[f"{name}, bits a coordinate: {design.bits_per_coordinate:g}"] = accuracies(private_client, design)
 
 # %%
 figure, axes = plt.subplots(figsize=(6.4, 3.4), dpi=80, layout="constrained")

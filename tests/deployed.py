@@ -8,7 +8,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fl_privquant.flower.engines.base import load_app, seeded_sampling
+from fl_privquant.flower.engines.engine import load_app, seeded_sampling
 from fl_privquant.flower.engines.internals import dump_records
 
 __all__ = ["client_app", "server_app"]

@@ -22,11 +22,12 @@ from pathlib import Path
 
 import trustme
 from flwr.clientapp import ClientApp
+from flwr.common.serde import recorddict_from_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.serverapp import ServerApp
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower.engines.base import Federation, RunResult, node_config
-from fl_privquant.flower.engines.internals import load_records
+from fl_privquant.flower.engines.engine import Federation, RunResult, node_config
 
 __all__ = ["Certificates", "DeploymentEngine", "DeploymentError", "Superlink", "make_certificates"]
 
@@ -86,7 +87,7 @@ class DeploymentEngine:
                 superlink.submit(app_directory, timeout=self.timeout)
                 if not result.exists():
                     raise DeploymentError(f"the server app left no result\n{superlink.logs()}")
-            state = load_records(result.read_bytes())
+            state = recorddict_from_proto(ProtoRecordDict.FromString(result.read_bytes()))
         return RunResult("deployment", state, time.perf_counter() - start)
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import lru_cache
 from itertools import product
 
 from fl_privquant.accounting.release import Release
@@ -175,10 +175,10 @@ def statement_levels(release: Release, rounds: int, delta: float) -> list[Privac
     local = release.seen(LOCAL)
     views = [local] if release.view.is_local else [local, release]
     levels = [coordinate_statement(release.mechanism)]
-    levels += [round_statement(each, delta) for each in views]
-    for each in views:
+    levels += [round_statement(seen, delta) for seen in views]
+    for seen in views:
         accountant = Accountant()
-        accountant.add(each, rounds)
+        accountant.add(seen, rounds)
         levels.append(accountant.statement(delta))
     return levels
 
@@ -200,13 +200,13 @@ def _smallest(
         names = sorted({name for _, name, _ in counted if name})
         ways.append((composed_epsilon(parts, delta, refine=False).epsilon, way, parts, names))
     least = min(rough for rough, _, _, _ in ways)
-    found: list[tuple[Bound, tuple[str, ...]]] = []
+    bounds: list[tuple[Bound, tuple[str, ...]]] = []
     for rough, way, parts, names in ways:
         # A rough figure that is far above another's will not fall below it.
         if rough <= _FAR * least or rough == least:
             bound = composed_epsilon(parts, delta, refine)
-            found.append((Bound(bound.epsilon, _method(bound, names)), _assumptions(releases, way)))
-    return min(found, key=lambda each: each[0].epsilon)
+            bounds.append((Bound(bound.epsilon, _method(bound, names)), _assumptions(releases, way)))
+    return min(bounds, key=lambda stated: stated[0].epsilon)
 
 
 def _merged(parts: Iterable[Part]) -> list[Part]:
@@ -232,13 +232,13 @@ def _part(release: Release, count: int, way: _Way, delta: float, refine: bool) -
     view = View(coarse_count(release.view.honest_count)) if in_sum else LOCAL
     losses: list[NamedLoss] = []
     if way.by is _By.NORM and release.norms != NO_NORMS:
-        losses = _update_losses(release, release.norms, view)
+        losses = _update_losses(_Known.of(release), release.dimension, release.norms, view)
     elif way.by is _By.THEOREM and in_sum:
-        losses = _update_losses(release, NO_NORMS, view)
+        losses = _update_losses(_Known.of(release), release.dimension, NO_NORMS, view)
     if losses:
         least, units = _least(losses, count, delta, refine), 1
     else:
-        least, units = _unit_loss(release, view), release.mechanism.releases(release.dimension)
+        least, units = _unit_loss(_Known.of(release), view), release.mechanism.releases(release.dimension)
     name = f"{least.name}+" if least.name else ""
     return Part(least.loss, least.count * units * count), name, bool(losses)
 
@@ -256,36 +256,37 @@ def _least(losses: list[NamedLoss], count: int, delta: float, refine: bool) -> N
     return losses[quick.index(min(quick))]
 
 
-_losses: OrderedDict[tuple[object, ...], list[NamedLoss]] = OrderedDict()
+@dataclass(frozen=True)
+class _Known:
+    """A mechanism that is known by its bytes: of equal ones only the first is asked."""
+
+    fingerprint: str
+    mechanism: Mechanism = field(compare=False)
+
+    @classmethod
+    def of(cls, release: Release) -> _Known:
+        """The mechanism of a release."""
+        return cls(release.fingerprint, release.mechanism)
 
 
-def _unit_loss(release: Release, view: View) -> NamedLoss:
-    return _kept((release.fingerprint, view), lambda: [release.mechanism.loss(view)])[0]
+@lru_cache(maxsize=_CACHED)
+def _unit_loss(known: _Known, view: View) -> NamedLoss:
+    return known.mechanism.loss(view)
 
 
-def _update_losses(release: Release, norms: Norms, view: View) -> list[NamedLoss]:
-    key = (release.fingerprint, view, release.dimension, norms)
-    return _kept(key, lambda: release.mechanism.update_losses(norms, release.dimension, view))
-
-
-def _kept(key: tuple[object, ...], ask: Callable[[], list[NamedLoss]]) -> list[NamedLoss]:
-    """What the mechanism answers, asked once; answers that were used last are kept the longest."""
-    if key not in _losses:
-        _losses[key] = ask()
-        if len(_losses) > _CACHED:
-            _losses.popitem(last=False)
-    _losses.move_to_end(key)
-    return _losses[key]
+@lru_cache(maxsize=_CACHED)
+def _update_losses(known: _Known, dimension: int, norms: Norms, view: View) -> list[NamedLoss]:
+    return known.mechanism.update_losses(norms, dimension, view)
 
 
 def _assumptions(releases: list[tuple[Release, int]], way: _Way) -> tuple[str, ...]:
-    each = [release for release, _ in releases]
+    released = [release for release, _ in releases]
     assumed = [_SECURE]
-    if way.in_sum and any(not release.view.is_local for release in each):
+    if way.in_sum and any(not release.view.is_local for release in released):
         assumed += [_SUM_ONLY, _HONEST]
     if way.by is _By.NORM:
         assumed.append(_NORMS)
-    if any(release.mechanism.outputs_floats for release in each):
+    if any(release.mechanism.outputs_floats for release in released):
         assumed.append(_REALS)
     return tuple(assumed)
 

@@ -57,10 +57,10 @@ class EmpiricalBound:
 
     def __str__(self) -> str:
         verdict = "REFUTED" if self.refuted else "not refuted"
-        found = PrivacyStatement.at_least(self.lower, Unit.COORDINATE)
+        statement = PrivacyStatement.at_least(self.lower, Unit.COORDINATE)
         claimed = PrivacyStatement(self.claimed_epsilon, self.claimed_delta, Unit.COORDINATE)
         return (
-            f"{found} at confidence {self.confidence:g}, by telling inputs {self.inputs[0]:g} "
+            f"{statement} at confidence {self.confidence:g}, by telling inputs {self.inputs[0]:g} "
             f"and {self.inputs[1]:g} apart by {self.outputs} in "
             f"{self.num_draws} draws each; "
             f"claimed {claimed.figures}: {verdict}"
@@ -101,7 +101,7 @@ def empirical_bound(
     points = np.unique(np.concatenate(samples))
     if points.size > _MOST_OUTPUTS:
         points = np.unique(np.quantile(np.concatenate(samples), np.linspace(0.0, 1.0, _MOST_OUTPUTS)))
-    halves = [np.array([_counts(each[part::2], points) for each in samples]) for part in (0, 1)]
+    halves = [np.array([_counts(outputs[part::2], points) for outputs in samples]) for part in (0, 1)]
     pair, chosen = _best(halves[0], halves[1], mechanism.delta, confidence)
     fresh = num_draws - search
     hits = np.array([_counts(_outputs(mechanism, inputs[i], fresh, rng), points)[chosen].sum() for i in pair])

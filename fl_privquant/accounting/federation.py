@@ -245,21 +245,21 @@ class FederationLedger:
     def _worst(self, histories: Mapping[int, _History], in_sum: bool) -> list[dict[Release, int]]:
         """Counts of each kind such that every client's cost at most as much as one of them."""
         different = set(histories.values())
-        distinct = {self._seen(each, in_sum) for each in different}
-        found = _maximal(distinct)
-        if found is None and in_sum:
+        distinct = {self._seen(history, in_sum) for history in different}
+        worst = _maximal(distinct)
+        if worst is None and in_sum:
             # Each sum as if it had been the smallest one: fewer honest clients are worse.
             smallest = _smallest_sums({self._kinds[at] for history in different for at, _ in history})
-            distinct = {self._seen(each, in_sum, smallest) for each in different}
-            found = _maximal(distinct)
-        if found is None:
+            distinct = {self._seen(history, in_sum, smallest) for history in different}
+            worst = _maximal(distinct)
+        if worst is None:
             most: dict[Release, int] = {}
-            for each in distinct:
-                for asked, count in each:
+            for seen in distinct:
+                for asked, count in seen:
                     most[asked] = max(most.get(asked, 0), count)
-            found = [most]
+            worst = [most]
         merged = []
-        for counts in found or [{}]:
+        for counts in worst or [{}]:
             for asked, count in self._before.items():
                 shown = asked if in_sum else asked.seen(LOCAL)
                 counts[shown] = counts.get(shown, 0) + count
@@ -318,11 +318,11 @@ def _floored(counts: Mapping[Release, int], smallest: Mapping[_Kind, int]) -> di
 
 def _maximal(histories: Iterable[frozenset[tuple[Release, int]]]) -> list[dict[Release, int]] | None:
     """The histories that no other one contains; None if there are too many."""
-    found: list[dict[Release, int]] = []
-    for history in sorted(histories, key=lambda each: -sum(count for _, count in each)):
+    largest: list[dict[Release, int]] = []
+    for history in sorted(histories, key=lambda kinds: -sum(count for _, count in kinds)):
         counts = dict(history)
-        if not any(all(other.get(asked, 0) >= n for asked, n in counts.items()) for other in found):
-            found.append(counts)
-            if len(found) > _MOST_HISTORIES:
+        if not any(all(other.get(asked, 0) >= n for asked, n in counts.items()) for other in largest):
+            largest.append(counts)
+            if len(largest) > _MOST_HISTORIES:
                 return None
-    return found
+    return largest

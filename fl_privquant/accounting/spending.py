@@ -98,7 +98,7 @@ class SpendingLedger:
     ----------
     path
         File that keeps it over restarts, created with the first release, with its head beside it. None: in
-        memory, see :meth:`to_text`.
+        memory.
 
     Raises
     ------
@@ -144,10 +144,6 @@ class SpendingLedger:
             file.truncate(len(ledger._text.encode()))
             ledger._write_head()
         return ledger
-
-    def to_text(self) -> str:
-        """The whole ledger as lines of JSON, for a checkpoint."""
-        return self._text
 
     @property
     def rounds(self) -> tuple[int, ...]:

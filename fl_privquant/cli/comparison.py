@@ -152,23 +152,23 @@ class Curves:
 
     def missing(self) -> dict[tuple[str, str], list[tuple[int, float]]]:
         """Where there is no mechanism: for each label and reason, the levels and epsilons."""
-        found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        places: dict[tuple[str, str], list[tuple[int, float]]] = {}
         for place, rows in self.rows.items():
             for row in rows:
                 if row.mechanism is None:
-                    found.setdefault((row.label, row.reason), []).append(place)
-        return found
+                    places.setdefault((row.label, row.reason), []).append(place)
+        return places
 
     def lines(self, levels: int, power: int) -> dict[str, tuple[list[float], list[float]]]:
         """For each label, the epsilons and errors (power 1: mean absolute, 2: mean squared)."""
-        found: dict[str, tuple[list[float], list[float]]] = {}
+        curves: dict[str, tuple[list[float], list[float]]] = {}
         for (count, epsilon), rows in sorted(self.rows.items()):
             for row in rows:
                 if count == levels and row.mechanism is not None:
-                    epsilons, errors = found.setdefault(row.label, ([], []))
+                    epsilons, errors = curves.setdefault(row.label, ([], []))
                     epsilons.append(epsilon)
                     errors.append(row.mechanism.mae() if power == 1 else row.mechanism.mse())
-        return found
+        return curves
 
 
 def lower_limit(epsilon: float, power: int) -> float:

@@ -79,10 +79,10 @@ def show_list(
     """Print who is on the list, with which keys and until when."""
     known = read_known_clients(path, None if operator is None else _key(operator))
     for name, keys in known.clients.items():
-        for each in keys:
-            until = "no end" if each.expires is None else f"until {each.expires}"
-            expired = "" if each.expires is None or each.expires >= known.today else ", expired"
-            typer.echo(f"{name}  {each.key.hex()}  from {each.added}, {until}{expired}")
+        for key in keys:
+            until = "no end" if key.expires is None else f"until {key.expires}"
+            expired = "" if key.expires is None or key.expires >= known.today else ", expired"
+            typer.echo(f"{name}  {key.key.hex()}  from {key.added}, {until}{expired}")
 
 
 @_list_app.command("sign")

@@ -99,8 +99,8 @@ def plot_errors(mechanisms: Mapping[str, Mechanism], path: Path, title: str = ""
     """Write the absolute and the squared error of several mechanisms to a PNG or PDF file."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.8), layout="constrained")
-    for power, each in enumerate(axes, start=1):
-        draw_error(each, mechanisms, power)
+    for power, panel in enumerate(axes, start=1):
+        draw_error(panel, mechanisms, power)
     figure.suptitle(title, fontsize=11)
     return save(figure, path)
 
@@ -172,15 +172,15 @@ def save(figure: Any, path: Path) -> Path:
     return path
 
 
-def plot_plan(found: PlannedDesigns, path: Path) -> None:
+def plot_plan(planned: PlannedDesigns, path: Path) -> None:
     """Errors of a plan's designs against the epsilon that they reach, around the target."""
-    wish = found.wish
+    wish = planned.wish
     figure, axes = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
-    for name, points in found.curves.items():
-        shown = [each for each in points if 0.1 < each.statement.epsilon / wish.epsilon < 10.0]
+    for name, points in planned.curves.items():
+        shown = [design for design in points if 0.1 < design.statement.epsilon / wish.epsilon < 10.0]
         axes.plot(
-            [each.statement.epsilon for each in shown],
-            [each.mean_squared_error for each in shown],
+            [design.statement.epsilon for design in shown],
+            [design.mean_squared_error for design in shown],
             "o-",
             color=colour_of(name),
             markersize=3,

@@ -41,14 +41,14 @@ class Layout:
         """The layout of the floating-point arrays among ``arrays``; others are left out."""
         floats: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         for name, given in arrays.items():
-            each = np.asarray(given)
-            if each.dtype.kind == "f":
-                native = each.dtype if each.dtype.isnative else each.dtype.newbyteorder("=")
+            array = np.asarray(given)
+            if array.dtype.kind == "f":
+                native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
                 if native not in _FLOATS:
                     raise InvalidUpdateError(
                         f"{name}: {native}, expected float16, float32 or float64; convert it before training"
                     )
-                floats[name] = each.shape, native
+                floats[name] = array.shape, native
         shapes, dtypes = zip(*floats.values(), strict=True) if floats else ((), ())
         return cls(tuple(floats), shapes, dtypes)
 

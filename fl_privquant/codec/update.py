@@ -1,8 +1,9 @@
 """The codec of whole updates: named arrays to one payload, and payloads or their sums back to arrays.
 
-In order on the client, and reversed on the server: flatten, clip the L2 norm (optional), rotate
-(optional), clip each coordinate, encode, and pack (:mod:`fl_privquant.packing.wire_format`) or mask
-(:mod:`fl_privquant.secagg`): :class:`EncodedUpdate` is what either is done with.
+In order on the client, and reversed on the server: flatten, clip the L2 norm (optional), rotate (optional),
+keep some coordinates and clip their norm (optional), clip each coordinate, encode, and pack
+(:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`): :class:`EncodedUpdate` is
+what either is done with.
 
 **Lossless.** Mechanism ``none`` changes nothing, but a difference does: in floating point ``(new - old)
 + old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload
@@ -30,7 +31,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,6 +41,7 @@ from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
 from fl_privquant.codec.layout import Arrays, Layout
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
 from fl_privquant.codec.rotate import Rotation
+from fl_privquant.codec.subset import Subset
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
@@ -51,6 +53,9 @@ from fl_privquant.sampling.stream import RandomStream
 __all__ = ["EncodedUpdate", "UpdateCodec"]
 
 _Vector = NDArray[Any] | LazyVector
+
+# An update of this many times the norm bound is scaled down before it is rotated.
+_FAR_OUTSIDE: Final = 16.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +94,9 @@ class UpdateCodec:
     layout
         What arrays an update has.
     encoding
-        The mechanism, whose guarantee each coordinate has, the clips, and whether updates are rotated.
+        The mechanism, whose guarantee each coordinate has, the clips, the rotation, and how much is kept.
     rotation_seed
-        Public seed of this round's rotation, if there is one.
+        Public seed of this round's rotation, if there is one, and of which coordinates are kept.
     clip_quantile
         The share of coordinates that clients vote on: whether the clip holds as many. None: no vote.
     private_metrics
@@ -128,6 +133,11 @@ class UpdateCodec:
                 f"{asked}: {self.mechanism.name} spends one epsilon on a whole update, so that one "
                 f"coordinate of it is all noise; use a mechanism for single coordinates, or do without"
             )
+        if self.encoding.keep is not None and self.mechanism.encodes_whole_updates:
+            raise InvalidSpecError(
+                f"keep: {self.encoding.keep}, but {self.mechanism.name} encodes whole updates; leave it out, "
+                f"or use a mechanism for single coordinates"
+            )
         # Now, and not with the first update: what cannot be written is refused.
         _ = self.wire
 
@@ -154,7 +164,12 @@ class UpdateCodec:
     @property
     def dimension(self) -> int:
         """Number of coordinates that are encoded, with metrics and vote: each is one release."""
-        return self.layout.dimension + self.num_extra
+        return self.kept + self.num_extra
+
+    @cached_property
+    def kept(self) -> int:
+        """Number of coordinates of the update that are encoded: all of them, or those that are kept."""
+        return self.encoding.kept(self.layout.dimension)
 
     @property
     def num_extra(self) -> int:
@@ -169,10 +184,10 @@ class UpdateCodec:
     @property
     def l2_bound(self) -> float | None:
         """Largest L2 norm of the coordinates that are encoded, with metrics and vote; None for any."""
-        l2_clip = self.encoding.l2_clip
-        if l2_clip is None or not self.num_extra:
-            return l2_clip
-        return math.hypot(l2_clip, math.sqrt(self.num_extra) * self.clip)
+        bound = self.encoding.l2_bound(self.layout.dimension)
+        if bound is None or not self.num_extra:
+            return bound
+        return math.hypot(bound, math.sqrt(self.num_extra) * self.clip)
 
     @cached_property
     def carries_difference(self) -> bool:
@@ -188,8 +203,9 @@ class UpdateCodec:
 
     @cached_property
     def bits_per_coordinate(self) -> float:
-        """Bits of the payload for each coordinate, without the header of 16 bytes."""
-        return 8.0 * (self.num_bytes - HEADER_BYTES) / self.dimension if self.dimension else 0.0
+        """Bits of the payload for each coordinate of the model, without the header of 16 bytes."""
+        coordinates = self.layout.dimension + self.num_extra
+        return 8.0 * (self.num_bytes - HEADER_BYTES) / coordinates if coordinates else 0.0
 
     def encode(
         self,
@@ -264,13 +280,13 @@ class UpdateCodec:
 
     @property
     def _metric_places(self) -> slice:
-        first = self.layout.dimension
+        first = self.kept
         return slice(first, first + len(self.private_metrics))
 
     def _metric_values(self, positions: NDArray[Any]) -> dict[str, float]:
         return {
-            each.name: each.value(float(position))
-            for each, position in zip(self.private_metrics, positions, strict=True)
+            metric.name: metric.value(float(position))
+            for metric, position in zip(self.private_metrics, positions, strict=True)
         }
 
     def _check_votes(self) -> None:
@@ -295,7 +311,7 @@ class UpdateCodec:
         add = self.wire.on_demand(payload) if direct else None
         if add is None:
             arrays = self.apply(payload, old)
-            return {name: functools.partial(np.array, each) for name, each in arrays.items()}
+            return {name: functools.partial(np.array, array) for name, array in arrays.items()}
         return {
             name: functools.partial(add, place, old[name])
             for name, place in zip(self.layout.names, self.layout.places, strict=True)
@@ -334,6 +350,12 @@ class UpdateCodec:
     def _rotation(self) -> Rotation | None:
         return Rotation(self.layout.dimension, self.rotation_seed) if self.encoding.rotate else None
 
+    @cached_property
+    def _subset(self) -> Subset | None:
+        if self.encoding.keep is None:
+            return None
+        return Subset(self.layout.dimension, self.kept, self.rotation_seed)
+
     def _prepared(self, vector: _Vector) -> _Vector:
         """The vector after the stages before the coordinate clip; an array is changed in place."""
         l2_clip = self.encoding.l2_clip
@@ -348,9 +370,14 @@ class UpdateCodec:
                 f"look for divergence upstream"
             )
         if l2_clip is not None:
-            clip_l2(prepared, l2_clip)
+            # Where coordinates are kept, the norm of these is what counts, and all that is done before is to
+            # make sure that no sum in the rotation overflows.
+            clip_l2(prepared, l2_clip if self._subset is None else _FAR_OUTSIDE * l2_clip)
         if self._rotation is not None:
             self._rotation.forward(prepared)
+        if self._subset is not None:
+            prepared = self._subset.take(prepared)
+            clip_l2(prepared, self.encoding.l2_bound(self.layout.dimension) or 0.0)
         return prepared
 
     def _encoded(
@@ -359,7 +386,7 @@ class UpdateCodec:
         prepared = self._prepared(vector)
         if self.num_extra:
             coordinates = np.asarray(prepared)
-            positions = [each.position(metrics.get(each.name)) for each in self.private_metrics]
+            positions = [metric.position(metrics.get(metric.name)) for metric in self.private_metrics]
             if self.votes and self.clip_quantile is not None:
                 wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
                 positions.append(1.0 if wide_enough else -1.0)
@@ -371,7 +398,9 @@ class UpdateCodec:
         return EncodedUpdate(self, self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads))
 
     def _restore(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        vector = vector[: self.layout.dimension]
+        vector = vector[: self.kept]
+        if self._subset is not None:
+            vector = self._subset.restored(vector)
         if self._rotation is not None:
             vector = np.ascontiguousarray(vector)
             self._rotation.backward(vector)

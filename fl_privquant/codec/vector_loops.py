@@ -14,6 +14,7 @@ from fl_privquant.array_types import Words
 from fl_privquant.compiled import compiled
 
 __all__ = [
+    "draw_places",
     "flip_signs",
     "hadamard_blocks",
     "hadamard_columns",
@@ -181,3 +182,13 @@ def hadamard_columns(x: Floats, starts: Integers, shifts: Integers, scale: float
             at, ahead = _turned(first, lanes, shifts[i], row.size)
             _copy_scaled(out[:ahead], row[at : at + ahead], scale)
             _copy_scaled(out[ahead:], row[: lanes - ahead], scale)
+
+
+@compiled
+def draw_places(words: NDArray[np.uint64], dimension: int) -> NDArray[np.int64]:
+    """(k,) different numbers below ``dimension``, one for each of k words: the first steps of a shuffle."""
+    numbers = np.arange(dimension)
+    for i in range(words.size):
+        j = i + np.int64(words[i] % np.uint64(dimension - i))
+        numbers[i], numbers[j] = numbers[j], numbers[i]
+    return numbers[: words.size].copy()

@@ -118,7 +118,7 @@ def aggregate_table(
     used = law.rows.max(axis=0) > _DUST
     first = int(np.flatnonzero(used)[0])
     rows = law.start_rows[:, used], law.end_rows[:, used]
-    law = Law(law.values[used], law.starts, law.ends, *(each / each.sum(axis=1)[:, None] for each in rows))
+    law = Law(law.values[used], law.starts, law.ends, *(part / part.sum(axis=1)[:, None] for part in rows))
     stride = max(int(np.gcd.reduce(codes[used] - first)), 1)
     codebook = Codebook((codes[used] - first) // stride, step * stride, -outer + step * first)
     try:
@@ -148,9 +148,9 @@ def best_shape(
             table = aggregate_table(shape, mean_squared_error, input_variance)
         except InfeasibleDesignError:
             continue
-        found = _separation(probed_separation, table, num_honest, rate)
-        if found < least:
-            best, least = shape, found
+        reached = _separation(probed_separation, table, num_honest, rate)
+        if reached < least:
+            best, least = shape, reached
     if best is None:
         raise InfeasibleDesignError(
             f"mse {mean_squared_error:g}: no law with up to {levels} levels hides one of {num_honest} "
@@ -184,14 +184,14 @@ def least_error_table(
     low, best = 0.0, None
     while high - low > _ERROR_TOLERANCE * high:
         error = high if best is None else 0.5 * (low + high)
-        table, found = reached(error)
-        if table is not None and found <= separation:
+        table, separated = reached(error)
+        if table is not None and separated <= separation:
             high, best = error, table
-            low = max(low, (found / separation) ** 2 * high * (1.0 - _GUESS))
+            low = max(low, (separated / separation) ** 2 * high * (1.0 - _GUESS))
         else:
             low = error
             if best is None:
-                high = error * min(max((found / separation) ** 2, 1.0) * (1.0 + _GUESS), _STEP)
+                high = error * min(max((separated / separation) ** 2, 1.0) * (1.0 + _GUESS), _STEP)
     if best is None:
         raise InfeasibleDesignError(_hopeless(levels, separation, num_honest))
     return best
@@ -206,10 +206,10 @@ def _start(
     error = max(1.05 * ideal, 1.1 - input_variance)
     while error < _MOST_ERROR * max(ideal, 1.0):
         try:
-            shape, found = best_shape(levels, error, input_variance, num_honest, rate)
+            shape, best = best_shape(levels, error, input_variance, num_honest, rate)
         except InfeasibleDesignError:
-            found = math.inf
-        needed = error * (found / separation) ** 2
+            best = math.inf
+        needed = error * (best / separation) ** 2
         if needed <= _STEP * error:
             return shape, needed
         error *= _STEP

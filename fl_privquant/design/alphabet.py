@@ -62,7 +62,7 @@ def design_alphabet(epsilon: float, levels: int, grid: Floats, metric: str = "no
     with warnings.catch_warnings():
         # Kept twice, inequalities make its Jacobian singular; it says so and goes on with an SVD.
         warnings.simplefilter("ignore", UserWarning)
-        found = optimize.minimize(
+        optimum = optimize.minimize(
             error,
             half.start,
             method="trust-constr",
@@ -71,12 +71,13 @@ def design_alphabet(epsilon: float, levels: int, grid: Floats, metric: str = "no
             constraints=[_bounds(half, ratio_bounds(metric, epsilon, grid)), _sums(half), _means(half)],
             options={"maxiter": _MOST_ITERATIONS, "sparse_jacobian": True},
         )
-    if found.constr_violation > _VIOLATION:
+    if optimum.constr_violation > _VIOLATION:
         raise InfeasibleDesignError(
-            f"no alphabet of {levels} values for {grid.size} inputs was found: after {found.nit} iterations "
-            f"constraints are off by {found.constr_violation:.2g}; change input_bits, levels or epsilon"
+            f"no alphabet of {levels} values for {grid.size} inputs was found: after {optimum.nit} "
+            f"iterations constraints are off by {optimum.constr_violation:.2g}; change input_bits, levels or "
+            "epsilon"
         )
-    values = np.sort(half.alphabet(found.x)) / _SCALE
+    values = np.sort(half.alphabet(optimum.x)) / _SCALE
     return np.asarray((values - values[::-1]) / 2.0)
 
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.metric import least_metric_value, ratio_bounds
-from fl_privquant.design.program import LinearProgram, Method
+from fl_privquant.design.program import LinearProgram, Method, Solution
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
@@ -119,11 +120,34 @@ def design_free(
         require_reach(values, epsilon)
     else:
         _require_metric_reach(values, metric, epsilon, knots)
-    levels, count = values.size, knots.size
-    costs = _knot_costs(values, knots, power, density)
-
-    # Row k is floor + excess: with the excess >= 0 as a variable bound, one constraint an entry is left.
     symmetric = is_symmetric(values, density)
+    costs = _knot_costs(values, knots, power, density)
+    program, unknowns = _program(values, epsilon, knots, costs, symmetric, metric)
+    solution = program.solve(method)
+    rows = solution.x[unknowns.floor_of] + solution.x[unknowns.excess_of]
+    law = Law.from_knots(values, knots, np.maximum(rows, 0.0))
+    # Envelope theorem: the optimum moves with a value as the cost and the mean constraints do.
+    wider = _knot_costs(values + _VALUE_STEP, knots, power, density)
+    narrower = _knot_costs(values - _VALUE_STEP, knots, power, density)
+    slopes = (wider - narrower) / (2.0 * _VALUE_STEP)
+    prices = _mean_prices(solution, unknowns.mean_rows, knots.size, symmetric)
+    gradient = (slopes * rows).sum(axis=0) - prices @ rows
+    return FreeOptimum(law, solution.objective, gradient)
+
+
+class _Unknowns(NamedTuple):
+    """Numbers of the variables, floors (m,) and excesses (K, m); names of the rows for means, by knot."""
+
+    floor_of: NDArray[np.intp]
+    excess_of: NDArray[np.intp]
+    mean_rows: dict[int, str]
+
+
+def _program(
+    values: Floats, epsilon: float, knots: Floats, costs: Floats, symmetric: bool, metric: str
+) -> tuple[LinearProgram, _Unknowns]:
+    # Row k is floor + excess: with the excess >= 0 as a variable bound, one constraint an entry is left.
+    levels, count = values.size, knots.size
     floor_of, excess_of = _numbering(knots, levels, symmetric)
     program = LinearProgram()
     program.variables("floor", np.bincount(floor_of, costs.sum(axis=0)).astype(np.float64))
@@ -146,21 +170,17 @@ def design_free(
                 program.at_most([(int(excess_of[k, i]), 1.0), (int(floor_of[i]), -reach)], 0.0)
     if metric != "none":
         _bound_ratios(program, metric, epsilon, knots, floor_of, excess_of)
-    solution = program.solve(method)
+    return program, _Unknowns(floor_of, excess_of, mean_rows)
 
-    rows = solution.x[floor_of] + solution.x[excess_of]
-    # Envelope theorem: the optimum moves with a value as the cost and the mean constraints do.
+
+def _mean_prices(solution: Solution, mean_rows: dict[int, str], count: int, symmetric: bool) -> Floats:
+    """(K,) what a unit of the mean at each knot costs; 0 where no row fixes it."""
     prices = np.zeros(count)
     for k, name in mean_rows.items():
         prices[k] = solution.duals[name] / (2.0 if symmetric else 1.0)
         if symmetric:
             prices[count - 1 - k] = -prices[k]
-    law = Law.from_knots(values, knots, np.maximum(rows, 0.0))
-    wider = _knot_costs(values + _VALUE_STEP, knots, power, density)
-    narrower = _knot_costs(values - _VALUE_STEP, knots, power, density)
-    slopes = (wider - narrower) / (2.0 * _VALUE_STEP)
-    gradient = (slopes * rows).sum(axis=0) - prices @ rows
-    return FreeOptimum(law, solution.objective, gradient)
+    return prices
 
 
 def _bound_ratios(

@@ -97,7 +97,9 @@ class _Family:
         self.size = used
 
     def law(self, q: Floats) -> Law:
-        return selection_law(self.values, [q[each] for each in self.left], [q[each] for each in self.right])
+        return selection_law(
+            self.values, [q[group] for group in self.left], [q[group] for group in self.right]
+        )
 
     def normalise(self, q: Floats) -> Floats:
         scaled = np.maximum(q, 0.0)
@@ -190,10 +192,10 @@ def design_independent(
     best: Floats | None = None
     best_cost = math.inf
     for candidate in starts:
-        found = _descend(family, candidate, epsilon, power, effort, method)
-        cost = math.inf if found is None else family.cost(found, power)
-        if found is not None and cost < best_cost:
-            best, best_cost = found, cost
+        descended = _descend(family, candidate, epsilon, power, effort, method)
+        cost = math.inf if descended is None else family.cost(descended, power)
+        if descended is not None and cost < best_cost:
+            best, best_cost = descended, cost
     if best is None:
         raise InfeasibleDesignError(
             f"bins {np.array2string(values, precision=4)}: no independent selection with epsilon "
@@ -252,7 +254,7 @@ def _by_distance(family: _Family, rate: float) -> Floats:
 def _outermost(family: _Family, rest: float) -> Floats:
     """Selection of every bin but the outermost with probability ``rest``."""
     q = np.empty(family.size)
-    for group, outer in [(each, 0) for each in family.left] + [(each, -1) for each in family.right]:
+    for group, outer in [(bins, 0) for bins in family.left] + [(bins, -1) for bins in family.right]:
         q[group] = rest
         q[group[outer]] = 1.0 - rest * (group.size - 1)
     return q
@@ -282,16 +284,16 @@ def _descend(
     while width > effort.narrowest:
         lower, upper = _box(family, q, width)
         private = loss <= allowed
-        found = _solve_box(family, q, lower, upper, epsilon, power, not private, method)
+        solved = _solve_box(family, q, lower, upper, epsilon, power, not private, method)
         moved = False
-        if found is not None:
-            found_loss, found_cost = family.law(found).epsilon, family.cost(found, power)
-            if found_loss <= allowed:
-                moved = not private or found_cost < cost * (1.0 - effort.least_gain)
+        if solved is not None:
+            solved_loss, solved_cost = family.law(solved).epsilon, family.cost(solved, power)
+            if solved_loss <= allowed:
+                moved = not private or solved_cost < cost * (1.0 - effort.least_gain)
             else:
-                moved = not private and found_loss < loss - effort.least_gain
+                moved = not private and solved_loss < loss - effort.least_gain
             if moved:
-                q, loss, cost = found, found_loss, found_cost
+                q, loss, cost = solved, solved_loss, solved_cost
         if not moved:
             width /= 3.0
     return q if loss <= allowed else None

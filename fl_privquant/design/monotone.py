@@ -31,6 +31,8 @@ from fl_privquant.statement import PrivacyStatement, Unit
 
 __all__ = ["design_monotone"]
 
+Numbers = dict[tuple[int, int], int]
+Terms = list[tuple[int, float]]
 
 _COARSE = np.linspace(0.05, 1.0, 20)
 _REFINEMENTS = 4
@@ -102,26 +104,38 @@ def _solve(
     method: Method,
 ) -> Law | None:
     levels = values.size
-    upper, lower_before, lower_last = bounds
     costs = _bound_costs(values, density)
     program = LinearProgram()
     # q[n, i]: number of the variable q_n(i), counted from 1 as in the paper.
-    q: dict[tuple[int, int], int] = {}
+    q: Numbers = {}
     for n in range(1, levels):
         numbers = program.variables(f"q{n}", costs[n - 1])
         q.update({(n, i + 1): number for i, number in enumerate(numbers)})
         program.equal([(number, 1.0) for number in numbers], 1.0)
+    _require_monotone(program, q, values, first, last)
+    _require_private(program, q, values, epsilon, first, last, bounds)
+    try:
+        solution = np.maximum(program.solve(method).x, 0.0)
+    except InfeasibleDesignError:
+        return None
+    selection = [solution[[q[n, i] for i in range(1, n + 1)]] for n in range(1, levels)]
+    return mirrored_selection(values, [weights / weights.sum() for weights in selection])
 
-    def at_least(terms: list[tuple[int, float]], other: list[tuple[int, float]]) -> None:
-        program.at_most(other + [(number, -share) for number, share in terms], 0.0)
 
+def _at_least(program: LinearProgram, terms: Terms, other: Terms) -> None:
+    program.at_most(other + [(number, -share) for number, share in terms], 0.0)
+
+
+def _require_monotone(program: LinearProgram, q: Numbers, values: Floats, first: int, last: int) -> None:
+    """The rows that leave one candidate each for the largest and the smallest output probability."""
+    levels = values.size
     for n, i in q:
         if (n + 1, i) in q:
-            at_least([(q[n, i], 1.0)], [(q[n + 1, i], 1.0)])
+            _at_least(program, [(q[n, i], 1.0)], [(q[n + 1, i], 1.0)])
         if (n, i + 1) in q:
-            at_least([(q[n, i + 1], 1.0)], [(q[n, i], 1.0)])
+            _at_least(program, [(q[n, i + 1], 1.0)], [(q[n, i], 1.0)])
     for i in range(first, last):
-        at_least([(q[i, i], 1.0)], [(q[i + 1, i + 1], 1.0)])
+        _at_least(program, [(q[i, i], 1.0)], [(q[i + 1, i + 1], 1.0)])
     for k, r in itertools.product(range(first, last + 1), range(1, levels + 1)):
         if r <= k + 1:
             continue
@@ -129,8 +143,21 @@ def _solve(
         for n in (levels - k + 1, levels - k):
             wide, narrow = (n, levels - r + 1), (n - 1, levels - r + 1)
             if wide in q and narrow in q:
-                at_least([(q[wide], far)], [(q[narrow], near)])
+                _at_least(program, [(q[wide], far)], [(q[narrow], near)])
 
+
+def _require_private(
+    program: LinearProgram,
+    q: Numbers,
+    values: Floats,
+    epsilon: float,
+    first: int,
+    last: int,
+    bounds: tuple[float, ...],
+) -> None:
+    """Every candidate for the largest probability is at most e^epsilon times each for the smallest."""
+    levels = values.size
+    upper, lower_before, lower_last = bounds
     program.bound(q[first - 1, first - 1], 0.0, upper)
     program.bound(q[last - 1, 1], lower_before, 1.0)
     program.bound(q[last, 1], lower_last, 1.0)
@@ -156,13 +183,7 @@ def _solve(
     ]
     scale = math.exp(epsilon)
     for high, low in itertools.product(largest, smallest):
-        at_least([(number, scale * share) for number, share in low], high)
-    try:
-        solution = np.maximum(program.solve(method).x, 0.0)
-    except InfeasibleDesignError:
-        return None
-    selection = [solution[[q[n, i] for i in range(1, n + 1)]] for n in range(1, levels)]
-    return mirrored_selection(values, [each / each.sum() for each in selection])
+        _at_least(program, [(number, scale * share) for number, share in low], high)
 
 
 def _bound_costs(values: Floats, density: Density) -> list[Floats]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.program import LinearProgram, Method
-from fl_privquant.design.selection import intervals, pair_law
+from fl_privquant.design.selection import Interval, intervals, pair_law
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
 
@@ -40,41 +40,19 @@ def design_paired(
         density,
     )
 
-    number: list[NDArray[np.intp]] = []
-    costs: list[float] = []
-    for k, piece in enumerate(pieces):
-        shape = (piece.split, levels - piece.split)
-        mirror = len(pieces) - 1 - k
-        own = np.arange(shape[0] * shape[1]).reshape(shape) + len(costs)
-        if symmetric and mirror < k:
-            own = number[mirror][::-1, ::-1].T
-        elif symmetric and mirror == k:
-            own = np.minimum(own, own[::-1, ::-1].T)
-        number.append(own)
-        costs.extend([0.0] * (int(own.max()) + 1 - len(costs)))
-
-    # Every output probability at an end of a piece, as terms in the unknown pair probabilities.
-    outputs: list[list[dict[int, float]]] = []
-    for k, piece in enumerate(pieces):
-        for x, cost in ((piece.start, at_start[k]), (piece.end, at_end[k])):
-            terms: list[dict[int, float]] = [defaultdict(float) for _ in range(levels)]
-            for low in range(piece.split):
-                for high in range(piece.split, levels):
-                    to_high = (x - values[low]) / (values[high] - values[low])
-                    to_high = min(max(float(to_high), 0.0), 1.0)
-                    pair = int(number[k][low, high - piece.split])
-                    terms[low][pair] += 1.0 - to_high
-                    terms[high][pair] += to_high
-                    costs[pair] += cost[low] * (1.0 - to_high) + cost[high] * to_high
-            outputs.append(terms)
-
+    numbers, costs = _pair_numbers(pieces, levels, symmetric)
+    outputs = [
+        _output_terms(values, piece, x, cost, numbers[k], costs)
+        for k, piece in enumerate(pieces)
+        for x, cost in ((piece.start, at_start[k]), (piece.end, at_end[k]))
+    ]
     program = LinearProgram()
     program.variables("pair", costs)
     floor = program.variables("floor", np.zeros((levels + 1) // 2 if symmetric else levels))
     floor_of = [min(i, levels - 1 - i) if symmetric else i for i in range(levels)]
     half = len(pieces) // 2 if symmetric else 0
     for k in range(half, len(pieces)):
-        program.equal([(pair, 1.0) for pair in number[k].ravel().tolist()], 1.0)
+        program.equal([(pair, 1.0) for pair in numbers[k].ravel().tolist()], 1.0)
     for terms in outputs[2 * half :]:
         for i, output in enumerate(terms):
             entries = [(pair, share) for pair, share in output.items() if share > 0.0]
@@ -82,7 +60,42 @@ def design_paired(
             program.at_most([(floor[floor_of[i]], 1.0), *((pair, -share) for pair, share in entries)], 0.0)
     solution = np.maximum(program.solve(method).x, 0.0)
 
-    joints = [solution[own] for own in number]
+    joints = [solution[own] for own in numbers]
     return pair_law(
         values, [(piece, joint / joint.sum()) for piece, joint in zip(pieces, joints, strict=True)]
     )
+
+
+def _pair_numbers(
+    pieces: list[Interval], levels: int, symmetric: bool
+) -> tuple[list[NDArray[np.intp]], list[float]]:
+    """Numbers of the unknown pairs of each piece, which mirror images share, and a cost of 0 for each."""
+    numbers: list[NDArray[np.intp]] = []
+    costs: list[float] = []
+    for k, piece in enumerate(pieces):
+        shape = (piece.split, levels - piece.split)
+        mirror = len(pieces) - 1 - k
+        own = np.arange(shape[0] * shape[1]).reshape(shape) + len(costs)
+        if symmetric and mirror < k:
+            own = numbers[mirror][::-1, ::-1].T
+        elif symmetric and mirror == k:
+            own = np.minimum(own, own[::-1, ::-1].T)
+        numbers.append(own)
+        costs.extend([0.0] * (int(own.max()) + 1 - len(costs)))
+    return numbers, costs
+
+
+def _output_terms(
+    values: Floats, piece: Interval, x: float, cost: Floats, number: NDArray[np.intp], costs: list[float]
+) -> list[dict[int, float]]:
+    """Every output probability at ``x`` as terms in the unknown pairs, whose costs are added to ``costs``."""
+    terms: list[dict[int, float]] = [defaultdict(float) for _ in range(values.size)]
+    for low in range(piece.split):
+        for high in range(piece.split, values.size):
+            to_high = (x - values[low]) / (values[high] - values[low])
+            to_high = min(max(float(to_high), 0.0), 1.0)
+            pair = int(number[low, high - piece.split])
+            terms[low][pair] += 1.0 - to_high
+            terms[high][pair] += to_high
+            costs[pair] += cost[low] * (1.0 - to_high) + cost[high] * to_high
+    return terms

@@ -113,13 +113,13 @@ class BinSearch:
             return Codebook(np.array(shape), float(edges.sum()) / shape[-1], -float(edges[0]))
 
     def _search_shape(self) -> Floats:
-        found = []
+        descents = []
         for edges, log_gaps in self._starts():
             bounds = [(self.least, self.most)] * edges.size + [
                 (-_LOG_GAP_BOUND, _LOG_GAP_BOUND)
             ] * log_gaps.size
-            found.append(self._descend(self._shape_values, np.concatenate([edges, log_gaps]), bounds))
-        return self._shape_values(min(found, key=lambda entry: entry[1])[0])
+            descents.append(self._descend(self._shape_values, np.concatenate([edges, log_gaps]), bounds))
+        return self._shape_values(min(descents, key=lambda entry: entry[1])[0])
 
     def _search_edges(self, shape: tuple[int, ...], edges: Floats) -> tuple[Floats, float]:
         start = edges[:1] if self.typical is None else edges
@@ -191,7 +191,7 @@ class BinSearch:
     def _symmetric_shapes(self, max_code: int) -> list[tuple[int, ...]] | None:
         """All symmetric integer shapes, or None if there are too many to try."""
         half = self.levels // 2
-        found: list[tuple[int, ...]] = []
+        shapes: list[tuple[int, ...]] = []
         for largest in range(self.levels - 1, max_code + 1):
             if self.levels % 2 and largest % 2:
                 continue
@@ -205,12 +205,12 @@ class BinSearch:
                 centre = (largest // 2,) if self.levels % 2 else ()
                 shape = (*(largest - code for code in reversed(upper)), *centre, *upper)
                 if math.gcd(*shape) == 1:
-                    found.append(shape)
-        return found
+                    shapes.append(shape)
+        return shapes
 
     def _rounded(self, values: Floats, max_code: int) -> list[tuple[int, ...]]:
         fractions = (values - values[0]) / (values[-1] - values[0])
-        found = set()
+        shapes = set()
         for largest in range(self.levels - 1, max_code + 1):
             if self.typical is None and self.levels % 2 and largest % 2:
                 continue
@@ -222,8 +222,8 @@ class BinSearch:
             else:
                 codes = _separate(codes, largest)
             if codes[0] == 0 and np.all(np.diff(codes) > 0):
-                found.add(tuple(codes.tolist()))
-        return sorted(found)
+                shapes.add(tuple(codes.tolist()))
+        return sorted(shapes)
 
     def _neighbours(self, shape: tuple[int, ...], max_code: int) -> Iterator[tuple[int, ...]]:
         middle = self.levels // 2 if self.typical is None else 1

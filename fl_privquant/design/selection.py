@@ -42,15 +42,15 @@ def intervals(values: Floats) -> list[Interval]:
         Interval(j, max(float(values[j - 1]), -1.0), min(float(values[j]), 1.0))
         for j in range(1, values.size)
     ]
-    kept = [each for each in inner if each.end - each.start > _LEAST_PIECE]
+    kept = [piece for piece in inner if piece.end - piece.start > _LEAST_PIECE]
     # What a dropped sliver leaves uncovered goes to its neighbour.
     return [
         Interval(
-            each.split,
+            piece.split,
             -1.0 if i == 0 else kept[i - 1].end,
-            1.0 if i == len(kept) - 1 else each.end,
+            1.0 if i == len(kept) - 1 else piece.end,
         )
-        for i, each in enumerate(kept)
+        for i, piece in enumerate(kept)
     ]
 
 
@@ -104,8 +104,8 @@ def mirrored_selection(values: Floats, selection: list[Floats]) -> Law:
     pieces = intervals(values)
     return selection_law(
         values,
-        [selection[each.split - 1] for each in pieces],
-        [selection[levels - each.split - 1][::-1] for each in pieces],
+        [selection[piece.split - 1] for piece in pieces],
+        [selection[levels - piece.split - 1][::-1] for piece in pieces],
     )
 
 

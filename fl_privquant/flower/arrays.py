@@ -115,7 +115,7 @@ def read_array(array: Array) -> NDArray[Any]:
 
 def read_arrays(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
     """All arrays of a record; see :func:`read_array`."""
-    return {name: read_array(each) for name, each in record.items()}
+    return {name: read_array(array) for name, array in record.items()}
 
 
 def records_of(content: RecordDict, kind: type[_Record]) -> Iterator[tuple[str, _Record]]:
@@ -150,13 +150,13 @@ def _parsed(beginning: bytes) -> _Header | None:
     version = (beginning[6], beginning[7])
     if version not in _VERSIONS:
         raise ValueError(f"version {version} of numpy's format, expected one of {_VERSIONS}")
-    found = _HEADER.fullmatch(beginning[_LENGTH_END[version] : start].decode("latin-1"))
-    if found is None:
+    header = _HEADER.fullmatch(beginning[_LENGTH_END[version] : start].decode("latin-1"))
+    if header is None:
         raise ValueError("its header is not one that numpy writes for numbers")
-    described = found["dtype"]
-    fields = [(each["name"], each["kind"].strip("'")) for each in re.finditer(_FIELD, described)]
+    described = header["dtype"]
+    fields = [(field["name"], field["kind"].strip("'")) for field in re.finditer(_FIELD, described)]
     dtype = np.dtype(fields) if described.startswith("[") else np.dtype(described.strip("'"))
-    shape = tuple(int(each) for each in found["shape"].split(",") if each.strip())
+    shape = tuple(int(extent) for extent in header["shape"].split(",") if extent.strip())
     if len(shape) > _MOST_AXES:
         raise ValueError(f"{len(shape)} axes, expected at most {_MOST_AXES}")
-    return _Header(start, shape, math.prod(shape), "F" if found["order"] == "True" else "C", dtype)
+    return _Header(start, shape, math.prod(shape), "F" if header["order"] == "True" else "C", dtype)

@@ -53,7 +53,7 @@ class Asked:
     @classmethod
     def read(cls, message: Message) -> Asked:
         """What a message asks for; raises InvalidSpecError or InvalidUpdateError where it is malformed."""
-        configs = [each for _, each in records_of(message.content, ConfigRecord) if is_request(each)]
+        configs = [config for _, config in records_of(message.content, ConfigRecord) if is_request(config)]
         if len(configs) > 1:
             raise InvalidSpecError(f"{len(configs)} configs with a request, expected one")
         request = Request.read(configs[0] if configs else ConfigRecord())
@@ -95,7 +95,7 @@ def taken(message: Message) -> Asked:
 
 def only_arrays(message: Message, sender: str) -> ArrayRecord:
     """The one record of arrays in a message."""
-    records = [each for _, each in records_of(message.content, ArrayRecord)]
+    records = [record for _, record in records_of(message.content, ArrayRecord)]
     if len(records) != 1:
         raise InvalidUpdateError(f"{len(records)} ArrayRecords from {sender}, expected one")
     return records[0]

@@ -139,7 +139,8 @@ class CheckpointStrategy(KeptRun):
         finished = _finished_round(self.path, content)
         saved = content["strategies"]
         stack = list(strategy_stack(self.strategy))
-        saved_names, names = [each["class"] for each in saved], [type(each).__name__ for each in stack]
+        saved_names = [strategy["class"] for strategy in saved]
+        names = [type(strategy).__name__ for strategy in stack]
         if saved_names != names:
             raise CheckpointError(
                 f"{self.path}: saved by strategies {one_line(saved_names)}, not by {names}; delete the file "
@@ -166,8 +167,8 @@ class CheckpointStrategy(KeptRun):
             "round": finished_round,
             "model": _encode(self.result.arrays, stored),
             "strategies": [
-                {"class": type(each).__name__, "state": _encode(_state_of(each), stored)}
-                for each in strategy_stack(self.strategy)
+                {"class": type(strategy).__name__, "state": _encode(_state_of(strategy), stored)}
+                for strategy in strategy_stack(self.strategy)
             ],
             "metrics": {
                 name: {number: dict(record) for number, record in getattr(self.result, name).items()}
@@ -232,12 +233,12 @@ def _encode(value: Any, stored: dict[str, NDArray[Any]]) -> Any:
         stored[name] = np.frombuffer(value, dtype=np.uint8)
         return {"bytes": name}
     if isinstance(value, ArrayRecord):
-        return {"record": [[name, _encode(each.numpy(), stored)] for name, each in value.items()]}
+        return {"record": [[name, _encode(array.numpy(), stored)] for name, array in value.items()]}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_encode(each, stored) for each in value]}
+        return {kind: [_encode(item, stored) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": [[key, _encode(each, stored)] for key, each in value.items()]}
+        return {"dict": [[key, _encode(item, stored)] for key, item in value.items()]}
     raise InvalidSpecError(f"a {type(value).__name__}")
 
 
@@ -254,12 +255,12 @@ def _decode(value: Any, stored: Mapping[str, NDArray[Any]]) -> Any:
     if kind == "bytes":
         return stored[content].tobytes()
     if kind == "record":
-        return ArrayRecord({name: Array(np.asarray(_decode(each, stored))) for name, each in content})
+        return ArrayRecord({name: Array(np.asarray(_decode(array, stored))) for name, array in content})
     if kind == "list":
-        return [_decode(each, stored) for each in content]
+        return [_decode(item, stored) for item in content]
     if kind == "tuple":
-        return tuple(_decode(each, stored) for each in content)
-    return {key: _decode(each, stored) for key, each in content}
+        return tuple(_decode(item, stored) for item in content)
+    return {key: _decode(item, stored) for key, item in content}
 
 
 def _write(path: Path, stored: dict[str, NDArray[Any]]) -> None:

@@ -23,9 +23,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -72,18 +73,18 @@ class _Shared:
             self.record[key] = value
 
 
-_CLIENTS: OrderedDict[tuple[int, int], _Shared] = OrderedDict()
 _CLIENTS_LOCK = threading.Lock()
 
 
+@lru_cache(maxsize=_REMEMBERED)
+def _shared_by(run_id: int, node_id: int) -> _Shared:
+    return _Shared()
+
+
 def _shared(context: Context) -> _Shared:
-    key = (context.run_id, context.node_id)
+    # The cache alone would let two threads that come first make one each, and each spend the whole budget.
     with _CLIENTS_LOCK:
-        shared = _CLIENTS.setdefault(key, _Shared())
-        _CLIENTS.move_to_end(key)
-        if len(_CLIENTS) > _REMEMBERED:
-            _CLIENTS.popitem(last=False)
-    return shared
+        return _shared_by(context.run_id, context.node_id)
 
 
 class ClientLedger:

@@ -194,7 +194,7 @@ class PrivQuantMod:
         ledger = ClientLedger(ctxt, self._open_file(ctxt, budgets))
         ledger.spend(request.round, request.release(codec.layout), budgets, request.counted_releases)
         # Their headers are parsed: the app need not do it again.
-        parsed = {name: ReceivedArray(each) for name, each in asked.received.items()}
+        parsed = {name: ReceivedArray(array) for name, array in asked.received.items()}
         only_arrays(msg, "the server").update(parsed)
         return _Task(asked, rng, ledger)
 
@@ -236,12 +236,12 @@ class PrivQuantMod:
 
     def _budgets(self, ctxt: Context) -> list[Budget]:
         """All of them hold: the node's own configuration tightens the app's, never loosens it."""
-        found = [] if self.budget is None else [self.budget]
+        budgets = [] if self.budget is None else [self.budget]
         limit = _node_limit(ctxt, NODE_BUDGET)
         if not math.isinf(limit):
             delta = 0.0 if NODE_BUDGET_DELTA not in ctxt.node_config else _node_limit(ctxt, NODE_BUDGET_DELTA)
-            found.append(Budget(limit, delta))
-        return found
+            budgets.append(Budget(limit, delta))
+        return budgets
 
     def _open_file(self, ctxt: Context, budgets: Sequence[Budget]) -> SpendingLedger | None:
         path = ledger_path(ctxt, self.ledger_file, bool(budgets), NODE_BUDGET in ctxt.node_config)

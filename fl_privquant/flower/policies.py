@@ -83,16 +83,6 @@ class Policy:
         if self._inner is not None:
             self._inner.observe_metrics(server_round, metrics)
 
-    def watching(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
-        """The same central evaluation, for ``strategy.start``; its metrics are observed on the way."""
-
-        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            metrics = evaluate_fn(server_round, arrays)
-            self.observe_metrics(server_round, metrics)
-            return metrics
-
-        return evaluate
-
     def learnt(self) -> dict[str, Any]:
         """What this policy, without its base, has learnt."""
         return {}
@@ -252,9 +242,9 @@ class DoublingMechanism(Policy):
     each round a running mean of the loss is updated, mean = smoothing * mean + (1 - smoothing) * loss. Where
     it is no lower than ``window`` observations ago, with no change of levels since, they double.
 
-    The loss is the server's: that of a central evaluation (:meth:`watching`), or the aggregated metric of
-    federated evaluation, which PrivQuantStrategy hands over. Both are public already; nothing is asked of
-    clients, and no metric of theirs is read.
+    The loss is the server's: that of a central evaluation, which calls :meth:`observe_metrics`, or the
+    aggregated metric of federated evaluation, which PrivQuantStrategy hands over. Both are public already;
+    nothing is asked of clients, and no metric of theirs is read.
     Reference: Hönig, Zhao, Mullins, "DAdaQuant: Doubly-adaptive quantization for communication-efficient
     Federated Learning", ICML 2022 (section 3.1).
 
@@ -345,7 +335,7 @@ class DoublingMechanism(Policy):
     def learn(self, state: Mapping[str, Any]) -> None:
         self.levels = int(state["levels"])
         self._last_round = int(state["last_round"])
-        self._means = [float(each) for each in state["means"]]
+        self._means = [float(mean) for mean in state["means"]]
 
     @cached_property
     def _designed(self) -> dict[int, Mechanism]:

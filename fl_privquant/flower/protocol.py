@@ -19,7 +19,7 @@ from fl_privquant.accounting.release import Release, fingerprint
 from fl_privquant.codec.layout import Layout
 from fl_privquant.codec.metric_range import MetricRange, checked_metrics
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
+from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import (
     CertificationError,
     InvalidSpecError,
@@ -34,7 +34,7 @@ from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request", "with_counts"]
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 """Of requests and replies, and of what is masked. Both sides must speak the same; others are refused."""
 
 KEY_VERSION: Final = "privquant-version"
@@ -43,6 +43,7 @@ KEY_MECHANISM: Final = "privquant-mechanism"
 KEY_CLIP: Final = "privquant-clip"
 KEY_L2_CLIP: Final = "privquant-l2-clip"
 KEY_ROTATION: Final = "privquant-rotation-seed"
+KEY_KEEP: Final = "privquant-keep"
 KEY_CLIP_QUANTILE: Final = "privquant-clip-quantile"
 KEY_METRIC_NAMES: Final = "privquant-private-metrics"
 KEY_METRIC_RANGES: Final = "privquant-private-metric-ranges"
@@ -115,9 +116,10 @@ class Request:
         optional = {
             KEY_L2_CLIP: self.encoding.l2_clip,
             KEY_ROTATION: self.rotation_seed if self.encoding.rotate else None,
+            KEY_KEEP: self.encoding.keep,
             KEY_CLIP_QUANTILE: self.clip_quantile,
-            KEY_METRIC_NAMES: [each.name for each in self.private_metrics] or None,
-            KEY_METRIC_RANGES: [end for each in self.private_metrics for end in each.ends] or None,
+            KEY_METRIC_NAMES: [metric.name for metric in self.private_metrics] or None,
+            KEY_METRIC_RANGES: [end for metric in self.private_metrics for end in metric.ends] or None,
             KEY_COUNTED: self.counted_releases,
         }
         for key, value in optional.items():
@@ -177,7 +179,7 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
     Their content may be shared: receivers with the same number share it still.
     """
     contents: dict[tuple[int, int], RecordDict] = {}
-    found = []
+    counted_contents = []
     for message in messages:
         count = counted(message.metadata.dst_node_id)
         key = (id(message.content), count)
@@ -187,10 +189,10 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
                 if is_request(config):
                     content[name] = ConfigRecord({**config, KEY_COUNTED: count})
             contents[key] = content
-        found.append((message, contents[key]))
-    for message, content in found:
+        counted_contents.append((message, contents[key]))
+    for message, content in counted_contents:
         message.content = content
-    return [message for message, _ in found]
+    return [message for message, _ in counted_contents]
 
 
 @functools.lru_cache(maxsize=_CACHED_CODECS)
@@ -321,7 +323,8 @@ def _read_encoding(config: ConfigRecord) -> Encoding:
     if len(blob) > _MAX_MECHANISM_BYTES:
         raise InvalidSpecError(f"mechanism: {len(blob)} bytes, more than {_MAX_MECHANISM_BYTES}")
     clip, l2_clip = _field(config, KEY_CLIP, float), _optional(config, KEY_L2_CLIP, float)
-    return Encoding.received(blob, certified(blob), clip, l2_clip, rotate=KEY_ROTATION in config)
+    keep = checked_keep(config[KEY_KEEP]) if KEY_KEEP in config else None
+    return Encoding.received(blob, certified(blob), clip, l2_clip, KEY_ROTATION in config, keep)
 
 
 def _read_metrics(config: ConfigRecord) -> tuple[MetricRange, ...]:
@@ -343,5 +346,6 @@ def _is_number(value: Any) -> bool:
     """Whether a metric is a finite number of the size that Flower sends, or a list of them."""
     values = value if isinstance(value, list) else [value]
     return all(
-        math.isfinite(each) if isinstance(each, float) else abs(each) <= _LARGEST_INTEGER for each in values
+        math.isfinite(value) if isinstance(value, float) else abs(value) <= _LARGEST_INTEGER
+        for value in values
     )

@@ -14,7 +14,7 @@ _NAMED_NODES = 5
 
 def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> list[str]:
     """The metrics that are among the coordinates, and those that go around all accounting."""
-    ranges = ", ".join(f"{each.name!r} in [{each.low:g}, {each.high:g}]" for each in private)
+    ranges = ", ".join(f"{metric.name!r} in [{metric.low:g}, {metric.high:g}]" for metric in private)
     lines = []
     if ranges:
         lines.append(f"among the coordinates are metrics of the client, clipped to a range: {ranges}")

@@ -68,7 +68,7 @@ class RoundState:
     @property
     def bytes_sent(self) -> int:
         """Bytes of the model and the request, which each node is sent."""
-        return self.request_bytes + sum(each.nbytes for each in self.model.values())
+        return self.request_bytes + sum(array.nbytes for array in self.model.values())
 
     def checked(self, message: Message) -> Reply:
         """The reply of a node that was asked, once, in this round; its payload is not looked into."""
@@ -116,7 +116,7 @@ class RoundState:
     def _mean(self, total: NDArray[Any], replies: list[Reply]) -> Message:
         """The one reply that the wrapped strategy sees of a sum of codes."""
         mean = self.codec.apply_sum(total, len(replies), self.model)
-        decoded: Decoded = {name: partial(np.array, each) for name, each in mean.items()}
+        decoded: Decoded = {name: partial(np.array, array) for name, array in mean.items()}
         metrics = mean_metrics([reply.metrics for reply in replies])
         private = self.codec.metric_means(total, len(replies))
         return self._plain(mean_reply(self.request.round), decoded, {**metrics, **private})
@@ -124,11 +124,11 @@ class RoundState:
     def _plain(self, message: Message, decoded: Decoded, metrics: Mapping[str, Any]) -> Message:
         """The reply as the wrapped strategy expects it, with the weight that all clients have."""
         record = ArrayRecord()
-        for name, each in self.arrays.items():
+        for name, array in self.arrays.items():
             # Buffers that are no floats are not sent: they keep the server's value.
             decode = decoded.get(name)
             before = self.model[name]
-            record[name] = each if decode is None else DecodedArray(decode, before.dtype, before.shape)
+            record[name] = array if decode is None else DecodedArray(decode, before.dtype, before.shape)
         weighted = MetricRecord({**metrics, self.weight_key: 1})
         message.content = RecordDict({self.arrays_key: record, RECORD_METRICS: weighted})
         return message
@@ -139,12 +139,12 @@ class RoundState:
         Strategies average counters to fractions, and some turn float32 to float64.
         """
         kept = ArrayRecord()
-        for name, each in arrays.items():
+        for name, array in arrays.items():
             before = self.arrays.get(name)
-            if before is None or before.dtype == each.dtype:
-                kept[name] = each
+            if before is None or before.dtype == array.dtype:
+                kept[name] = array
             elif name in self.codec.layout.names:
-                kept[name] = Array(np.asarray(each.numpy().astype(self.model[name].dtype)))
+                kept[name] = Array(np.asarray(array.numpy().astype(self.model[name].dtype)))
             else:
                 kept[name] = before
         return kept
@@ -157,14 +157,14 @@ def bytes_of(config: ConfigRecord) -> int:
 
 def reported_share_clipped(metrics: list[Mapping[str, Any]]) -> float | None:
     """The mean of the shares of clipped coordinates, if all clients report one."""
-    shares = [each.get(METRIC_CLIPPED) for each in metrics]
+    shares = [reported.get(METRIC_CLIPPED) for reported in metrics]
     numbers = [share for share in shares if isinstance(share, float)]
     return float(np.mean(numbers)) if numbers and len(numbers) == len(shares) else None
 
 
 def mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The means of the metrics that all clients report."""
-    return {name: _mean([each[name] for each in metrics]) for name in _shared_metrics(metrics)}
+    return {name: _mean([reported[name] for reported in metrics]) for name in _shared_metrics(metrics)}
 
 
 def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
@@ -173,7 +173,7 @@ def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
     return [
         name
         for name in first
-        if all(name in each and _form(each[name]) == _form(first[name]) for each in metrics)
+        if all(name in reported and _form(reported[name]) == _form(first[name]) for reported in metrics)
     ]
 
 
@@ -181,7 +181,7 @@ def _mean(values: list[Any]) -> float | list[float]:
     """The mean of metrics that clients report: of numbers, or of lists of them."""
     with np.errstate(over="ignore"):
         mean: NDArray[np.float64] = np.asarray(np.mean(values, axis=0, dtype=np.float64))
-    return [float(each) for each in mean] if isinstance(values[0], list) else float(mean)
+    return [float(entry) for entry in mean] if isinstance(values[0], list) else float(mean)
 
 
 def _form(value: Any) -> int:

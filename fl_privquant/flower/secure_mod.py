@@ -22,7 +22,7 @@ from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.asked import Asked, hand_over
 from fl_privquant.flower.binding import request_digest
-from fl_privquant.flower.identities import identification, node_policy, own_id
+from fl_privquant.flower.node_identities import identification, node_policy, own_id
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation
@@ -77,7 +77,7 @@ class SecureAggregationMod:
         What this client insists on: fewest clients, fractions of them that may be corrupt or lost, identity
         keys where they are used. A server whose fractions are weaker is refused. A policy, or a function of
         the context that gives one. A SuperNode's own configuration can name the files of identity keys
-        (:mod:`fl_privquant.flower.identities`), and goes before.
+        (:mod:`fl_privquant.flower.node_identities`), and goes before.
     """
 
     def __init__(self, policy: ClientPolicy | Callable[[Context], ClientPolicy] | None = None) -> None:

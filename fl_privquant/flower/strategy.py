@@ -77,7 +77,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         the target as a budget, so that the run cannot spend more; or an
         :class:`~fl_privquant.encoding.Encoding`; or a function of the round that gives one, such as a policy
         of :mod:`fl_privquant.flower.policies`. Or the mechanism itself.
-    mechanism, clip, l2_clip, rotate
+    mechanism, clip, l2_clip, rotate, keep
         The short form: fields of an :class:`~fl_privquant.encoding.Encoding`.
     rotation_seed
         Public; each round's rotation follows from it and the round.
@@ -126,6 +126,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         mechanism: Mechanism | None = None,
         l2_clip: float | None = None,
         rotate: bool | None = None,
+        keep: int | float | None = None,
         rotation_seed: int = 0,
         report_clipping: bool = False,
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
@@ -141,7 +142,13 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
-        short_form = {"mechanism": mechanism, "clip": clip, "l2_clip": l2_clip, "rotate": rotate or None}
+        short_form = {
+            "mechanism": mechanism,
+            "clip": clip,
+            "l2_clip": l2_clip,
+            "rotate": rotate or None,
+            "keep": keep,
+        }
         arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
         self.plan = encoding if isinstance(encoding, Plan) else None
         if self.plan is not None and private_metrics:
@@ -152,7 +159,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.private_metrics = tuple(
             MetricRange(name, *map(float, ends)) for name, ends in (private_metrics or {}).items()
         )
-        if any(each.name == self.weighted_by_key for each in self.private_metrics):
+        if any(metric.name == self.weighted_by_key for metric in self.private_metrics):
             raise InvalidSpecError(
                 f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
                 f"always 1; give the metric another name in the client's app"
@@ -185,7 +192,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             "strategy": self.strategy,
             "rotation_seed": self.rotation_seed,
             "report_clipping": self.report_clipping,
-            "private_metrics": {each.name: (each.low, each.high) for each in self.private_metrics},
+            "private_metrics": {metric.name: (metric.low, metric.high) for metric in self.private_metrics},
             "max_failed_rounds": self.max_failed_rounds,
             "simulated": self.simulated,
             "on_round": self.on_round,
@@ -204,6 +211,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
             f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}",
             f"Rotation: {'randomized Hadamard, a new one each round' if encoding.rotate else 'none'}",
+            f"Coordinates sent: {_kept_words(encoding.keep)}",
             f"Aggregation: {self.aggregation!r}",
             f"Client weights: uniform ('{self.weighted_by_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
@@ -225,17 +233,17 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         # From the ledger alone: it knows of rounds that were run before this process began.
         last = self.ledger.last_release
         mechanism = self.request(1).encoding.mechanism if last is None else last.mechanism
-        found = [coordinate_statement(mechanism)]
+        statements = [coordinate_statement(mechanism)]
         if last is None or math.isinf(mechanism.epsilon):
-            return found
+            return statements
         views = [False] if self.ledger.last_view.is_local else [False, True]
-        found += [self.ledger.last_statement(self.delta, in_sum, refine) for in_sum in views]
-        found += [self.ledger.statement(self.delta, in_sum, refine) for in_sum in views]
-        return found
+        statements += [self.ledger.last_statement(self.delta, in_sum, refine) for in_sum in views]
+        statements += [self.ledger.statement(self.delta, in_sum, refine) for in_sum in views]
+        return statements
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
         """What is promised, at each level, a line each; never a bare epsilon."""
-        lines = [str(each) for each in self.statements(refine)]
+        lines = [str(statement) for statement in self.statements(refine)]
         last = self.ledger.last_release
         voted = self.policy.clip_quantile
         if last is not None and voted is not None and math.isfinite(last.mechanism.epsilon):
@@ -260,7 +268,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         model = read_arrays(arrays)
         codec = request.codec(Layout.of(model))
         if codec.layout.dimension == 0:
-            shapes = {name: f"{each.dtype} {each.shape}" for name, each in model.items()}
+            shapes = {name: f"{array.dtype} {array.shape}" for name, array in model.items()}
             raise InvalidSpecError(f"the model has no floating-point values, nothing to encode: {shapes}")
         self._check_plan(codec)
         # A copy: the caller's config must not carry this round's request to other uses of it.
@@ -268,7 +276,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         request.write(config)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         for message in messages:
-            if not any(is_request(each) for _, each in records_of(message.content, ConfigRecord)):
+            if not any(is_request(config) for _, config in records_of(message.content, ConfigRecord)):
                 raise InvalidSpecError(
                     f"{type(self.strategy).__name__} does not pass the round's config on to clients, "
                     f"so that they cannot be told the mechanism"
@@ -456,3 +464,11 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             self.simulated_nodes.add(node)
         # A hostile client may send any number of names, of any length.
         self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
+
+
+def _kept_words(keep: int | float | None) -> str:
+    """How much of an update is sent, in words."""
+    if keep is None:
+        return "all"
+    amount = f"a share of {keep:g}" if isinstance(keep, float) else str(keep)
+    return f"{amount}, a new random subset each round"

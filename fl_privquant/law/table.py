@@ -153,8 +153,8 @@ class CertifiedTable:
         """The table itself, if its certified privacy loss is at most ``epsilon``."""
         if not self.epsilon <= epsilon:
             top, bottom = self.worst_ratio
-            found = PrivacyStatement(self.epsilon, 0.0, Unit.COORDINATE)
-            raise CertificationError(f"{found.above(epsilon)}; it is log({top}/{bottom})")
+            certified = PrivacyStatement(self.epsilon, 0.0, Unit.COORDINATE)
+            raise CertificationError(f"{certified.above(epsilon)}; it is log({top}/{bottom})")
         return self
 
     @classmethod

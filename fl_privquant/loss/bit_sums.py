@@ -175,10 +175,10 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
     # The sum with N bits as at 1 is compared to the one with N + trials such bits, for every N.
     earlier: deque[_Sum] = deque(maxlen=trials)
     worst = 0.0
-    for each in _all_sums(num_clients * trials, theta, _cut(loss, order)):
+    for later in _all_sums(num_clients * trials, theta, _cut(loss, order)):
         if len(earlier) == trials:
-            worst = max(worst, _divergence(each, earlier[0], loss, order))
-        earlier.append(each)
+            worst = max(worst, _divergence(later, earlier[0], loss, order))
+        earlier.append(later)
     return worst
 
 

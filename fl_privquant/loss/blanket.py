@@ -76,15 +76,15 @@ def blanket_loss(table: CertifiedTable, num_honest: int) -> PrivacyLoss:
     if _work(len(rows), codes, low, (num_honest - 1) * share) > _MOST_WORK:
         # On a fine lattice sums are wide: there the histogram of the codes is a bound that does not mind.
         draws = BlanketDraws(blanket, num_honest - 1, share)
-        found = histogram_loss(
+        loss = histogram_loss(
             table.weights / TOTAL_WEIGHT,
             num_honest - 1,
             share,
             local,
             lambda count: binomial_floors(draws.number, draws.share, count),
         )
-        if found is not None:
-            return found
+        if loss is not None:
+            return loss
     # Fewer others are worse, so counting some of them is a bound too.
     others, too_many = 0, num_honest
     while too_many - others > 1:
@@ -130,7 +130,7 @@ def covered_loss(
         pairs, ignored = _rivals(rows, codes, rough, pairs, hull), _IGNORED
     for start in range(0, len(pairs), _BLOCK):
         hull.add(*_cells(rows, codes, edges, sums, pairs[start : start + _BLOCK]))
-    relative = max(each.law.relative for each in sums)
+    relative = max(part.law.relative for part in sums)
     return _mixture(hull.loss(gap + 2.0 * relative), local, uncovered, ignored)
 
 
@@ -144,13 +144,13 @@ def _cells(
     cells = edges.size - 1
     first, second = np.zeros((len(pairs), cells)), np.zeros((len(pairs), cells))
     per_loss = cells / (edges[-1] - edges[0])
-    for each in sums:
-        spread = np.zeros((len(rows), each.law.values.size + int(codes[-1])))
+    for part in sums:
+        spread = np.zeros((len(rows), part.law.values.size + int(codes[-1])))
         for code, column in zip(codes.tolist(), rows.T, strict=True):
-            spread[:, code : code + each.law.values.size] += column[:, None] * each.law.values
+            spread[:, code : code + part.law.values.size] += column[:, None] * part.law.values
         # Without outputs that no row gives. Those that only some rows give have no finite epsilon.
         spread = np.ascontiguousarray(spread[:, spread.max(axis=0) > 0.0])
-        gather_cells(spread, np.log(spread) * per_loss, pairs, each.weight, first, second)
+        gather_cells(spread, np.log(spread) * per_loss, pairs, part.weight, first, second)
     return first, second
 
 
@@ -185,8 +185,8 @@ class _Hull:
         second = np.maximum(self._bottom - np.append(self._bottom[1:], 0.0), 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             decay = np.where(first > 0.0, self._ratios * second / first, 1.0)
-        found = from_cells(self.edges, first, decay, 0.0, _SLACK + 2.0 * gap)
-        return dataclasses.replace(found, losses=self.edges + 2.0 * math.log1p(2.0 * gap))
+        loss = from_cells(self.edges, first, decay, 0.0, _SLACK + 2.0 * gap)
+        return dataclasses.replace(loss, losses=self.edges + 2.0 * math.log1p(2.0 * gap))
 
 
 def _rivals(rows: Floats, codes: Ints, rough: list[WeightedLaw], pairs: Ints, hull: _Hull) -> Ints:
@@ -195,12 +195,12 @@ def _rivals(rows: Floats, codes: Ints, rough: list[WeightedLaw], pairs: Ints, hu
     In rougher buckets a curve is larger. Their lowest floor is the same, so they charge no more as local.
     """
     bound = hull.curve * (1.0 + 0.1 * _SLACK) + _IGNORED
-    found: list[Ints] = []
+    kept: list[Ints] = []
     for start in range(0, len(pairs), _BLOCK):
         block = pairs[start : start + _BLOCK]
         curves, _, _ = hull.curves(*_cells(rows, codes, hull.edges, rough, block))
-        found.append(block[(curves > bound).any(axis=1)])
-    return np.concatenate(found)
+        kept.append(block[(curves > bound).any(axis=1)])
+    return np.concatenate(kept)
 
 
 def _mixture(covered: PrivacyLoss, local: PrivacyLoss, share: float, infinity: float) -> PrivacyLoss:

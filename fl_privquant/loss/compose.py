@@ -173,8 +173,8 @@ def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:
         total = math.fsum(part.count * part.loss.log_moment(rate) for part in parts)
         return (total - math.log(left) - math.log1p(rate)) / rate - math.log1p(1.0 / rate)
 
-    found = _minimise(bound)
-    return max(bound(found), 0.0), math.exp(found)
+    best = _minimise(bound)
+    return max(bound(best), 0.0), math.exp(best)
 
 
 def quick_epsilon(parts: Sequence[Part], delta: float) -> float:

@@ -166,7 +166,7 @@ def _stop_loss(rows: Floats, blanket: Floats) -> Callable[[float, Floats], Float
 
     def over_pairs(ratio: float, t: Floats) -> Floats:
         gains = (rows[:, None, :] - ratio * rows[None, :, :]).reshape(-1, outputs)
-        return np.array([np.maximum(gains - each * blanket, 0.0).sum(axis=1).max() for each in t])
+        return np.array([np.maximum(gains - threshold * blanket, 0.0).sum(axis=1).max() for threshold in t])
 
     return over_pairs
 

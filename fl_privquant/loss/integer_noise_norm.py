@@ -163,13 +163,13 @@ def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: 
     ]
     # The length is told to the adversary, and is no more than each bound but for its chance.
     weights = [likely - rare for likely, rare in pairwise(chances)]
-    values = np.concatenate([each.losses for each in losses])
-    masses = np.concatenate([weight * each.masses for weight, each in zip(weights, losses, strict=True)])
+    values = np.concatenate([loss.losses for loss in losses])
+    masses = np.concatenate([weight * loss.masses for weight, loss in zip(weights, losses, strict=True)])
     merged, index = np.unique(values, return_inverse=True)
     infinity = _CHANCES[-1] + sum(
-        weight * each.infinity for weight, each in zip(weights, losses, strict=True)
+        weight * loss.infinity for weight, loss in zip(weights, losses, strict=True)
     )
-    slack = max(each.slack for each in losses) + ROUNDING
+    slack = max(loss.slack for loss in losses) + ROUNDING
     return PrivacyLoss(merged, np.bincount(index, masses, merged.size).astype(np.float64), infinity, slack)
 
 

@@ -156,7 +156,7 @@ def continuous_law_loss(
     orders = (1.05, 1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 17.0, 33.0, 65.0, 257.0)
 
     def rounded_up(order: float) -> float:
-        return next((renyi(each) for each in orders if each >= order), math.inf)
+        return next((renyi(known) for known in orders if known >= order), math.inf)
 
     if math.isinf(renyi(2.0)):
         return None

@@ -119,8 +119,8 @@ def renyi_per_squared_distance(law: Law, order: float) -> float:
     boxes = np.stack([law.starts[first], law.ends[first], law.starts[second], law.ends[second]], axis=1)
     settled = 0.0
     for _ in range(_MOST_ROUNDS):
-        above, found = _box_bounds(law, boxes, order)
-        reached = max(reached, found)
+        above, largest = _box_bounds(law, boxes, order)
+        reached = max(reached, largest)
         open_boxes = above > reached * (1.0 + _TOLERANCE)
         settled = max(settled, float(above[~open_boxes].max(initial=0.0)))
         if not open_boxes.any():
@@ -176,7 +176,7 @@ def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
     with np.errstate(over="ignore", invalid="ignore"):
         weights = _excess(p / q - 1.0, order).max(axis=(1, 2)) / q.min(axis=(1, 2))
         # All chords between two pieces that meet are the same mixture of their slopes for every output.
-        beside = np.maximum(*((weights * each[:, 0, 0] ** 2).sum(axis=1) for each in own))
+        beside = np.maximum(*((weights * slopes[:, 0, 0] ** 2).sum(axis=1) for slopes in own))
         rate = np.where(meeting, beside, (weights * (chords**2).max(axis=(1, 2))).sum(axis=1))
         squares = np.where(meeting, 0.0, gaps**2)
         bound = np.divide(np.log1p(rate * squares), squares, out=rate.copy(), where=squares > 0.0)

@@ -70,11 +70,11 @@ def laplace_loss(separation: float) -> PrivacyLoss:
     first = 0.5 * np.exp(0.5 * (edges[:-1] - separation)) * math.expm1(0.5 * width)
     # The mean of exp(-y) over a cell 0 < y < width, with density in proportion to exp(y / 2).
     decay = np.full(_CELLS, -math.expm1(-0.5 * width) / math.expm1(0.5 * width))
-    found = from_cells(edges, first, decay, 0.0, _SLACK)
-    masses = found.masses.copy()
+    loss = from_cells(edges, first, decay, 0.0, _SLACK)
+    masses = loss.masses.copy()
     masses[0] += 0.5 * math.exp(-separation)
     masses[-1] += 0.5
-    return PrivacyLoss(found.losses, masses, 0.0, found.slack)
+    return PrivacyLoss(loss.losses, masses, 0.0, loss.slack)
 
 
 def _log_between(scores: Floats) -> Floats:

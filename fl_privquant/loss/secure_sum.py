@@ -190,7 +190,7 @@ class SumCertificate:
         near = _ORDERS * (_ORDERS - 1.0) / 2.0 * self.information
         far = np.zeros(_ORDERS.size)
         for block in self._pairs.blocks():
-            total = np.sum([block.score(each).moments(_ORDERS) for each in self._sums], axis=0)
+            total = np.sum([block.score(partial_sum).moments(_ORDERS) for partial_sum in self._sums], axis=0)
             far = np.maximum(far, total.max(axis=0))
         return np.asarray(np.maximum(near, far / _WIDEST**2) * (1.0 + _SUM_UNITS))
 
@@ -263,12 +263,12 @@ def certify_sum(
     if affordable < _LEAST_BUCKETS:
         return None
     blanket = LatticeLaw.of(codes, low / share)
-    found, uncovered = binomial_sums(blanket, num_honest - 1, share, min(buckets, affordable))
+    parts, uncovered = binomial_sums(blanket, num_honest - 1, share, min(buckets, affordable))
     if uncovered > _COVERED:
         return None
-    sums = tuple(found)
+    sums = tuple(parts)
     information = max(
-        float(np.sum([block.score(each).information for each in sums], axis=0).max())
+        float(np.sum([block.score(partial_sum).information for partial_sum in sums], axis=0).max())
         for block in pairs.blocks()
     )
     information *= 1.0 + _SUM_UNITS
@@ -369,7 +369,7 @@ class _Score:
             logarithm = np.log1p(np.maximum(ratio, -1.0))
         # A power loses digits with its exponent; one below 1 loses no more than 1 does.
         units = 4.0 * np.finfo(np.float64).eps * (1.0 + np.where(ratio > 0.0, logarithm, 1.0))
-        found = np.empty((len(self.base), orders.size))
+        divergences = np.empty((len(self.base), orders.size))
         for at, order in enumerate(orders.tolist()):
             with np.errstate(over="ignore"):
                 powers = np.exp(order * logarithm)
@@ -377,9 +377,9 @@ class _Score:
                 rounding = units * (1.0 + order) * np.maximum(powers, 1.0)
                 excess = np.maximum(powers - 1.0 - order * ratio, 0.0) + rounding
             with np.errstate(over="ignore", invalid="ignore"):
-                found[:, at] = np.einsum("ij,ij->i", self.base, excess)
+                divergences[:, at] = np.einsum("ij,ij->i", self.base, excess)
         # Not a number where both the power and the quotient are beyond all floats.
-        return self.weight * self.room * np.where(np.isnan(found), np.inf, found)
+        return self.weight * self.room * np.where(np.isnan(divergences), np.inf, divergences)
 
 
 def _over(numerator: Floats, denominator: Floats) -> Floats:

@@ -345,15 +345,15 @@ class _Cases:
         if key not in self._sums:
             bit = count & -count
             if count == 0:
-                found = LatticeLaw(0, np.ones(1), 0.0)
+                law = LatticeLaw(0, np.ones(1), 0.0)
             elif count == 1:
                 row = self.law.base_row(kind)
-                found = LatticeLaw(0, row, (row.size + 4) * _UNIT if kind is _Kind.COMMON else 0.0)
+                law = LatticeLaw(0, row, (row.size + 4) * _UNIT if kind is _Kind.COMMON else 0.0)
             elif count == bit:
                 half = self._power(kind, count // 2)
-                found = convolve(half, half, _DIRECT, _CUT)
+                law = convolve(half, half, _DIRECT, _CUT)
             else:
                 parts = self._power(kind, count - bit), self._power(kind, bit)
-                found = convolve(*parts, _DIRECT, _CUT)
-            self._sums[key] = found
+                law = convolve(*parts, _DIRECT, _CUT)
+            self._sums[key] = law
         return self._sums[key]

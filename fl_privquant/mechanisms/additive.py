@@ -37,7 +37,13 @@ from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, certified_delta
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_levels, checked_whole
+from fl_privquant.mechanisms.registry import (
+    Spec,
+    checked_delta,
+    checked_epsilon,
+    checked_levels,
+    checked_whole,
+)
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
 from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
@@ -45,7 +51,7 @@ from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["MAX_WRAP_BITS", "AdditiveMechanism", "AdditiveSpec", "rounding_variance"]
+__all__ = ["MAX_WRAP_BITS", "AdditiveMechanism", "AdditiveSpec", "ApproximateSpec", "rounding_variance"]
 
 MAX_WRAP_BITS = 32
 """Widest ring: codes are at most uint32."""
@@ -104,6 +110,23 @@ class AdditiveSpec(Spec):
     def max_shift(self) -> int:
         """The largest difference of two rounded inputs."""
         return self.levels - 1
+
+
+@dataclass(frozen=True)
+class ApproximateSpec(AdditiveSpec):
+    """What an additive mechanism of approximate differential privacy is asked to be.
+
+    Parameters
+    ----------
+    delta
+        The delta of one coordinate, one release, local view; the other fields are :class:`AdditiveSpec`'s.
+    """
+
+    delta: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_delta(self.delta)
 
 
 @dataclass(frozen=True, eq=False)

@@ -230,7 +230,7 @@ class Mechanism(ABC):
     def to_bytes(self) -> bytes:
         """The mechanism in a compact form that :meth:`from_bytes` certifies again."""
         header = json.dumps({"kind": self.kind, **self._header()}, sort_keys=True).encode()
-        body = b"".join(np.ascontiguousarray(each).tobytes() for each in self._arrays())
+        body = b"".join(np.ascontiguousarray(array).tobytes() for array in self._arrays())
         payload = _PREFIX.pack(_MAGIC, _VERSION, len(header)) + header + body
         return payload + hashlib.sha256(payload).digest()
 
@@ -479,7 +479,10 @@ class TableMechanism(LatticeMechanism, kind="table"):
 def _field_kinds(cls: type[Any]) -> dict[str, Any]:
     """The type of each field of a mechanism: str, int, float or Mapping."""
     hints = typing.get_type_hints(cls)
-    return {each.name: typing.get_origin(hints[each.name]) or hints[each.name] for each in fields(cls)}
+    return {
+        parameter.name: typing.get_origin(hints[parameter.name]) or hints[parameter.name]
+        for parameter in fields(cls)
+    }
 
 
 def _key(name: str) -> str:

@@ -150,8 +150,8 @@ def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
 
     def certify(law: Law) -> BiasedTableMechanism:
         table = BiasedTable.from_law(law, codebook, spec.epsilon)
-        found = {"margin": margin, "keep": keep, "rate": rates[0]}
-        return BiasedTableMechanism("biased", table, spec.epsilon, spec.parameters() | found)
+        tuned = {"margin": margin, "keep": keep, "rate": rates[0]}
+        return BiasedTableMechanism("biased", table, spec.epsilon, spec.parameters() | tuned)
 
     return design_with_slack(law_of, certify, spec.epsilon)
 
@@ -175,7 +175,7 @@ def biased_law(bins: Floats, keep: float, rate: float, rows_per_interval: int) -
         ends.append(inputs[1:])
         start_rows.append(rows[:-1])
         end_rows.append(rows[1:])
-    return Law(bins, *(np.concatenate(each) for each in (starts, ends, start_rows, end_rows)))
+    return Law(bins, *(np.concatenate(parts) for parts in (starts, ends, start_rows, end_rows)))
 
 
 def _nearest_kept(count: int, keep: float) -> Floats:
@@ -231,16 +231,16 @@ def _tune(spec: BiasedSpec) -> tuple[float, float]:
             return math.inf
         return law.mae(spec.density) if spec.objective == "mae" else law.mse(spec.density)
 
-    found = [min(((margin, keep) for keep in keeps), key=lambda pair: error(*pair)) for margin in margins]
-    if all(math.isinf(error(*pair)) for pair in found):
+    pairs = [min(((margin, keep) for keep in keeps), key=lambda pair: error(*pair)) for margin in margins]
+    if all(math.isinf(error(*pair)) for pair in pairs):
         raise InfeasibleDesignError(
             f"biased: no margin and keep probability lose at most epsilon {spec.epsilon:g} with "
             f"{spec.levels} levels; raise epsilon or lower keep"
         )
     if spec.keep is None:
         # The least error lies on the edge where the selection alone loses nearly all of epsilon.
-        found = [_refined(error, pair, 1) for pair in found]
-    best = min(found, key=lambda pair: error(*pair))
+        pairs = [_refined(error, pair, 1) for pair in pairs]
+    best = min(pairs, key=lambda pair: error(*pair))
     if spec.margin is None:
         best = _refined(error, best, 0)
         best = best if spec.keep is not None else _refined(error, best, 1)
@@ -256,11 +256,11 @@ def _refined(
     def replaced(value: float) -> tuple[float, float]:
         return (pair[0], value) if at else (value, pair[1])
 
-    found = optimize.minimize_scalar(
+    optimum = optimize.minimize_scalar(
         lambda value: min(error(*replaced(value)), 1e9),
         bounds=bounds,
         method="bounded",
         options={"maxiter": 10},
     )
-    better = replaced(float(found.x))
+    better = replaced(float(optimum.x))
     return better if error(*better) < error(*pair) else pair

@@ -11,30 +11,18 @@ protects, here each client's noise does so alone: the local view.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, discrete_gaussian_theorem
-from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
+from fl_privquant.mechanisms.additive import AdditiveMechanism, ApproximateSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import Listing, checked_delta, register
+from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import DiscreteGaussian
 
-__all__ = ["DiscreteGaussianMechanism", "DiscreteGaussianSpec", "design_discrete_gaussian"]
-
-
-@dataclass(frozen=True)
-class DiscreteGaussianSpec(AdditiveSpec):
-    """What discrete Gaussian is asked to be; see :class:`AdditiveSpec`."""
-
-    delta: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_delta(self.delta)
+__all__ = ["DiscreteGaussianMechanism", "design_discrete_gaussian"]
 
 
 class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
@@ -58,10 +46,10 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
 
 @register(
     "discrete_gaussian",
-    DiscreteGaussianSpec,
+    ApproximateSpec,
     listing=Listing(120, "#355070", plans_for_sums=True, plans_for_local=True),
 )
-def design_discrete_gaussian(spec: DiscreteGaussianSpec) -> DiscreteGaussianMechanism:
+def design_discrete_gaussian(spec: ApproximateSpec) -> DiscreteGaussianMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``)."""
 
     def make(variance: Fraction) -> DiscreteGaussian:

@@ -60,7 +60,7 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
     def _log_moment(cls, noise: DiscreteLaplace, rate: float) -> float:
         # E exp(rate N) = (1 - p)^2 / ((1 - p e^rate) (1 - p e^-rate)) with p = exp(-1 / scale).
         fall = 1.0 / float(noise.scale)
-        parts = (math.log(-math.expm1(each)) for each in (rate - fall, -rate - fall))
+        parts = (math.log(-math.expm1(exponent)) for exponent in (rate - fall, -rate - fall))
         return 2.0 * math.log(-math.expm1(-fall)) - sum(parts)
 
     @classmethod
@@ -68,8 +68,8 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
         # Where the derivative sinh(rate) / (cosh(1 / scale) - cosh(rate)) is the mean: a quadratic in e^rate.
         fall = 1.0 / float(noise.scale)
         middle = mean * math.cosh(fall)
-        found = math.log((middle + math.sqrt(middle**2 + 1.0 - mean**2)) / (mean + 1.0))
-        return min(max(found, 0.0), fall * (1.0 - 1e-9))
+        rate = math.log((middle + math.sqrt(middle**2 + 1.0 - mean**2)) / (mean + 1.0))
+        return min(max(rate, 0.0), fall * (1.0 - 1e-9))
 
 
 @register(

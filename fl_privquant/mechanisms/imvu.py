@@ -134,5 +134,5 @@ def _fitting(spec: ImvuSpec) -> tuple[MvuSpec, Codebook]:
         if loss <= spec.epsilon * (1.0 + 1e-9):
             return grid_spec, codebook
         epsilon *= min(spec.epsilon / loss, 1.0 - 1e-6)
-    found = PrivacyStatement(loss, 0.0, Unit.COORDINATE)
-    raise CertificationError(f"imvu: interpolated rows: {found.above(spec.epsilon)}; change input_bits")
+    certified = PrivacyStatement(loss, 0.0, Unit.COORDINATE)
+    raise CertificationError(f"imvu: interpolated rows: {certified.above(spec.epsilon)}; change input_bits")

@@ -123,10 +123,10 @@ def calibrate(
         low, stride = low - stride, 2.0 * stride
     while excess(high) > 0.0:
         high, stride = high + stride, 2.0 * stride
-    found = brentq(excess, low, high, xtol=_CLOSE) if low < high else high
-    while excess(found) > 0.0:
-        found += _CLOSE
-    return make(Fraction(math.exp(found)))
+    log_variance = brentq(excess, low, high, xtol=_CLOSE) if low < high else high
+    while excess(log_variance) > 0.0:
+        log_variance += _CLOSE
+    return make(Fraction(math.exp(log_variance)))
 
 
 def _signed_units(noise: IntegerNoise) -> list[int]:

@@ -8,7 +8,8 @@ one, and they are rounded to a lattice of ``max_code`` steps so that sums of cod
 are then the exact optimum for these values, by linear programming.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
-integer table; unbiased. With a ``metric`` also a loss per distance, :mod:`fl_privquant.mechanisms.metric`.
+integer table; unbiased. With a ``metric`` also a loss per distance, see
+:mod:`fl_privquant.mechanisms.metric_table`.
 Assumes: nothing about the inputs.
 Reference: Chaudhuri, Guo, Rabbat, "Privacy-Aware Compression for Federated Data Analysis", UAI 2022.
 
@@ -45,7 +46,7 @@ from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.law.density import SampleDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.metric import certified_law
+from fl_privquant.mechanisms.metric_table import certified_law
 from fl_privquant.mechanisms.registry import (
     Listing,
     Spec,
@@ -147,15 +148,15 @@ def mvu_law(spec: MvuSpec, values: Floats, epsilon: float) -> Law:
 def mvu_values(spec: MvuSpec) -> Codebook:
     """The alphabet of the local minimum, without repeats, on a symmetric lattice."""
     if spec.metric == "none" and spec.levels == 2:
-        found = np.array([-1.0, 1.0]) * least_metric_value("none", spec.epsilon, spec.grid)
+        alphabet = np.array([-1.0, 1.0]) * least_metric_value("none", spec.epsilon, spec.grid)
     else:
-        found = design_alphabet(spec.epsilon, spec.levels, spec.grid, spec.metric)
-    distinct = _distinct(found)
+        alphabet = design_alphabet(spec.epsilon, spec.levels, spec.grid, spec.metric)
+    distinct = _distinct(alphabet)
     # Rounding must not bring the outermost value below what epsilon needs, by a hair for the slack.
     least = least_metric_value(spec.metric, spec.epsilon, spec.grid) * (1.0 + 1e-6)
     edge = max(float(distinct[-1]), least)
     if distinct.size < 2 or not np.isfinite(edge):
-        raise InfeasibleDesignError(f"mvu: the alphabet {found} has no two distinct values; raise epsilon")
+        raise InfeasibleDesignError(f"mvu: the alphabet {alphabet} has no two distinct values; raise epsilon")
     # An odd number of values has one at 0, in the middle of the lattice.
     max_code = spec.max_code - (spec.max_code % 2 if distinct.size % 2 else 0)
     upper = np.rint((distinct / distinct[-1] + 1.0) * (max_code / 2.0)).astype(np.int64)

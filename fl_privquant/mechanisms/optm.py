@@ -4,7 +4,7 @@ Guarantee: ``epsilon``-differential privacy of each coordinate and release, loca
 the integer table that is sampled from; unbiased for inputs in [-clip, clip].
 With ``metric="l1"`` or ``"l2-grid"`` (family ``free``) the loss also grows at most in proportion to the
 distance of two inputs: ``metric_epsilon`` = epsilon / 2 per |x - x'| / clip, or epsilon / 4 per
-|x - x'|^2 / clip^2 between knots; see :mod:`fl_privquant.mechanisms.metric`.
+|x - x'|^2 / clip^2 between knots; see :mod:`fl_privquant.mechanisms.metric_table`.
 Assumes: nothing about the inputs; the density only shapes the error.
 Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming",
 UAI 2024 (family ``independent``). The families ``paired`` and ``free`` contain it; see
@@ -33,7 +33,7 @@ from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.metric import certified_law
+from fl_privquant.mechanisms.metric_table import certified_law
 from fl_privquant.mechanisms.registry import (
     Listing,
     Spec,
@@ -202,8 +202,8 @@ def _evaluation(spec: OptmSpec) -> Callable[[Floats], Evaluation]:
         knots = _grid(spec)
 
         def free(values: Floats) -> Evaluation:
-            found = design_free(values, spec.epsilon, spec.density, spec.power, knots, metric=spec.metric)
-            return Evaluation(found.objective, found.gradient)
+            optimum = design_free(values, spec.epsilon, spec.density, spec.power, knots, metric=spec.metric)
+            return Evaluation(optimum.objective, optimum.gradient)
 
         return free
 

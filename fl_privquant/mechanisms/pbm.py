@@ -209,7 +209,7 @@ def _rare_for_renyi(trials: int, renyi: float, num_clients: int, order: float) -
             enough = middle
         else:
             too_little = middle
-    while (found := aggregate_renyi(trials, (_HALF - enough) / TOTAL_WEIGHT, num_clients, order)) > renyi:
-        theta_share = math.sqrt(renyi / found) * (1.0 - 1e-6)
+    while (reached := aggregate_renyi(trials, (_HALF - enough) / TOTAL_WEIGHT, num_clients, order)) > renyi:
+        theta_share = math.sqrt(renyi / reached) * (1.0 - 1e-6)
         enough = _HALF - max(math.floor((_HALF - enough) * theta_share), 1)
     return enough

@@ -77,7 +77,7 @@ class Spec:
     @classmethod
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the parameters that this mechanism can be told."""
-        known = {each.name for each in dataclasses.fields(cls)}
+        known = {parameter.name for parameter in dataclasses.fields(cls)}
         return {key: value for key, value in wishes.items() if key in known}
 
     @classmethod
@@ -91,7 +91,7 @@ class Spec:
 
     def text(self, name: str) -> str:
         """The whole spec of mechanism ``name`` in one line: what the design cache keeps a design under."""
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        fields = {parameter.name: getattr(self, parameter.name) for parameter in dataclasses.fields(self)}
         described = {
             key: value.describe() if isinstance(value, Density) else value for key, value in fields.items()
         }
@@ -99,7 +99,7 @@ class Spec:
 
     def parameters(self) -> dict[str, Any]:
         """The spec as plain values, for reports."""
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        fields = {parameter.name: getattr(self, parameter.name) for parameter in dataclasses.fields(self)}
         return {
             key: value.describe() if isinstance(value, Density) else value
             for key, value in fields.items()
@@ -193,26 +193,28 @@ def mechanisms() -> tuple[str, ...]:
 def planned_mechanisms(in_sum: bool) -> tuple[str, ...]:
     """What a plan looks at unless told otherwise; first what is designed for the target itself."""
     chosen = [
-        each
-        for each in _ENTRIES.values()
-        if (each.listing.plans_for_sums if in_sum else each.listing.plans_for_local)
+        listed
+        for listed in _ENTRIES.values()
+        if (listed.listing.plans_for_sums if in_sum else listed.listing.plans_for_local)
     ]
-    chosen.sort(key=lambda each: (each.spec.spends_on is not Unit.TOTAL, each.listing.rank, each.name))
-    return tuple(each.name for each in chosen)
+    chosen.sort(
+        key=lambda listed: (listed.spec.spends_on is not Unit.TOTAL, listed.listing.rank, listed.name)
+    )
+    return tuple(listed.name for listed in chosen)
 
 
 def scout_mechanism() -> str:
     """The mechanism that tells planners where to look."""
-    return next(name for name, each in _ENTRIES.items() if each.listing.scouts)
+    return next(name for name, listed in _ENTRIES.items() if listed.listing.scouts)
 
 
 def colours() -> dict[str, str]:
     """The fixed colour of each mechanism and variant that has one, in the order of their ranks."""
-    found: dict[str, str] = {}
-    for each in sorted(_ENTRIES.values(), key=lambda each: (each.listing.rank, each.name)):
-        for variant in each.spec.variants:
-            found[f"{each.name} {variant.suffix}".strip()] = variant.colour or each.listing.colour
-    return {label: colour for label, colour in found.items() if colour}
+    shades: dict[str, str] = {}
+    for listed in sorted(_ENTRIES.values(), key=lambda listed: (listed.listing.rank, listed.name)):
+        for variant in listed.spec.variants:
+            shades[f"{listed.name} {variant.suffix}".strip()] = variant.colour or listed.listing.colour
+    return {label: colour for label, colour in shades.items() if colour}
 
 
 def entry(name: str) -> Entry[Any]:
@@ -251,8 +253,8 @@ def design(
             name = variant
             del parameters[key]
             break
-    found = entry(name)
-    known = {each.name for each in dataclasses.fields(found.spec)}
+    chosen = entry(name)
+    known = {parameter.name for parameter in dataclasses.fields(chosen.spec)}
     if bits is not None:
         if levels is not None:
             raise InvalidSpecError(f"bits={bits} and levels={levels}: give one of the two")
@@ -270,19 +272,19 @@ def design(
     if "density" in parameters:
         parameters["density"] = as_density(parameters["density"])
     if parameters.get("bins") is not None:
-        parameters["bins"] = tuple(float(each) for each in parameters["bins"])
+        parameters["bins"] = tuple(float(value) for value in parameters["bins"])
     required = {
-        each.name
-        for each in dataclasses.fields(found.spec)
-        if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+        parameter.name
+        for parameter in dataclasses.fields(chosen.spec)
+        if parameter.default is dataclasses.MISSING and parameter.default_factory is dataclasses.MISSING
     }
     if missing := sorted(required - set(parameters)):
         raise InvalidSpecError(f"{', '.join(missing)}: required by {name!r} and not given")
-    spec = found.spec(**parameters)
-    if not (cache and found.cached):
-        return found.build(spec)
+    spec = chosen.spec(**parameters)
+    if not (cache and chosen.cached):
+        return chosen.build(spec)
     return DesignCache.default().fetch(
-        spec.text(name), lambda: found.build(spec), lambda blob: _stored(blob, name, spec)
+        spec.text(name), lambda: chosen.build(spec), lambda blob: _stored(blob, name, spec)
     )
 
 

@@ -114,9 +114,9 @@ def _tune(spec: RqmSpec, epsilon: float) -> tuple[float, float, Law]:
             tuned = tune_rate(lambda keep: rqm_law(bins, keep), keeps, epsilon, spec.density, power)
         except InfeasibleDesignError:
             return 1e6 / margin  # wider bins are more private
-        found = (tuned.evaluation.objective, margin, tuned.rate, tuned.law)
-        best = found if best is None or found[0] < best[0] else best
-        return found[0]
+        candidate = (tuned.evaluation.objective, margin, tuned.rate, tuned.law)
+        best = candidate if best is None or candidate[0] < best[0] else best
+        return candidate[0]
 
     if spec.margin is not None:
         error(spec.margin)

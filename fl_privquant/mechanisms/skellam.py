@@ -11,28 +11,16 @@ variance. There that sum protects, here each client's noise does so alone: the l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
-from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
+from fl_privquant.mechanisms.additive import AdditiveMechanism, ApproximateSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import Listing, checked_delta, register
+from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import Skellam
 
-__all__ = ["SkellamMechanism", "SkellamSpec", "design_skellam"]
-
-
-@dataclass(frozen=True)
-class SkellamSpec(AdditiveSpec):
-    """What Skellam is asked to be; see :class:`AdditiveSpec`."""
-
-    delta: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_delta(self.delta)
+__all__ = ["SkellamMechanism", "design_skellam"]
 
 
 class SkellamMechanism(AdditiveMechanism, kind="skellam"):
@@ -54,8 +42,10 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
         return math.asinh(mean / float(noise.variance))
 
 
-@register("skellam", SkellamSpec, listing=Listing(130, "#6d597a", plans_for_sums=True, plans_for_local=True))
-def design_skellam(spec: SkellamSpec) -> SkellamMechanism:
+@register(
+    "skellam", ApproximateSpec, listing=Listing(130, "#6d597a", plans_for_sums=True, plans_for_local=True)
+)
+def design_skellam(spec: ApproximateSpec) -> SkellamMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``)."""
     guess = analytic_sigma(spec.max_shift, spec.epsilon, spec.delta) ** 2
     noise = calibrate(Skellam, guess, spec.max_shift, spec.epsilon, spec.delta)

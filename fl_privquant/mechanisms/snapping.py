@@ -271,7 +271,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         """
         with localcontext() as context:
             context.prec = 50
-            chances = [Decimal(1), *(Decimal(int(each)) / 2**64 for each in self._further)]
+            chances = [Decimal(1), *(Decimal(int(weight)) / 2**64 for weight in self._further)]
             at_least = _largest_difference(chances, self._powers)
             exactly = _largest_difference(_steps_down(chances), _steps_down(self._powers))
             # Inputs lie between the outermost levels, so no more cells than these are passed.

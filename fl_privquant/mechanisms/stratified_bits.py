@@ -34,7 +34,7 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits
-from fl_privquant.sampling.bits import draw_bit_sums
+from fl_privquant.sampling.bit_draws import draw_bit_sums
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 

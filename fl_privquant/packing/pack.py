@@ -212,15 +212,15 @@ def read_body(
     if magic == _MAGIC and version != _VERSION:
         advice = "install the same fl-privquant on clients and server"
         raise InvalidUpdateError(other_version("payload", version, _VERSION, advice))
-    for name, found, expected in (
+    for name, received, expected in (
         ("magic", magic, _MAGIC),
         ("kind", found_kind, kind),
         ("width" if kind == KIND_CODES else "number of levels", found_parameter, parameter),
         ("length", found_length, length),
     ):
-        if found != expected:
+        if received != expected:
             raise InvalidUpdateError(
-                f"payload: {name} {found!r}, expected {expected!r}; sender and receiver disagree"
+                f"payload: {name} {received!r}, expected {expected!r}; sender and receiver disagree"
             )
     if body_size is not None and view.nbytes != HEADER_BYTES + body_size:
         raise InvalidUpdateError(

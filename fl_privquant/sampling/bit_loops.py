@@ -1,4 +1,4 @@
-"""Compiled loop of :mod:`fl_privquant.sampling.bits`, apart so that numba is imported late."""
+"""Compiled loop of :mod:`fl_privquant.sampling.bit_draws`, apart so that numba is imported late."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,50 +129,71 @@ def encode_in_chunks(
         If an input is not a finite floating-point number; nothing is encoded then.
     """
     source = x if isinstance(x, LazyVector) else _Given(np.asarray(x))
-    if source.dtype.kind != "f":
+    _check(source.dtype, clip, threads)
+    randomness = stream if stream is not None else RandomStream.secure()
+    first_word = randomness.reserve(words_per_input * source.size)
+    out = np.empty(source.shape, dtype=_float_type(source.dtype) if dtype is None else dtype)
+    cut = _Cut(
+        source, encode_chunk, float(clip), randomness, first_word, words_per_input > 0, out.reshape(-1)
+    )
+    not_finite = cut.encode(threads)
+    if not_finite:
         raise InvalidUpdateError(
-            f"update: {source.dtype} inputs, expected floating point; convert with astype(numpy.float32)"
+            f"update: {not_finite} of {source.size} inputs are not finite, the first at flat index "
+            f"{_first_not_finite(source)}; nothing was encoded, look for divergence upstream"
+        )
+    return out
+
+
+def _check(dtype: np.dtype[Any], clip: float, threads: int) -> None:
+    if dtype.kind != "f":
+        raise InvalidUpdateError(
+            f"update: {dtype} inputs, expected floating point; convert with astype(numpy.float32)"
         )
     if not (math.isfinite(clip) and clip > 0.0):
         raise InvalidSpecError(f"clip: {clip} is not a finite number above 0")
     if threads < 1:
         raise InvalidSpecError(f"threads: {threads} is below 1")
-    size = source.size
-    randomness = stream if stream is not None else RandomStream.secure()
-    first_word = randomness.reserve(words_per_input * size)
-    out = np.empty(source.shape, dtype=_float_type(source.dtype) if dtype is None else dtype)
-    flat_out = out.reshape(-1)
 
-    def encode_range(begin: int, end: int) -> int:
-        """Number of inputs from ``begin`` to ``end`` that are not finite; their codes are written."""
-        buffer = np.empty(min(_CHUNK, end - begin) if words_per_input else 0, dtype=np.uint64)
-        reader = randomness.reader(first_word + begin)
+
+@dataclass(frozen=True)
+class _Cut:
+    """An update that is encoded chunk by chunk; ``out`` is flat, its words begin at ``first_word``."""
+
+    source: LazyVector
+    encode_chunk: Callable[[Chunk], int]
+    clip: float
+    stream: RandomStream
+    first_word: int
+    needs_words: bool
+    out: NDArray[Any]
+
+    def encode(self, threads: int) -> int:
+        """Number of inputs that are not finite; the codes of all inputs are written."""
+        size = self.source.size
+        chunks = -(-size // _CHUNK)
+        workers = min(threads, chunks)
+        if workers <= 1:
+            return self._encode_range(0, size)
+        bounds = [min(chunks * worker // workers * _CHUNK, size) for worker in range(workers + 1)]
+        with ThreadPoolExecutor(workers) as pool:
+            return sum(pool.map(self._encode_range, bounds[:-1], bounds[1:]))
+
+    def _encode_range(self, begin: int, end: int) -> int:
+        """As ``encode``, for the inputs from ``begin`` to ``end``."""
+        buffer = np.empty(min(_CHUNK, end - begin) if self.needs_words else 0, dtype=np.uint64)
+        reader = self.stream.reader(self.first_word + begin)
         not_finite = 0
         for start in range(begin, end, _CHUNK):
             stop = min(start + _CHUNK, end)
             words = buffer[: stop - start]
             reader.read(words)
-            part = _readable(source.read(start, stop))
-            second_words = first_word + size + start
-            not_finite += encode_chunk(
-                Chunk(part, float(clip), words, flat_out[start:stop], randomness, second_words)
+            part = _readable(self.source.read(start, stop))
+            second_words = self.first_word + self.source.size + start
+            not_finite += self.encode_chunk(
+                Chunk(part, self.clip, words, self.out[start:stop], self.stream, second_words)
             )
         return not_finite
-
-    chunks = -(-size // _CHUNK)
-    workers = min(threads, chunks)
-    if workers <= 1:
-        not_finite = encode_range(0, size)
-    else:
-        bounds = [min(chunks * worker // workers * _CHUNK, size) for worker in range(workers + 1)]
-        with ThreadPoolExecutor(workers) as pool:
-            not_finite = sum(pool.map(encode_range, bounds[:-1], bounds[1:]))
-    if not_finite:
-        raise InvalidUpdateError(
-            f"update: {not_finite} of {size} inputs are not finite, the first at flat index "
-            f"{_first_not_finite(source)}; nothing was encoded, look for divergence upstream"
-        )
-    return out
 
 
 def _float_type(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:

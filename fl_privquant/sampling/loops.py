@@ -99,6 +99,15 @@ def encode_chunk(
 
 
 @compiled
+def _scaled(value: float, clip: float) -> float:
+    """The input in units of the clip, clipped to [-1, 1]; what is not a number becomes -1."""
+    scaled = value / clip
+    # Written so that what is not a number fails the first comparison, and no grid cell is out of bounds.
+    scaled = scaled if scaled > -1.0 else -1.0
+    return scaled if scaled < 1.0 else 1.0
+
+
+@compiled
 def _clip(
     x: NDArray[np.floating[Any]],
     clip: float,
@@ -112,10 +121,7 @@ def _clip(
         value = float(x[i])
         # Infinity less itself is not a number, and that differs from everything.
         not_finite += int(value - value != 0.0)
-        scaled = value / clip
-        # Written so that what is not a number becomes -1, and no grid cell is out of bounds.
-        scaled = scaled if scaled > -1.0 else -1.0
-        scaled = scaled if scaled < 1.0 else 1.0
+        scaled = _scaled(value, clip)
         position[i] = scaled
         index[i] = np.int32((scaled + 1.0) * tables.cells_per_unit)
     return not_finite
@@ -196,11 +202,7 @@ def round_chunk(
     for i in range(x.size):
         value = float(x[i])
         not_finite += int(value - value != 0.0)
-        scaled = value / clip
-        # As in _clip: what is not a number becomes -1.
-        scaled = scaled if scaled > -1.0 else -1.0
-        scaled = scaled if scaled < 1.0 else 1.0
-        position = (scaled + 1.0) * points_per_unit
+        position = (_scaled(value, clip) + 1.0) * points_per_unit
         below = np.int32(position)
         share = (position - below) * 4294967296.0
         high = np.float64(np.int64(words[i] >> _HALF_WORD)) + 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,19 @@ def encode_on_lattice(
     array([0, 2, 3, 4], dtype=uint8)
     """
     modulus_bits = max_code.bit_length() if bits is None else bits
-    mask = (1 << modulus_bits) - 1
-    beyond = _FAR if reach is None else reach
+    return encode_in_chunks(
+        x,
+        _rounding(max_code, noise, _FAR if reach is None else reach, mask=(1 << modulus_bits) - 1),
+        dtype=code_type(modulus_bits),
+        clip=clip,
+        stream=stream,
+        threads=threads,
+        words_per_input=1 if noise is None else 2,
+    )
+
+
+def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) -> Callable[[Chunk], int]:
+    """What encodes a chunk, and returns how many of its inputs are not finite."""
 
     def encode_chunk(chunk: Chunk) -> int:
         # Numba takes a second to import: only who encodes pays for it.
@@ -68,18 +80,10 @@ def encode_on_lattice(
         if noise is not None:
             drawn = np.empty(chunk.out.size, dtype=np.int64)
             noise.fill(drawn, chunk.stream, chunk.second_words)
-            loops.add_noise(drawn, -beyond, max_code + beyond, mask, chunk.out)
+            loops.add_noise(drawn, -reach, max_code + reach, mask, chunk.out)
         return not_finite
 
-    return encode_in_chunks(
-        x,
-        encode_chunk,
-        dtype=code_type(modulus_bits),
-        clip=clip,
-        stream=stream,
-        threads=threads,
-        words_per_input=1 if noise is None else 2,
-    )
+    return encode_chunk
 
 
 def code_type(bits: int) -> np.dtype[Any]:

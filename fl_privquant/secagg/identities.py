@@ -129,10 +129,6 @@ class KnownClients(Mapping[int, tuple[bytes, ...]]):
             "to all clients"
         )
 
-    def name_of(self, client: int) -> str | None:
-        """The name behind a client id, whether its keys are valid today or not."""
-        return next((name for name in self.clients if client_id(name) == client), None)
-
     @cached_property
     def _valid(self) -> dict[int, tuple[bytes, ...]]:
         today, valid = self.today, {}

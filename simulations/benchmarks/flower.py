@@ -73,7 +73,7 @@ def _client(shapes: Shapes, mods: list[Any]) -> ClientApp:
         if not isinstance(received, ArrayRecord):
             raise TypeError("no arrays")
         names, _ = list(received), received.to_numpy_ndarrays()
-        arrays = ArrayRecord({name: Array(each) for name, each in zip(names, trained, strict=True)})
+        arrays = ArrayRecord({name: Array(array) for name, array in zip(names, trained, strict=True)})
         return Message(
             RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 10})}), reply_to=message
         )
@@ -112,7 +112,7 @@ class Rounds:
         self._strategy = strategy
         self._arrays = ArrayRecord(self._make_model().state_dict())
         self._grid = InlineGrid(self._client(mods), Federation(CLIENTS))
-        self.num_parameters = sum(each.numel() for each in self._make_model().parameters())
+        self.num_parameters = sum(parameter.numel() for parameter in self._make_model().parameters())
 
     def run_one(self) -> float:
         """Seconds of one round, without those that clients spent on training."""
@@ -181,7 +181,7 @@ class _ListeningGrid(InlineGrid):
         replies = list(super().pull_messages(message_ids))
         for reply in replies:
             content = len(dump_records(reply.content))
-            objects = sum(len(each) for each in _deflated(reply))
+            objects = sum(len(part) for part in _deflated(reply))
             self.reply_bytes.append(max(content, objects))
         return replies
 
@@ -190,7 +190,7 @@ def _deflated(message: Message) -> list[bytes]:
     """The objects that a SuperNode pushes for a message."""
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-    return [each.deflate() for each in get_all_nested_objects(message).values()]
+    return [part.deflate() for part in get_all_nested_objects(message).values()]
 
 
 def _inline_against_ray() -> Row:

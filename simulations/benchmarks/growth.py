@@ -117,7 +117,7 @@ def _levels() -> list[Point]:
         peer = functools.partial(numpy_encode, table.law, update, generator)
         points.append(Point("levels", "encode 10⁶ coordinates", levels, _cost(encode)))
         points.append(Point("levels", "the same law in numpy", levels, _cost(peer)))
-    for levels in [each for each in LEVELS if each in PROGRAM_LEVELS]:
+    for levels in [count for count in LEVELS if count in PROGRAM_LEVELS]:
         values = np.linspace(-3.0, 3.0, levels)
         method: Literal["simplex", "ipm"] = "ipm" if levels > 24 else "simplex"
         program = functools.partial(

@@ -50,7 +50,7 @@ def median_seconds(calls: Sequence[Call], rounds: int) -> list[float]:
             turn.append(time.process_time() - start)
         times.append(turn)
     # The first turn compiles and warms up.
-    return [float(each) for each in np.median(times[1:], axis=0)]
+    return [float(seconds) for seconds in np.median(times[1:], axis=0)]
 
 
 def print_rows(title: str, rows: Sequence[Row]) -> None:

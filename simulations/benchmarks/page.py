@@ -60,7 +60,7 @@ def write_rows(benchmark: str, rows: Sequence[Row], folder: Path = FOLDER) -> No
     with (folder / ROWS).open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["benchmark", "what", "measured", "direction", "target", "holds"])
-        for name in (each for each in TITLES if each in kept):
+        for name in (title for title in TITLES if title in kept):
             for row in kept[name]:
                 direction = ">=" if row.at_least else "<="
                 measured = [f"{row.measured:.4g}", direction, f"{row.target:.4g}", row.holds]
@@ -73,11 +73,11 @@ def read_rows(folder: Path = FOLDER) -> dict[str, list[Row]]:
     rows: dict[str, list[Row]] = {}
     if (folder / ROWS).exists():
         with (folder / ROWS).open(newline="") as file:
-            for each in csv.DictReader(file):
+            for line in csv.DictReader(file):
                 row = Row(
-                    each["what"], float(each["measured"]), float(each["target"]), each["direction"] == ">="
+                    line["what"], float(line["measured"]), float(line["target"]), line["direction"] == ">="
                 )
-                rows.setdefault(each["benchmark"], []).append(row)
+                rows.setdefault(line["benchmark"], []).append(row)
     return rows
 
 
@@ -95,8 +95,8 @@ def read_points(folder: Path = FOLDER) -> list[Point]:
         return []
     with (folder / POINTS).open(newline="") as file:
         return [
-            Point(each["against"], each["series"], int(each["size"]), float(each["cost"]))
-            for each in csv.DictReader(file)
+            Point(line["against"], line["series"], int(line["size"]), float(line["cost"]))
+            for line in csv.DictReader(file)
         ]
 
 
@@ -111,7 +111,7 @@ def write_page(folder: Path = FOLDER) -> None:
 def page_text(folder: Path = FOLDER) -> str:
     """The page: every figure in it is in a table beside it."""
     rows = read_rows(folder)
-    every = [row for each in rows.values() for row in each]
+    every = [row for measured in rows.values() for row in measured]
     machine = json.loads((folder / MACHINE).read_text())
     met = f"{sum(row.holds for row in every)} of {len(every)}"
     lines = [
@@ -120,7 +120,7 @@ def page_text(folder: Path = FOLDER) -> str:
         "|---|---|",
         *[f"| {key} | {value} |" for key, value in machine.items()],
     ]
-    for name in (each for each in TITLES if each in rows):
+    for name in (title for title in TITLES if title in rows):
         lines += ["", f"## {TITLES[name]}", "", "| what | measured | target | |", "|---|---:|---:|---|"]
         for row in rows[name]:
             verdict = "met" if row.holds else "**missed**"
@@ -130,7 +130,7 @@ def page_text(folder: Path = FOLDER) -> str:
     present = {point.against for point in read_points(folder)}
     if present:
         lines += ["", _GROWTH]
-    for against in (each for each in LABELS if each in present):
+    for against in (label for label in LABELS if label in present):
         lines += ["", f"![Cost against {against}](figures/growth-{against}.png)", "", NOTES[against]]
     return "\n".join(lines) + "\n"
 

@@ -147,32 +147,16 @@ def _signed() -> list[Row]:
     sizes = {kind: cost.bytes_per_client / 1e3 for kind, cost in turns[0].items()}
     where = f"n = {n}, k = {graph.num_neighbors}, d = {GROWTH_DIMENSION:.0e}, signed / unsigned"
     more = {kind: f"{1e3 * (seconds[kind] - seconds['plain']) / n:.3g} ms more a client" for kind in seconds}
-    return [
-        Row(
-            f"{where}: time of the first round, among strangers ({more['first']})",
-            seconds["first"] / seconds["plain"],
-            1.5,
-            False,
+    ratios = {
+        f"time of the first round, among strangers ({more['first']})": seconds["first"] / seconds["plain"],
+        f"time of a later round, among clients that have met ({more['later']})": (
+            seconds["later"] / seconds["plain"]
         ),
-        Row(
-            f"{where}: time of a later round, among clients that have met ({more['later']})",
-            seconds["later"] / seconds["plain"],
-            1.5,
-            False,
-        ),
-        Row(
-            f"{where}: time of a simulation, which verifies each signature once",
-            seconds["simulated"] / seconds["plain"],
-            1.5,
-            False,
-        ),
-        Row(
-            f"{where}: bytes a client ({sizes['later']:.4g} kB / {sizes['plain']:.4g} kB)",
-            sizes["later"] / sizes["plain"],
-            1.5,
-            False,
-        ),
-    ]
+        "time of a simulation, which verifies each signature once": seconds["simulated"] / seconds["plain"],
+        f"bytes a client ({sizes['later']:.4g} kB / {sizes['plain']:.4g} kB)": sizes["later"]
+        / sizes["plain"],
+    }
+    return [Row(f"{where}: {name}", ratio, 1.5, at_least=False) for name, ratio in ratios.items()]
 
 
 def _growth() -> list[Row]:
@@ -193,7 +177,7 @@ def _growth() -> list[Row]:
             whole[n] = min(whole[n], sum(cost.processor_seconds for cost in costs) / most)
             kilobytes[n] = costs[0].bytes_per_client / 1e3
         longest = max(longest, costs[0].processor_seconds)
-    each = {n: whole[n] / choose_parameters(n).num_holders for n in GROWTH_CLIENTS}
+    per_holder = {n: whole[n] / choose_parameters(n).num_holders for n in GROWTH_CLIENTS}
     rows = []
     for n in GROWTH_CLIENTS[1:]:
         graph = choose_parameters(n)
@@ -202,7 +186,7 @@ def _growth() -> list[Row]:
         rows.append(Row(name, few[n] / few[least], 1.5, False))
         name = f"k = {graph.num_neighbors} of {n}, 10 % lost: time a client and neighbour / at n = {least}"
         note = f" ({1e3 * whole[n]:.3g} ms and {kilobytes[n]:.4g} kB a client)"
-        rows.append(Row(name + note, each[n] / each[least], 1.5, False))
+        rows.append(Row(name + note, per_holder[n] / per_holder[least], 1.5, False))
     # Where the graph is complete a client has no more neighbours than there are others: not comparable.
     sparse = [n for n in GROWTH_CLIENTS if choose_parameters(n).num_neighbors < n - 1]
     first, last = sparse[0], sparse[-1]
@@ -215,6 +199,42 @@ def _growth() -> list[Row]:
     )
     rows.append(Row(name, longest, 300.0, False))
     return rows
+
+
+class _Clients:
+    """Clients of one round, each restored before it answers and stored after, and what they exchanged."""
+
+    def __init__(
+        self, policies: Mapping[int, ClientPolicy], former: Mapping[int, bytes], verify_once: bool
+    ) -> None:
+        self._policies = policies
+        self._former = former
+        self._verify_once = verify_once
+        self.states: dict[int, bytes] = {}
+        self.traffic = 0
+
+    def stage(
+        self,
+        requests: Mapping[int, bytes],
+        answer: Callable[[ClientRound, bytes], bytes],
+        receive: Callable[[int, bytes], bool],
+        leaving: Container[int] = (),
+    ) -> None:
+        """One stage of the protocol, without the clients that are leaving."""
+        for i, request in requests.items():
+            self.traffic += len(request)
+            if i in leaving:
+                continue
+            if not self._verify_once:
+                keys.forget_signatures()
+            kept = self.states.get(i) or self._former.get(i)
+            client = None if kept is None else ClientRound.from_bytes(kept, self._policies[i])
+            if client is None or i not in self.states:
+                client = ClientRound.join(request, i, self._policies[i], previous=client)
+            reply = answer(client, request)
+            self.states[i] = client.to_bytes()
+            receive(i, reply)
+            self.traffic += len(reply)
 
 
 def own_round(
@@ -235,7 +255,6 @@ def own_round(
     without_reply = range(n - lost, n - (lost + 1) // 2)
     unsigned = ClientPolicy(2, 0.1, 0.99, math.inf)
     policies = {i: unsigned if signers is None else signers.policy(i) for i in range(n)}
-    former = {} if signers is None else signers.states
     start, processor_start = time.perf_counter(), time.process_time()
     config = RoundConfig(
         new_session(),
@@ -249,35 +268,13 @@ def own_round(
         identities=None if signers is None else signers.known,
     )
     server = ServerRound(config, range(n))
-    states: dict[int, bytes] = {}
-    traffic = 0
-
-    def stage(
-        requests: Mapping[int, bytes],
-        answer: Callable[[ClientRound, bytes], bytes],
-        receive: Callable[[int, bytes], bool],
-        leaving: Container[int] = (),
-    ) -> None:
-        nonlocal traffic
-        for i, request in requests.items():
-            traffic += len(request)
-            if i in leaving:
-                continue
-            if not verify_once:
-                keys.forget_signatures()
-            kept = states.get(i) or former.get(i)
-            client = None if kept is None else ClientRound.from_bytes(kept, policies[i])
-            if client is None or i not in states:
-                client = ClientRound.join(request, i, policies[i], previous=client)
-            reply = answer(client, request)
-            states[i] = client.to_bytes()
-            receive(i, reply)
-            traffic += len(reply)
+    clients = _Clients(policies, {} if signers is None else signers.states, verify_once)
 
     def mask(client: ClientRound, request: bytes) -> bytes:
         client.settle(request)
         return client.mask(codes)
 
+    stage = clients.stage
     invitations = dict.fromkeys(range(n), server.invitation())
     stage(invitations, lambda client, _: client.advertise_keys(), server.receive_advertisement)
     stage(server.rosters(), ClientRound.share_keys, server.receive_shares)
@@ -290,8 +287,8 @@ def own_round(
     if not np.array_equal(result.total, (n - len(without_input)) * codes.astype(np.int64)):
         raise RuntimeError("the sum is wrong")
     if signers is not None:
-        signers.states = states
-    return Cost(seconds, processor_seconds, traffic / n)
+        signers.states = clients.states
+    return Cost(seconds, processor_seconds, clients.traffic / n)
 
 
 def flower_round(graph: GraphParameters, dimension: int) -> Cost:

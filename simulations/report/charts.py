@@ -83,26 +83,30 @@ def dimensions_of(study: Study) -> tuple[Dimension, ...]:
     # Mechanisms of one bit or of 32 are so by nature; bits vary where one mechanism has several.
     swept = [group.dropna().unique() for _, group in summary.groupby("series")["bits"]]
     bits = sorted({value for values in swept if len(values) > 1 for value in values})
-    found = (
+    candidates = (
         Dimension("setting", "Setting", study.settings),
         Dimension("epsilon", ASKED, tuple(map(float, asked))),
         Dimension("bits", "Bits a coordinate", tuple(map(float, bits))),
     )
-    return tuple(each for each in found if len(each.values) > 1)
+    return tuple(dimension for dimension in candidates if len(dimension.values) > 1)
 
 
 def place_of(group: Mapping[str, Any], dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
     """Where a group is shown; a dimension that it has no value of is left out, and it is in all panels."""
-    return {each.key: group[each.key] for each in dimensions if group[each.key] in each.values}
+    return {
+        dimension.key: group[dimension.key]
+        for dimension in dimensions
+        if group[dimension.key] in dimension.values
+    }
 
 
 def charts_of(study: Study) -> list[Chart]:
     """All charts that the study has data for."""
     dimensions = dimensions_of(study)
-    varied = {each.key for each in dimensions}
+    varied = {dimension.key for dimension in dimensions}
     metric = _Metric.of(study)
     error = "mean_squared_error"
-    found = [
+    charts = [
         Chart(
             f"{metric.column}-rounds",
             f"{metric.word} against rounds",
@@ -140,7 +144,7 @@ def charts_of(study: Study) -> list[Chart]:
             if _changes(study, column) and (by_round := _by_round(study, dimensions, column))
         ),
     ]
-    return [_with_floor_noted(study, chart) for chart in found if chart.curves]
+    return [_with_floor_noted(study, chart) for chart in charts if chart.curves]
 
 
 _POLICIES = (
@@ -267,8 +271,8 @@ def _against_setting(study: Study, dimensions: tuple[Dimension, ...], metric: _M
 def _final(
     study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, key: str, x: str
 ) -> tuple[Curve, ...]:
-    own = next(each for each in dimensions if each.key == key)
-    others = tuple(each for each in dimensions if each.key != key)
+    own = next(dimension for dimension in dimensions if dimension.key == key)
+    others = tuple(dimension for dimension in dimensions if dimension.key != key)
     kept = [name for name in GROUP if name != key]
     # A series that does not have this dimension appears in the panels of the other ones as it is.
     curves = []
@@ -322,5 +326,5 @@ def ticks_of(chart: Chart) -> list[float]:
     """The values that were swept are the ticks; certified epsilons a hair apart are one."""
     if not chart.points:
         return []
-    found = sorted({float(x) for curve in chart.curves if not curve.flat for x in curve.points["x"]})
-    return [x for place, x in enumerate(found) if place == 0 or x > found[place - 1] * 1.01]
+    swept = sorted({float(x) for curve in chart.curves if not curve.flat for x in curve.points["x"]})
+    return [x for place, x in enumerate(swept) if place == 0 or x > swept[place - 1] * 1.01]

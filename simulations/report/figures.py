@@ -41,7 +41,7 @@ _SINGLE_INCHES = (4.8, 3.2)
 def draw_charts(charts: list[Chart], dimensions: tuple[Dimension, ...], folder: Path) -> list[Path]:
     """Draw each chart, with a panel for each epsilon (down) and bits (across); one file a setting."""
     written = []
-    by_key = {each.key: each for each in dimensions}
+    by_key = {dimension.key: dimension for dimension in dimensions}
     settings = by_key["setting"].values if "setting" in by_key else ("",)
     for chart, setting in itertools.product(charts, settings):
         if "setting" in chart.ignores and setting != settings[0]:
@@ -68,7 +68,7 @@ def draw_charts(charts: list[Chart], dimensions: tuple[Dimension, ...], folder: 
 def draw_laws(laws: list[DrawnLaw], dimensions: tuple[Dimension, ...], folder: Path) -> list[Path]:
     """Draw all laws of one epsilon and number of bits side by side; one file for each of these."""
     written: list[Path] = []
-    by_key = {each.key: each for each in dimensions}
+    by_key = {dimension.key: dimension for dimension in dimensions}
     for place in sorted({tuple(sorted(law.place.items())) for law in laws}):
         chosen = [law for law in laws if tuple(sorted(law.place.items())) == place]
         columns = min(3, len(chosen))
@@ -123,10 +123,10 @@ def _draw_grid(
             axes.set_ylabel(chart.y if across == 0 else "")
             axes.set_title(", ".join(by_key[key].text(value) for key, value in panel.items()), loc="left")
         _scale(grid[0, 0], replace(chart, curves=tuple(curves)))
-        found = dict(
+        drawn = dict(
             pair[::-1] for axes in grid.flat for pair in zip(*axes.get_legend_handles_labels(), strict=True)
         )
-        handles = {curve.series: found[curve.series] for curve in chart.curves if curve.series in found}
+        handles = {curve.series: drawn[curve.series] for curve in chart.curves if curve.series in drawn}
         figure.legend(
             handles.values(),
             handles.keys(),

@@ -109,7 +109,7 @@ def load_runs(directory: Path) -> tuple[list[Run], list[Problem]]:
     """The finished runs below ``directory``, by name, and all that is wrong with the others."""
     runs: list[Run] = []
     problems: list[Problem] = []
-    for path in sorted(each for each in directory.iterdir() if each.is_dir()):
+    for path in sorted(entry for entry in directory.iterdir() if entry.is_dir()):
         if path.name.startswith(".") or not any((path / name).exists() for name in _RUN_FILES):
             continue
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fl_privquant.cli.plots import colour_of
+from fl_privquant.cli.plots import COLOURS, colour_of
 from simulations.report.study import SECURE, label_of
 
 __all__ = ["Mark", "mark_of"]
@@ -21,24 +21,10 @@ _SYMBOLS = (
     ("triangle-down", "v", "M6 10.5l5-9H1z"),
     ("pentagon", "p", "M6 1l5 3.7-1.9 5.8H2.9L1 4.7z"),
     ("cross", "P", "M4.4 1.5h3.2v2.9h2.9v3.2H7.6v2.9H4.4V7.6H1.5V4.4h2.9z"),
+    ("star", "*", "M6 .8l1.5 3.5 3.8.3-2.9 2.5.9 3.7L6 8.8l-3.3 2 .9-3.7L.7 4.6l3.8-.3z"),
     ("x", "X", "M3.2 1L6 3.8 8.8 1 11 3.2 8.2 6 11 8.8 8.8 11 6 8.2 3.2 11 1 8.8 3.8 6 1 3.2z"),
 )
-_SYMBOL_OF = {
-    label: place
-    for place, labels in enumerate(
-        (
-            ("optm", "stochastic"),
-            ("optm paired", "none"),
-            ("optm independent", "discrete_laplace"),
-            ("rqm", "imvu"),
-            ("erm", "gaussian"),
-            ("mvu", "discrete_gaussian"),
-            ("pbm", "skellam"),
-            ("one_bit", "laplace"),
-        )
-    )
-    for label in labels
-}
+_LABELS = tuple(COLOURS)
 _NIGHT = "#15181c"
 _LEAST_CONTRAST, _SAME = 4.5, 1.2
 
@@ -58,8 +44,8 @@ class Mark:
 def mark_of(series: str, private: bool = True) -> Mark:
     """The look of a series: its mechanism's colour; dashed without privacy, dotted if securely aggregated."""
     label = label_of(series)
-    place = _SYMBOL_OF.get(label, sum(map(ord, label)) % len(_SYMBOLS))
-    symbol, marker, path = _SYMBOLS[place]
+    place = _LABELS.index(label) if label in _LABELS else sum(map(ord, label))
+    symbol, marker, path = _SYMBOLS[place % len(_SYMBOLS)]
     dash = "dot" if series.endswith(SECURE) else ("solid" if private else "dash")
     colour = colour_of(label)
     return Mark(colour, _readable(colour, _NIGHT), dash, symbol, marker, path)

@@ -66,8 +66,8 @@ def render(study: Study) -> str:
         settings=_by_room(study.constant),
         partitions=_partitions(study),
         provenance=_provenance(study),
-        problems=sorted(study.problems, key=lambda each: (each.kind, each.run)),
-        num_left_out=len({each.run for each in study.problems if each.kind != "repaired"}),
+        problems=sorted(study.problems, key=lambda problem: (problem.kind, problem.run)),
+        num_left_out=len({problem.run for problem in study.problems if problem.kind != "repaired"}),
         seconds=study.summary["wall_seconds"].sum() if "wall_seconds" in study.summary else None,
         text_of=setting_value,
         payload=Markup(_payload(study, dimensions, charts)),
@@ -85,7 +85,7 @@ def _facts(study: Study) -> list[str]:
         return ["no finished run yet"]
     config = study.constant
     seeds = study.summary["seed"].nunique()
-    found = [
+    facts = [
         str(config["task.name"]) if "task.name" in config else "",
         _counted(len(study.runs), "finished run"),
         _counted(len({run.label for run in study.runs}), "mechanism"),
@@ -93,7 +93,7 @@ def _facts(study: Study) -> list[str]:
         _counted(config["federation.num_clients"], "client") if "federation.num_clients" in config else "",
         _counted(config["federation.rounds"], "round") if "federation.rounds" in config else "",
     ]
-    return [each for each in found if each]
+    return [fact for fact in facts if fact]
 
 
 def _counted(number: int, noun: str) -> str:
@@ -102,7 +102,7 @@ def _counted(number: int, noun: str) -> str:
 
 def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     """The distinct privacy statements of each series, and of which of its runs each one speaks."""
-    found: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    statements: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     for series in study.series:
         speaks: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for run in study.runs_of(series):
@@ -117,8 +117,8 @@ def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
             (" | ".join(words) if len(words) <= 3 else "", lines) for lines, words in speaks.items() if words
         ]
         if named:
-            found[series] = named if len(named) > 1 else [("", named[0][1])]
-    return found
+            statements[series] = named if len(named) > 1 else [("", named[0][1])]
+    return statements
 
 
 def _large_total(study: Study) -> str:
@@ -126,17 +126,24 @@ def _large_total(study: Study) -> str:
     totals = [
         (row["epsilon_client_total"], row["delta_client_total"]) for row in study.summary.to_dict("records")
     ]
-    epsilon, delta = max((each for each in totals if math.isfinite(each[0])), default=(0.0, 0.0))
+    epsilon, delta = max((total for total in totals if math.isfinite(total[0])), default=(0.0, 0.0))
     return PrivacyStatement(epsilon, delta, Unit.TOTAL).brief if epsilon > _LARGE_TOTAL else ""
 
 
 def _start(dimensions: tuple[Dimension, ...]) -> dict[str, int]:
     """The panel that is shown first: the middle of what was swept, the first setting."""
-    return {each.key: 0 if each.key == "setting" else (len(each.values) - 1) // 2 for each in dimensions}
+    return {
+        dimension.key: 0 if dimension.key == "setting" else (len(dimension.values) - 1) // 2
+        for dimension in dimensions
+    }
 
 
 def _indices(place: Any, dimensions: tuple[Dimension, ...]) -> dict[str, int]:
-    return {each.key: each.values.index(place[each.key]) for each in dimensions if each.key in place}
+    return {
+        dimension.key: dimension.values.index(place[dimension.key])
+        for dimension in dimensions
+        if dimension.key in place
+    }
 
 
 def _description(chart: Chart) -> str:
@@ -146,37 +153,39 @@ def _description(chart: Chart) -> str:
         last[curve.series].append(float(curve.points["mean"].iloc[-1]))
     shape = "{:.1%}" if chart.percent else "{:.3g}"
     ends = [
-        f"{series} {' to '.join(dict.fromkeys(shape.format(each(values)) for each in (min, max)))}"
+        f"{series} {' to '.join(dict.fromkeys(shape.format(end(values)) for end in (min, max)))}"
         for series, values in last.items()
     ]
     return f"{chart.title}: {chart.y} against {chart.x}. Where the curves end: {'; '.join(ends)}."
 
 
 def _laws(study: Study, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
-    by_key = {each.key: each for each in dimensions}
+    by_key = {dimension.key: dimension for dimension in dimensions}
     drawn, without = laws_of(study, dimensions)
     cards = []
-    for law in drawn:
-        mechanism = law.mechanism
+    for picture in drawn:
+        law, mechanism = picture.law, picture.mechanism
         certified = mechanism.statement.brief
         cards.append(
             {
-                "series": law.series,
-                "title": law.title,
+                "series": picture.series,
+                "title": picture.title,
                 # The certified epsilon follows, with its unit.
-                "place": [by_key[key].text(value) for key, value in law.place.items() if key != "epsilon"],
-                "indices": _indices(law.place, dimensions),
+                "place": [
+                    by_key[key].text(value) for key, value in picture.place.items() if key != "epsilon"
+                ],
+                "indices": _indices(picture.place, dimensions),
                 "certified": certified,
-                "levels": mechanism.num_levels,
+                "levels": law.num_levels,
                 "mse": f"{mechanism.mse():.3g}",
                 "svg": Markup(
                     svg_of(
-                        mechanism.law,
-                        f"Output probabilities of {law.title} against the input, "
-                        f"{mechanism.num_levels} outputs, certified {certified}",
+                        law,
+                        f"Output probabilities of {picture.title} against the input, "
+                        f"{law.num_levels} outputs, certified {certified}",
                     )
                 ),
-                "legend": legend_of(mechanism.law),
+                "legend": legend_of(law),
             }
         )
     return {"cards": cards, "without": without}
@@ -184,17 +193,17 @@ def _laws(study: Study, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
 
 def _partitions(study: Study) -> list[tuple[str, str]]:
     """How the data lie on the clients: a picture of the first seed of each setting, as a data address."""
-    found: dict[str, str] = {}
+    pictures: dict[str, str] = {}
     for run in sorted(
         study.runs, key=lambda run: (study.settings.index(study.setting_of(run)), run.config["seed"])
     ):
-        if run.partition_picture is not None and study.setting_of(run) not in found:
+        if run.partition_picture is not None and study.setting_of(run) not in pictures:
             encoded = base64.b64encode(run.partition_picture).decode()
-            found[study.setting_of(run)] = f"data:image/png;base64,{encoded}"
+            pictures[study.setting_of(run)] = f"data:image/png;base64,{encoded}"
     # Settings that do not touch the partition have the same picture.
-    return [(setting, picture) for picture, setting in {found[key]: key for key in reversed(found)}.items()][
-        ::-1
-    ]
+    return [
+        (setting, picture) for picture, setting in {pictures[key]: key for key in reversed(pictures)}.items()
+    ][::-1]
 
 
 def _by_room(constant: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -211,8 +220,8 @@ def _provenance(study: Study) -> dict[str, str]:
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for run in study.runs:
         versions = run.provenance.get("versions")
-        found = {"git commit": run.provenance.get("git_commit"), "solver": run.provenance.get("solver")}
-        for key, value in (found | (versions if isinstance(versions, dict) else {})).items():
+        origin = {"git commit": run.provenance.get("git_commit"), "solver": run.provenance.get("solver")}
+        for key, value in (origin | (versions if isinstance(versions, dict) else {})).items():
             counts[key][setting_value(value)] += 1
     return {
         key: next(iter(values))

@@ -90,13 +90,13 @@ class Study:
     @cached_property
     def varied(self) -> dict[str, list[str]]:
         """Keys that differ between runs and their values in order; some mechanisms lack some keys."""
-        found: dict[str, list[str]] = {}
+        settings: dict[str, list[str]] = {}
         for key in self._keys:
             if len(self._distinct(key)) > 1:
                 values = {config[key] for config in self.configs.values() if key in config}
-                found[key] = [setting_value(value) for value in sorted(values, key=_sort_key)]
-                found[key] += ["where it applies"] if len(values) == 1 else []
-        return found
+                settings[key] = [setting_value(value) for value in sorted(values, key=_sort_key)]
+                settings[key] += ["where it applies"] if len(values) == 1 else []
+        return settings
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -132,8 +132,8 @@ class Study:
     @cached_property
     def settings(self) -> tuple[str, ...]:
         """The settings that occur, in the order of their values; one empty text if nothing varies."""
-        found = {self._values(run, self.varying) for run in self.runs}
-        ordered = sorted(found, key=lambda values: [_sort_key(value) for value in values])
+        settings = {self._values(run, self.varying) for run in self.runs}
+        ordered = sorted(settings, key=lambda values: [_sort_key(value) for value in values])
         return tuple(setting_text(self.varying, values) for values in ordered)
 
     def runs_of(self, series: str, setting: str | None = None) -> list[Run]:
@@ -180,10 +180,10 @@ class Study:
 
     @cached_property
     def _keys(self) -> list[str]:
-        found = {key for config in self.configs.values() for key in config}
+        keys = {key for config in self.configs.values() for key in config}
         return sorted(
             key
-            for key in found
+            for key in keys
             if key not in _AXES
             and not key.endswith(".seed")
             and key.partition(".")[0] not in _ROOMS_WITHOUT_EFFECT

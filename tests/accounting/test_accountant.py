@@ -279,7 +279,7 @@ def test_the_best_of_several_bounds_is_stated_with_its_name(monkeypatch: pytest.
         mine = NamedLoss(NormBound(lambda order: 0.01 * order / view.honest_count), "mine")
         return [*known(self, norms, dimension, view), mine]
 
-    monkeypatch.setattr(accountant_module, "_losses", accountant_module.OrderedDict())
+    monkeypatch.setattr(accountant_module, "_update_losses", accountant_module._update_losses.__wrapped__)
     monkeypatch.setattr(TableMechanism, "update_losses", with_another)
     found = round_statement(local, DELTA)
     assert found.method == "mine+rdp"

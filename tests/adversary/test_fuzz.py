@@ -60,6 +60,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "vqsgd_private": {"epsilon": 3.0},
     "cldp_linf": {"epsilon": 3.0},
     "cldp_l2": {"epsilon": 3.0},
+    "shared_codebook": {"epsilon": 3.0},
 }
 
 

@@ -26,7 +26,7 @@ from fl_privquant.flower import (
     SecureAggregationStrategy,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.identities import (
+from fl_privquant.flower.node_identities import (
     KEY_IDENTITY,
     KEY_KNOWN_CLIENTS,
     KEY_OPERATOR,

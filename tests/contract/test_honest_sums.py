@@ -46,6 +46,7 @@ def test_the_lists_hold_what_they_should() -> None:
     assert set(pq.mechanisms()) - set(SUMMABLE) <= {
         "gaussian",
         "laplace",
+        "shared_codebook",
         "cldp_l2",
         "cldp_linf",
         "vqsgd",

@@ -13,7 +13,7 @@ from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.design.metric import diameter, least_metric_value, ratio_bounds
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import SampleDensity, UniformDensity
-from fl_privquant.mechanisms.metric import MetricTableMechanism, certified_metric_epsilon
+from fl_privquant.mechanisms.metric_table import MetricTableMechanism, certified_metric_epsilon
 
 UNIFORM = UniformDensity()
 

@@ -11,14 +11,12 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower.engines import ENGINES, Federation, InlineEngine, RayEngine, engine
 from fl_privquant.flower.engines.inline import InlineGrid
-from fl_privquant.flower.engines.internals import dump_records, load_records, server_identity
+from fl_privquant.flower.engines.internals import server_identity
 from tests.flower.apps import (
     CLIP,
     as_arrays,
-    as_record,
     assert_same_arrays,
     client_app,
-    initial_arrays,
     server_app,
 )
 
@@ -152,10 +150,3 @@ def test_the_result_wants_one_model():
 
     with pytest.raises(InvalidSpecError, match="put the final model there"):
         _ = InlineEngine().run(server, ClientApp(), Federation(1)).arrays
-
-
-def test_records_survive_the_way_to_a_file_and_back():
-    records = RecordDict({"arrays": as_record(initial_arrays()), "metrics": MetricRecord({"accuracy": 0.5})})
-    found = load_records(dump_records(records))
-    assert_same_arrays(as_arrays(found["arrays"]), initial_arrays())
-    assert dict(found["metrics"]) == {"accuracy": 0.5}

@@ -208,35 +208,24 @@ def _fields(metadata, node):
     return {**{name: getattr(metadata, name) for name in names}, "src_node_id": node}
 
 
+def run_forged(mechanism, flower_log, forge):
+    return run(client_app(), mechanism, flower_log, lambda grid: ForgingGrid(grid, forge))
+
+
 def test_a_reply_from_a_node_that_was_not_asked_is_dropped(mechanism, flower_log):
-    arrays, text = run(
-        client_app(),
-        mechanism,
-        flower_log,
-        lambda grid: ForgingGrid(grid, lambda replies: [from_node(replies[0], 999), *replies]),
-    )
+    arrays, text = run_forged(mechanism, flower_log, lambda replies: [from_node(replies[0], 999), *replies])
     assert_same_arrays(arrays, expected_model(mechanism, range(4)))
     assert "node 999: dropped: this node was not asked" in text
 
 
 def test_a_second_reply_of_a_node_is_dropped(mechanism, flower_log):
-    arrays, text = run(
-        client_app(),
-        mechanism,
-        flower_log,
-        lambda grid: ForgingGrid(grid, lambda replies: [*replies, replies[2]]),
-    )
+    arrays, text = run_forged(mechanism, flower_log, lambda replies: [*replies, replies[2]])
     assert_same_arrays(arrays, expected_model(mechanism, range(4)))
     assert "node 3: dropped: this node has already replied" in text
 
 
 def test_a_node_that_never_replies_is_counted(mechanism, flower_log):
-    arrays, text = run(
-        client_app(),
-        mechanism,
-        flower_log,
-        lambda grid: ForgingGrid(grid, lambda replies: replies[:BAD] + replies[2:]),
-    )
+    arrays, text = run_forged(mechanism, flower_log, lambda replies: replies[:BAD] + replies[2:])
     assert_same_arrays(arrays, expected_model(mechanism, GOOD))
     assert "1 nodes did not reply" in text
 

@@ -78,6 +78,19 @@ def test_they_agree_after_faults(mechanism, lost):
         assert released < CLIENTS * ROUNDS
 
 
+def going_on(contexts):
+    """Wraps a grid so that clients go on with the state of the runs before, which ``contexts`` keeps."""
+
+    def keep(grid):
+        for node, context in grid.contexts.items():
+            if node in contexts:
+                context.state = contexts[node].state
+            contexts[node] = context
+        return grid
+
+    return keep
+
+
 class Killed(BaseException):
     """Not an error that anything handles."""
 
@@ -93,15 +106,8 @@ def test_they_agree_after_a_restart(mechanism, tmp_path, only_some):
                 raise Killed
             return trained(arrays, partition, server_round)
 
-        def keep(grid):
-            for node, context in grid.contexts.items():
-                if node in contexts:
-                    context.state = contexts[node].state
-                contexts[node] = context
-            return grid
-
         strategy = strategy_of(mechanism)
-        server = server_app(lambda: CheckpointStrategy(strategy, path), ROUNDS, wrap_grid=keep)
+        server = server_app(lambda: CheckpointStrategy(strategy, path), ROUNDS, wrap_grid=going_on(contexts))
         InlineEngine().run(server, client_app([PrivQuantMod(10.0)], train), Federation(CLIENTS, seed=3))
         return strategy
 
@@ -120,16 +126,9 @@ def test_a_server_that_lost_its_ledger_gets_nothing_more(mechanism, flower_log):
     """A new server, without the checkpoint, that goes on with the run of the old one."""
     contexts = {}
 
-    def keep(grid):
-        for node, context in grid.contexts.items():
-            if node in contexts:
-                context.state = contexts[node].state
-            contexts[node] = context
-        return grid
-
     def run(num_rounds):
         strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=9)
-        server = server_app(lambda: strategy, num_rounds, wrap_grid=keep)
+        server = server_app(lambda: strategy, num_rounds, wrap_grid=going_on(contexts))
         InlineEngine().run(server, client_app([PrivQuantMod(10.0)]), Federation(CLIENTS, seed=3))
 
     run(2)

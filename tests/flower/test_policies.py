@@ -281,11 +281,13 @@ def run(
         return call_next(message, context)
 
     mods = [keep_context, *([SecureAggregationMod()] if secure else []), PrivQuantMod(10.0, seed=SEED)]
-    server = server_app(
-        make,
-        num_rounds=rounds,
-        evaluate_fn=lambda number, arrays: kept["bits"].watching(evaluate)(number, arrays),
-    )
+
+    def observed(number: int, arrays: Any) -> Any:
+        metrics = evaluate(number, arrays)
+        kept["bits"].observe_metrics(number, metrics)
+        return metrics
+
+    server = server_app(make, num_rounds=rounds, evaluate_fn=observed)
     server.run_result = InlineEngine().run(server, client_app(mods, train), Federation(6, seed=3))
     server.private, server.contexts = kept["private"], contexts
     return server

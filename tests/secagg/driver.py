@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -202,3 +203,13 @@ def open_round(
     if wire is not None:
         made.wire = wire
     return made
+
+
+def at(stage: str, num_clients: int, **options: Any) -> Round:
+    """A signed round up to a stage, which is still open."""
+    round_ = open_round(num_clients, signed=options.pop("signed", True), restore=False, **options)
+    for name in ("advertise", "share", "accept", "mask", "confirm"):
+        if name == stage:
+            break
+        getattr(round_, name)()
+    return round_

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower.engines.base import Engine, Federation, RunResult
+from fl_privquant.flower.engines.engine import Engine, Federation, RunResult
 from fl_privquant.flower.engines.inline import InlineEngine
 from fl_privquant.flower.engines.ray import RayEngine
 

@@ -17,7 +17,7 @@ from flwr.serverapp import ServerApp
 from flwr.supercore.run import Run
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower.engines.base import (
+from fl_privquant.flower.engines.engine import (
     Federation,
     MessageGrid,
     RunResult,
@@ -99,14 +99,18 @@ class InlineGrid(MessageGrid):
             with ThreadPoolExecutor(self._threads) as pool:
                 replies = list(pool.map(self._deliver, pushed, ids))
         else:
-            replies = [self._deliver(message, each) for message, each in zip(pushed, ids, strict=True)]
+            replies = [
+                self._deliver(message, message_id) for message, message_id in zip(pushed, ids, strict=True)
+            ]
         self._replies.update(zip(ids, replies, strict=True))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies to the messages, in the order of nodes; each is given once."""
-        found = [self._replies.pop(each) for each in list(message_ids) if each in self._replies]
-        return sorted(found, key=lambda reply: reply.metadata.src_node_id)
+        replies = [
+            self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies
+        ]
+        return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

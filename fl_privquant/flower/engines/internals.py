@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from flwr.app import Array, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from flwr.common.serde import recorddict_to_proto
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -19,7 +18,6 @@ __all__ = [
     "create_run",
     "delivered",
     "dump_records",
-    "load_records",
     "server_identity",
     "set_message_id",
 ]
@@ -88,8 +86,3 @@ def _twin(record: Any) -> Any:
 def dump_records(records: RecordDict) -> bytes:
     """The records in Flower's own wire format."""
     return cast(bytes, recorddict_to_proto(records).SerializeToString())
-
-
-def load_records(blob: bytes) -> RecordDict:
-    """The records that :func:`dump_records` wrote."""
-    return recorddict_from_proto(ProtoRecordDict.FromString(blob))

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower.engines.base import (
+from fl_privquant.flower.engines.engine import (
     Federation,
     MessageGrid,
     RunResult,

@@ -19,6 +19,6 @@ def train(message: Message, context: Context) -> Message:
     received = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
     epochs, rate = context.run_config["local-epochs"], context.run_config["learning-rate"]
     trained = train_model(received, (images, labels), int(epochs), float(rate))
-    arrays = ArrayRecord({name: Array(each) for name, each in trained.items()})
+    arrays = ArrayRecord({name: Array(array) for name, array in trained.items()})
     metrics = MetricRecord({"num-examples": len(labels)})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)

@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
     initial = {"coef": np.zeros((10, 64)), "intercept": np.zeros(10)}
     result = strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord({name: Array(each) for name, each in initial.items()}),
+        initial_arrays=ArrayRecord({name: Array(array) for name, array in initial.items()}),
         num_rounds=int(config["num-rounds"]),
         evaluate_fn=evaluate,
     )

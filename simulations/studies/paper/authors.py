@@ -40,9 +40,9 @@ def design_symmetric_as_authors(values: Floats, epsilon: float) -> Law:
     """The law that the authors' program finds for four symmetric bins, two of them inside [-1, 1]."""
     best: tuple[float, Law] | None = None
     for bound in _SYMMETRIC_BOUNDS.tolist():
-        found = _solve_symmetric(values, epsilon, bound)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found
+        solved = _solve_symmetric(values, epsilon, bound)
+        if solved is not None and (best is None or solved[0] < best[0]):
+            best = solved
     if best is None:
         raise InfeasibleDesignError(f"the authors' program has no solution at epsilon {epsilon:g}")
     return best[1]
@@ -52,9 +52,9 @@ def design_as_authors(values: Floats, epsilon: float, density: Density) -> Law:
     """The law that the authors' program finds for four bins, two of them inside [-1, 1]."""
     best: tuple[float, Law] | None = None
     for left, right in itertools.product(_BOUNDS.tolist(), repeat=2):
-        found = _solve(values, epsilon, density, left, right)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found
+        solved = _solve(values, epsilon, density, left, right)
+        if solved is not None and (best is None or solved[0] < best[0]):
+            best = solved
     if best is None:
         raise InfeasibleDesignError(f"the authors' program has no solution at epsilon {epsilon:g}")
     return best[1]
@@ -101,7 +101,7 @@ def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[floa
     except InfeasibleDesignError:
         return None
     selection = [np.ones(1), solution.x[list(q2)], solution.x[list(q3)], np.full(4, 0.25)]
-    return solution.objective, mirrored_selection(values, [each / each.sum() for each in selection])
+    return solution.objective, mirrored_selection(values, [weights / weights.sum() for weights in selection])
 
 
 def _solve(

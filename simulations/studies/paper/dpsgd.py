@@ -161,8 +161,8 @@ class _Part:
         # The last batch may be short: its sum hides an example among the fewest others.
         last = problem.order.shape[1] % problem.batch_size or problem.batch_size
         views = (LOCAL, View.aggregate(last))
-        found = [_epsilon(Release(self.mechanism, problem.dimension, view)) for view in views]
-        return dict(zip(names, (coordinate, math.nan, *found), strict=True))
+        epsilons = [_epsilon(Release(self.mechanism, problem.dimension, view)) for view in views]
+        return dict(zip(names, (coordinate, math.nan, *epsilons), strict=True))
 
 
 def _standard_error(values: NDArray[np.float64]) -> float:
@@ -184,17 +184,17 @@ def _parts(name: str, problem: Problem) -> Iterator[_Part]:
 def results(name: str, problem: Problem, tell: Tell) -> Tables:
     """The summary and the curves of one data set."""
     parts = list(_parts(name, problem))
-    found: dict[_Part, Curves] = {}
+    trained: dict[_Part, Curves] = {}
     for number, part in enumerate(parts):
 
         def heard(share: float, number: int = number, part: _Part = part) -> None:
             tell((number + share) / len(parts), f"{part.procedure}, {part.label}")
 
-        found[part] = train(problem, part.mechanism, part.how, _SEED, heard)
-    optm = {part.how: curves.final for part, curves in found.items() if part.label == "OPTM"}
-    summary = [part.record(name, problem, curves, optm[part.how]) for part, curves in found.items()]
+        trained[part] = train(problem, part.mechanism, part.how, _SEED, heard)
+    optm = {part.how: curves.final for part, curves in trained.items() if part.label == "OPTM"}
+    summary = [part.record(name, problem, curves, optm[part.how]) for part, curves in trained.items()]
     lines = []
-    for part, curves in found.items():
+    for part, curves in trained.items():
         steps = np.unique(np.linspace(0, curves.accuracy.shape[1] - 1, _CURVE_POINTS).round().astype(int))
         at = curves.accuracy[:, steps]
         line = {"procedure": part.procedure, "mechanism": part.label, "batches": steps + 1}

@@ -40,20 +40,22 @@ def grid_means(configurations: int) -> Finding:
 
 def clipped_gaussian(configurations: int) -> Finding:
     """Table 2: clipped inputs and other bins at σ = 0.3 give the printed figures."""
-    found = [_authors_mae(bins, scalar.gaussians(sigma)[0]) for sigma, bins in scalar.GAUSSIAN_BINS.items()]
+    errors = [_authors_mae(bins, scalar.gaussians(sigma)[0]) for sigma, bins in scalar.GAUSSIAN_BINS.items()]
     # Only at the largest σ do the tails weigh enough to tell.
     truncated = _authors_mae(scalar.GAUSSIAN_BINS[0.3], scalar.gaussians(0.3)[1])
     with_printed = _authors_mae(scalar.GAUSSIAN_BINS[0.1], scalar.gaussians(0.3)[0])
     printed = list(scalar.PRINTED_2["OPTM"].values())
     off_clipped, off_truncated = (
-        float(np.abs(np.subtract(found, printed)).max()),
+        float(np.abs(np.subtract(errors, printed)).max()),
         abs(truncated - printed[-1]),
     )
-    measured = {f"clipped_{sigma:g}": value for sigma, value in zip(scalar.GAUSSIAN_BINS, found, strict=True)}
+    measured = {
+        f"clipped_{sigma:g}": value for sigma, value in zip(scalar.GAUSSIAN_BINS, errors, strict=True)
+    }
     measured |= {"truncated_0.3": truncated, "printed_bins_0.3": with_printed}
     return Finding(
         "the authors' program gives "
-        + " / ".join(f"{value:.3f}" for value in found)
+        + " / ".join(f"{value:.3f}" for value in errors)
         + f" on clipped inputs (off the print by at most {off_clipped:.3f}), and {truncated:.3f} "
         f"at σ = 0.3 on truncated ones (off by {off_truncated:.3f}). The bins [-4, .2, .6, 4] that are "
         f"printed for all σ give {with_printed:.3f} at σ = 0.3; [-4, -.2, .6, 4] are meant",
@@ -65,14 +67,14 @@ def clipped_gaussian(configurations: int) -> Finding:
 def mvu_row(configurations: int) -> Finding:
     """Table 2's MVU row against MVU with the alphabet that the appendix prints for it."""
     mechanism = scalar.mvu_as_printed(1.0)
-    found = [mechanism.mae(scalar.gaussians(sigma)[0]) for sigma in scalar.GAUSSIAN_BINS]
+    errors = [mechanism.mae(scalar.gaussians(sigma)[0]) for sigma in scalar.GAUSSIAN_BINS]
     alphabet = bool(np.allclose(np.abs(mechanism.values), (2.42, 1.69, 1.69, 2.42), atol=0.006))
     printed = list(scalar.PRINTED_2["MVU"].values())
     return Finding(
-        f"MVU with the printed alphabet ±1.69 ±2.42 has {' / '.join(f'{value:.3f}' for value in found)}, not "
-        f"{' / '.join(map(str, printed))}: it is better than RQM there, not worse",
-        alphabet and all(value < shown - 0.05 for value, shown in zip(found, printed, strict=True)),
-        {f"mvu_{sigma:g}": value for sigma, value in zip(scalar.GAUSSIAN_BINS, found, strict=True)},
+        f"MVU with the printed alphabet ±1.69 ±2.42 has {' / '.join(f'{value:.3f}' for value in errors)}, "
+        f"not {' / '.join(map(str, printed))}: it is better than RQM there, not worse",
+        alphabet and all(value < shown - 0.05 for value, shown in zip(errors, printed, strict=True)),
+        {f"mvu_{sigma:g}": value for sigma, value in zip(scalar.GAUSSIAN_BINS, errors, strict=True)},
     )
 
 
@@ -127,18 +129,18 @@ def erm_at_half(configurations: int) -> Finding:
 def mae_alone(configurations: int) -> Finding:
     """What the least MAE does to the MSE as outer bins may lie further out."""
     reach = (4.0, 8.0, 16.0, 32.0)
-    found = [
+    designs = [
         pq.design("optm", epsilon=1.0, levels=4, objective="mae", lattice=False, max_value=value)
         for value in reach
     ]
-    mae, mse = [each.mae() for each in found], [each.mse() for each in found]
+    mae, mse = [design.mae() for design in designs], [design.mse() for design in designs]
     text = ", ".join(f"{m:.4f} ({s:.1f})" for m, s in zip(mae, mse, strict=True))
     return Finding(
         f"ε = 1, outer bins up to ±4, ±8, ±16, ±32: least MAE (and its MSE) {text}",
         bool(np.all(np.diff(mae) < 0.0) and np.all(np.diff(mse) > 0.0)),
         {
-            **{f"mae_{value:g}": each for value, each in zip(reach, mae, strict=True)},
-            **{f"mse_{value:g}": each for value, each in zip(reach, mse, strict=True)},
+            **{f"mae_{value:g}": error for value, error in zip(reach, mae, strict=True)},
+            **{f"mse_{value:g}": error for value, error in zip(reach, mse, strict=True)},
         },
     )
 
@@ -180,8 +182,8 @@ def features_in_clear(configurations: int) -> Finding:
     logits = noisy(gradient)[0, :, :1] * x[0]
     whole = noisy((gradient[..., None] * x[:, :, None, :]).astype(np.float32))[0, :, 0]
     likeness = {
-        name: float(np.mean([abs(np.corrcoef(a, b)[0, 1]) for a, b in zip(found, x[0], strict=True)]))
-        for name, found in (("logits", logits), ("whole", whole))
+        name: float(np.mean([abs(np.corrcoef(a, b)[0, 1]) for a, b in zip(pictures, x[0], strict=True)]))
+        for name, pictures in (("logits", logits), ("whole", whole))
     }
     return Finding(
         f"correlation of an example's share of the gradient with its 30 features, over 8 examples: "
@@ -262,18 +264,18 @@ def composed(configurations: int) -> Finding:
         "OPTM": optm,
         "best selection": best,
     }
-    found = {
-        label: round_statement(Release(each, _COORDINATES), dpsgd.DELTA).epsilon
-        for label, each in mechanisms.items()
+    epsilons = {
+        label: round_statement(Release(mechanism, _COORDINATES), dpsgd.DELTA).epsilon
+        for label, mechanism in mechanisms.items()
     }
     return Finding(
         f"{_COORDINATES} coordinates at ε = 1 each cost a client, one round, local view, at δ = "
         f"{dpsgd.DELTA:g}: "
-        f"ε = {found['one bit']:.1f} with one bit, the worst law there is, {found['OPTM']:.1f} with the "
-        "paper's "
-        f"OPTM and {found['best selection']:.1f} with the best selection on its bins (pure: {_COORDINATES})",
-        all(value > 400.0 for value in found.values()),
-        found,
+        f"ε = {epsilons['one bit']:.1f} with one bit, the worst law there is, {epsilons['OPTM']:.1f} with "
+        f"the paper's OPTM and {epsilons['best selection']:.1f} with the best selection on its bins (pure: "
+        f"{_COORDINATES})",
+        all(value > 400.0 for value in epsilons.values()),
+        epsilons,
     )
 
 

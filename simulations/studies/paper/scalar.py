@@ -110,8 +110,8 @@ def table2() -> Iterator[Row]:
             for family in ("independent", "free"):
                 ours = pq.design("optm", family=family, bins=bins, **common)
                 yield Row(sigma, f"ours: {family}, paper's bins, {shape}", ours, None, density)
-            found = pq.design("optm", levels=4, lattice=False, **common)
-            yield Row(sigma, f"ours: free, best for MAE, {shape}", found, None, density)
+            free = pq.design("optm", levels=4, lattice=False, **common)
+            yield Row(sigma, f"ours: free, best for MAE, {shape}", free, None, density)
 
 
 def table_mechanism(name: str, **parameters: Any) -> TableMechanism:

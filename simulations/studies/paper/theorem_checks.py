@@ -29,8 +29,8 @@ Floats = NDArray[np.float64]
 
 _ROUNDING = 1e-9
 _COUNTEREXAMPLE = [
-    np.array(each)
-    for each in (
+    np.array(weights)
+    for weights in (
         (1.0,),
         (0.01, 0.99),
         (0.05, 0.79, 0.16),
@@ -51,10 +51,10 @@ def erm_privacy(configurations: int) -> Finding:
     exact = erm_law(_uniform(4, 0.01), 0.1).epsilon
     broken = corrected = 0
     for levels, margin, gamma in _erm_configurations(configurations):
-        found = erm_law(_uniform(levels, margin), gamma).epsilon
-        broken += found > claimed(gamma, levels, margin)
+        lost = erm_law(_uniform(levels, margin), gamma).epsilon
+        broken += lost > claimed(gamma, levels, margin)
         bound = gamma + math.log(levels**2 * (1.0 + margin) / (2.0 * margin))
-        corrected += found <= bound * (1.0 + _ROUNDING)
+        corrected += lost <= bound * (1.0 + _ROUNDING)
     measured = {"exact": exact, "claimed": claimed(0.1, 4, 0.01), "broken": broken, "corrected": corrected}
     return Finding(
         f"4 uniform bins, Δ = 0.01, γ = 0.1: exact ε {exact:.2f}, claimed below {measured['claimed']:.2f}; "
@@ -150,9 +150,9 @@ def constraint1_pairs(configurations: int) -> Finding:
     law = mirrored_selection(bins, _COUNTEREXAMPLE)
     printed = _constraint1_epsilon(bins, law, all_pairs=False)
     equal = 0
-    for each, selection in _random_selections(configurations):
-        found = mirrored_selection(each, selection)
-        equal += abs(_constraint1_epsilon(each, found, all_pairs=True) - found.epsilon) < _ROUNDING
+    for drawn_bins, selection in _random_selections(configurations):
+        drawn = mirrored_selection(drawn_bins, selection)
+        equal += abs(_constraint1_epsilon(drawn_bins, drawn, all_pairs=True) - drawn.epsilon) < _ROUNDING
     measured = {"printed": printed, "exact": law.epsilon, "equal": equal}
     return Finding(
         "bins ±0.5 ±2 ±3, q_2 = (.01, .99), q_3 = (.05, .79, .16), q_4 = (.4, .28, .07, .25): the "
@@ -228,12 +228,12 @@ def _erm_configurations(count: int, largest_gamma: float = 5.0) -> Iterator[tupl
 def _selected_distances(bins: Floats, gamma: float, from_right: bool) -> Floats:
     """ζ_1 to ζ_{m-1}: how far the bin that ERM selects among n lies from the nearest, on average."""
     ordered = -bins[::-1] if from_right else bins
-    found = []
+    distances = []
     for n in range(1, bins.size):
         distance = ordered[n - 1] - ordered[:n]
         weights = np.exp(-gamma * distance / (2.0 * max(distance[0], 1e-300)))
-        found.append(float(weights @ distance / weights.sum()))
-    return np.array(found)
+        distances.append(float(weights @ distance / weights.sum()))
+    return np.array(distances)
 
 
 def _random_selections(count: int) -> Iterator[tuple[Floats, list[Floats]]]:

@@ -166,11 +166,11 @@ def _quantizers(
 
 def _held_out(problem: Problem, parameters: list[Floats]) -> NDArray[np.float64]:
     weights, bias = parameters
-    found = np.empty(problem.num_runs)
+    accuracies = np.empty(problem.num_runs)
     for run, taken in enumerate(problem.held_out):
         predicted = (problem.x[taken] @ weights[run] + bias[run]).argmax(axis=1)
-        found[run] = (predicted == problem.y[taken]).mean()
-    return found
+        accuracies[run] = (predicted == problem.y[taken]).mean()
+    return accuracies
 
 
 class _Adam:
@@ -178,8 +178,8 @@ class _Adam:
 
     def __init__(self, parameters: list[Floats]) -> None:
         self.parameters = parameters
-        self._first = [np.zeros_like(each) for each in parameters]
-        self._second = [np.zeros_like(each) for each in parameters]
+        self._first = [np.zeros_like(parameter) for parameter in parameters]
+        self._second = [np.zeros_like(parameter) for parameter in parameters]
         self._steps = 0
 
     def step(self, gradients: list[Floats]) -> None:

@@ -126,15 +126,15 @@ def rows(
     setting: Setting, trials: int, vector_trials: int, tell: Tell = lambda share, doing: None
 ) -> list[Row]:
     """Every line of the figure at every epsilon."""
-    found = []
+    lines = []
     for position, epsilon in enumerate(EPSILONS):
         for label, mechanism, clip in _mechanisms(setting, epsilon):
             tell(position / len(EPSILONS), f"ε = {epsilon:g}, {label}")
-            found.append(_row(setting, position, label, mechanism, clip, trials, vector_trials))
-    return found
+            lines.append(_row(setting, position, label, mechanism, clip, trials, vector_trials))
+    return lines
 
 
-def as_frame(found: list[Row]) -> pd.DataFrame:
+def as_frame(lines: list[Row]) -> pd.DataFrame:
     """The rows as a table."""
     records = [
         {
@@ -148,7 +148,7 @@ def as_frame(found: list[Row]) -> pd.DataFrame:
             "vector_epsilon": row.vector_epsilon,
             "whole_vector": isinstance(row.mechanism, VectorMechanism),
         }
-        for row in found
+        for row in lines
     ]
     return pd.DataFrame(records)
 
@@ -251,7 +251,7 @@ def _row(
     x = setting.draw(np.random.default_rng(7), count, setting.dimension)
     stream = pq.RandomStream.seeded(7, round=position)
     if whole:
-        estimates = np.array([mechanism.decode(mechanism.encode(each, clip, stream), clip) for each in x])
+        estimates = np.array([mechanism.decode(mechanism.encode(vector, clip, stream), clip) for vector in x])
     else:
         estimates = mechanism.decode(mechanism.encode(x, clip, stream), clip)
     errors = np.linalg.norm(estimates - x, axis=1)

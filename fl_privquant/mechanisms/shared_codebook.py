@@ -1,0 +1,397 @@
+"""A whole update as one index into a random codebook that both ends know: local privacy in a few bits.
+
+**The mechanism.** For an update x in the unit ball, a codebook of M unit vectors is drawn, independent and
+uniform on the sphere. The k of them that lie nearest to x / |x| (to its opposite with probability (1 - |x|)
+/ 2, which makes the length right on average) are drawn with weight e^epsilon each, the other M - k with
+weight 1. What is told is the index that was drawn. The estimate is the codeword at that index, times a
+constant.
+
+**Privacy.** Given the codebook, which does not depend on the data, each index has one of two chances,
+whatever the update. Their ratio, of two integers, is at most e^epsilon. So it does not matter for privacy
+which codewords were taken for the nearest, and floating-point numbers cannot spoil it.
+
+**Unbiased.** The codebook's law is the same after every rotation. So the expectation of the codeword that
+is drawn has the direction of x, and its length is the chance of a near codeword, less that of a far one,
+times the expected sum of the k largest of M projections. With V a coordinate of a uniform unit vector, F
+its distribution function and G(t) the integral of F^-1 from t to 1, that sum is M E[G(T)], T a Beta(M - k,
+k) variable (the level of the largest projection that is not among the k, integrated by parts); and G(F(v))
+is (1 - v^2)^((d - 1) / 2) / ((d - 1) B(1/2, (d - 1) / 2)). The codebook itself is computed in single
+precision, which moves the estimate by some 1e-6 of its length.
+
+**Optimal.** As M grows with k / M fixed this becomes PrivUnit, which is optimal among all unbiased local
+mechanisms (:func:`privunit_squared_error`). The design takes the best k; without ``levels`` it takes the
+smallest power of two whose error is within 1 % of PrivUnit's, up to 2^12.
+
+**The message** is the index, log2 M bits, and the seed of the codebook, 64 bits: each client and round
+needs a codebook of its own, as with one for all the mean would stay in the span of its codewords.
+
+Guarantee: ``epsilon``-differential privacy of one client round, local view, for any two updates, certified
+on the integer chances of an index; unbiased for updates in the ball, to 1e-6 of the length of the estimate.
+Assumes: nothing about the inputs.
+Reference: Ye, Barg, "Optimal Schemes for Discrete Distribution Estimation under Locally Differential
+Privacy", IEEE Transactions on Information Theory 2018 (subset selection); Bhowmick, Duchi, Freudiger,
+Kapoor, Rogers, "Protection Against Reconstruction and Its Applications in Private Federated Learning", 2018
+(PrivUnit); Asi, Feldman, Talwar, "Optimal Algorithms for Mean Estimation under Local Differential Privacy",
+ICML 2022; Isik, Chen, Ozgur, Weissman, No, "Exact Optimality of Communication-Privacy-Utility Tradeoffs in
+Distributed Mean Estimation", NeurIPS 2023.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, NoReturn, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from fl_privquant.array_types import Floats
+from fl_privquant.errors import CodeOverflowError, InvalidSpecError
+from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.vector import PrivateVectorSpec, VectorMechanism, happens, refuse_codes
+from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = [
+    "SharedCodebookMechanism",
+    "SharedCodebookSpec",
+    "design_shared_codebook",
+    "near_sum",
+    "privunit_squared_error",
+]
+
+_SEED_BITS = 64
+_DOMAIN = b"fl_privquant codebook v1"
+_MOST_LEVELS = 1 << 16
+# Codebooks that a design looks at by itself, and how near to the optimum is near enough.
+_USUAL_LEVELS = tuple(1 << bits for bits in range(3, 13))
+_NEAR_OPTIMUM = 1.01
+# With fewer coordinates a codebook would be compared with an optimum that hardly any codebook reaches.
+_LEAST_COMPARED = 64
+# Weight of a far codeword, and the largest exponent for which weights are told apart: beyond, a far codeword
+# is drawn less than once in 10^26 times.
+_RARE = 1 << 64
+_MOST_EXPONENT = 60
+# Numbers of a codebook that are held at once.
+_AT_ONCE = 1 << 21
+_GRID = 4001
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedCodebookSpec(PrivateVectorSpec):
+    """What a mechanism with a shared codebook is asked to be; see :class:`PrivateVectorSpec`.
+
+    Parameters
+    ----------
+    levels
+        Number M of codewords, 2 to 65536. None: the smallest power of two that is nearly optimal.
+    """
+
+    levels: int | None = None
+
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """One draw is optimal, and the design knows how many codewords it needs."""
+        return super().candidate(wish, epsilon) | {"repeats": 1, "levels": None}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.levels is not None and not 2 <= self.levels <= _MOST_LEVELS:
+            raise InvalidSpecError(f"levels: {self.levels} codewords, expected 2 to {_MOST_LEVELS}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SharedCodebookMechanism(VectorMechanism, kind="shared_codebook"):
+    """An index into a random codebook, for updates of norm at most clip; see :class:`VectorMechanism`.
+
+    A message is the bits of the seed and of the index of each draw, lowest first.
+    """
+
+    norm: ClassVar[str] = "l2"
+
+    levels: int = 2
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.levels <= _MOST_LEVELS:
+            raise InvalidSpecError(f"levels: {self.levels} codewords, expected 2 to {_MOST_LEVELS}")
+        super().__post_init__()
+
+    def for_dimension(self, dimension: int) -> Self:
+        """The mechanism for another number of coordinates, with as many codewords as it then needs."""
+        if dimension == self.dimension:
+            return self
+        levels = self.levels
+        if self.parameters.get("levels") is None:
+            levels = _usual_levels(self._share, dimension)
+        parameters = {**self.parameters, "dimension": dimension}
+        return dataclasses.replace(self, dimension=dimension, levels=levels, parameters=parameters)
+
+    @property
+    def num_answers(self) -> int:
+        return self.levels
+
+    @cached_property
+    def num_near(self) -> int:
+        """How many of the nearest codewords are drawn with more weight: the best number."""
+        return _best_near(self._share, self.levels, self.dimension)
+
+    @property
+    def output_norm(self) -> float:
+        return 1.0 / _mean_length(self._share, self.levels, self.num_near, self.dimension)
+
+    @property
+    def message_size(self) -> int:
+        return _SEED_BITS + self.repeats * self._index_bits
+
+    @property
+    def message_bits(self) -> int:
+        return 1
+
+    @property
+    def summable(self) -> bool:
+        return False
+
+    @property
+    def _index_bits(self) -> int:
+        return (self.levels - 1).bit_length()
+
+    @property
+    def _share(self) -> float:
+        """Epsilon of one draw."""
+        return self.claimed_epsilon / self.repeats
+
+    @cached_property
+    def _weights(self) -> tuple[int, int]:
+        """Chances of each near codeword and of each far one, before they are divided by their sum."""
+        return near_weight(self._share), _RARE
+
+    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+        length = float(np.linalg.norm(x))
+        seed = source.below(1 << _SEED_BITS)
+        message = [seed >> bit & 1 for bit in range(_SEED_BITS)]
+        for draw in range(self.repeats):
+            sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
+            direction = sign / length * x if length else x
+            near = _nearest(_Codebook(seed, draw, self.dimension), self.levels, self.num_near, direction)
+            index = _subset_response(near, self.levels, self._weights, source)
+            message += [index >> bit & 1 for bit in range(self._index_bits)]
+        return message
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        bits = self._checked_message(indices).tolist()
+        seed = _number(bits[:_SEED_BITS])
+        total = np.zeros(self.dimension)
+        for draw in range(self.repeats):
+            start = _SEED_BITS + draw * self._index_bits
+            index = _number(bits[start : start + self._index_bits])
+            if index >= self.levels:
+                raise CodeOverflowError(f"message: index {index} is outside 0..{self.levels - 1}")
+            total += _Codebook(seed, draw, self.dimension).codeword(index)
+        return np.asarray(clip * self.output_norm / self.repeats * total)
+
+    def to_codes(self, indices: NDArray[Any]) -> NoReturn:
+        refuse_codes(self)
+
+    def sum_bits(self, num_clients: int) -> NoReturn:
+        refuse_codes(self)
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
+        refuse_codes(self)
+
+
+@register(
+    "shared_codebook", SharedCodebookSpec, cached=False, listing=Listing(195, "#31572c", plans_for_local=True)
+)
+def design_shared_codebook(spec: SharedCodebookSpec) -> SharedCodebookMechanism:
+    """The certified mechanism for updates of Euclidean norm at most clip."""
+    epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats)
+    levels = spec.levels or _usual_levels(epsilon / repeats, dimension)
+    return SharedCodebookMechanism("shared_codebook", dimension, repeats, epsilon, spec.parameters(), levels)
+
+
+@dataclass(frozen=True)
+class _Codebook:
+    """Random unit vectors that belong to a seed; any of them can be had without the others.
+
+    Normal numbers in pairs (Box and Muller), each pair from one word of our own stream.
+    """
+
+    seed: int
+    draw: int
+    dimension: int
+
+    @property
+    def _words(self) -> int:
+        """Words of a codeword."""
+        return -(-self.dimension // 2)
+
+    @cached_property
+    def _stream(self) -> RandomStream:
+        address = self.seed.to_bytes(_SEED_BITS // 8, "little") + self.draw.to_bytes(4, "little")
+        return RandomStream(hashlib.sha256(_DOMAIN + address).digest(), simulated=True)
+
+    def normals(self, first: int, count: int) -> NDArray[np.float32]:
+        """(count, dimension) normal numbers, of which the codewords from ``first`` on are the directions."""
+        words = np.empty(count * self._words, dtype=np.uint64)
+        self._stream.fill(words, first * self._words)
+        halves = words.view(np.uint32).reshape(-1, 2)
+        scale = np.float32(2.0**-32)
+        radius = halves[:, 0].astype(np.float32)
+        radius += np.float32(0.5)
+        radius *= scale
+        np.log(radius, out=radius)
+        radius *= np.float32(-2.0)
+        # The largest words are 1 in single precision: their radius must not be 0.
+        np.maximum(radius, scale, out=radius)
+        np.sqrt(radius, out=radius)
+        angle = halves[:, 1].astype(np.float32)
+        angle *= np.float32(2.0 * math.pi) * scale
+        pairs = np.empty((words.size, 2), dtype=np.float32)
+        np.multiply(radius, np.cos(angle), out=pairs[:, 0])
+        np.multiply(radius, np.sin(angle), out=pairs[:, 1])
+        return pairs.reshape(count, -1)[:, : self.dimension]
+
+    def codeword(self, index: int) -> Floats:
+        """(dimension,) the unit vector at an index."""
+        normals = self.normals(index, 1)[0].astype(np.float64)
+        return np.asarray(normals / np.linalg.norm(normals))
+
+    def projections(self, levels: int, x: Floats) -> Floats:
+        """(levels,) the inner products of the codewords with ``x``."""
+        inputs = x.astype(np.float32)
+        rows = max(1, _AT_ONCE // self.dimension)
+        found = np.empty(levels)
+        for first in range(0, levels, rows):
+            part = self.normals(first, min(rows, levels - first))
+            lengths = np.sqrt(np.einsum("ij,ij->i", part, part))
+            found[first : first + rows] = (part @ inputs) / lengths
+        return found
+
+
+def _number(bits: list[int]) -> int:
+    return sum(bit << place for place, bit in enumerate(bits))
+
+
+def _nearest(codebook: _Codebook, levels: int, count: int, x: Floats) -> NDArray[np.int64]:
+    """(count,) the indices of the codewords that are nearest to the direction of ``x``, increasing."""
+    projections = codebook.projections(levels, x)
+    return np.sort(np.argpartition(-projections, count - 1)[:count])
+
+
+def _subset_response(
+    near: NDArray[np.int64], levels: int, weights: tuple[int, int], source: Continuation
+) -> int:
+    """An index: each near one with the first weight, each other one with the second."""
+    common, rare = weights
+    drawn = source.below(near.size * common + (levels - near.size) * rare)
+    if drawn < near.size * common:
+        return int(near[drawn // common])
+    other = (drawn - near.size * common) // rare
+    # The far index of that rank: as many near ones are to be passed as lie before it.
+    return int(other + np.searchsorted(near - np.arange(near.size), other, side="right"))
+
+
+@lru_cache(maxsize=256)
+def near_weight(epsilon: float) -> int:
+    """The largest weight of a near codeword whose ratio to that of a far one is at most e^epsilon.
+
+    >>> math.isclose(math.log(near_weight(1.0) / _RARE), 1.0)
+    True
+    """
+    with localcontext() as context:
+        context.prec = 60
+        weight = int(min(Decimal(epsilon), Decimal(_MOST_EXPONENT)).exp() * _RARE * (1 - Decimal(10) ** -50))
+    if weight <= _RARE:
+        raise InvalidSpecError(f"epsilon: {epsilon} a draw is too small for chances of 64 bits; raise it")
+    return weight
+
+
+@lru_cache(maxsize=4096)
+def near_sum(levels: int, count: int, dimension: int) -> float:
+    """The expected sum of the ``count`` largest of ``levels`` independent projections of a uniform direction.
+
+    >>> round(near_sum(2, 1, 3), 9)  # the larger of two uniform numbers in [-1, 1]
+    0.333333333
+    """
+    if count >= levels:
+        return 0.0
+    # T = 1 / (1 + e^-s) on a grid of s: the rule of trapezoids converges exponentially there.
+    a, b = float(levels - count), float(count)
+    centre, width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
+    s = centre + 40.0 * width * np.linspace(-1.0, 1.0, _GRID)
+    log_density = -a * np.log1p(np.exp(-s)) - b * np.log1p(np.exp(s)) - special.betaln(a, b)
+    weights = np.exp(log_density) * (s[1] - s[0])
+    return float(levels * weights @ _upper_mean(special.expit(-s), dimension))
+
+
+def _upper_mean(share: Floats, dimension: int) -> Floats:
+    """The integral of the quantiles of a projection over its upper ``share``."""
+    share = np.clip(share, 1e-300, 1.0)
+    if dimension == 1:
+        return np.asarray(np.minimum(share, 1.0 - share))
+    degrees = dimension - 1.0
+    # sqrt(d - 1) V / sqrt(1 - V^2) has Student's law of d - 1 degrees, which is symmetric.
+    quantile = special.stdtrit(degrees, np.minimum(share, 1.0 - share))
+    log_rest = -0.5 * degrees * np.log1p(quantile**2 / degrees)
+    # B(1/2, x) by logarithms would lose digits for large x.
+    scale = degrees * special.beta(0.5, 0.5 * degrees)
+    return np.asarray(np.exp(log_rest) / scale)
+
+
+def _mean_length(epsilon: float, levels: int, count: int, dimension: int) -> float:
+    """Expected projection of the codeword that is drawn onto a direction."""
+    common, rare = near_weight(epsilon), _RARE
+    total = count * common + (levels - count) * rare
+    return (common - rare) / total * near_sum(levels, count, dimension)
+
+
+@lru_cache(maxsize=1024)
+def _best_near(epsilon: float, levels: int, dimension: int) -> int:
+    """The number of near codewords with the least error: their use has one maximum."""
+    low, high = 1, levels - 1
+    while low < high:
+        middle = (low + high) // 2
+        here, after = (_mean_length(epsilon, levels, count, dimension) for count in (middle, middle + 1))
+        low, high = (middle + 1, high) if after > here else (low, middle)
+    return low
+
+
+def _usual_levels(epsilon: float, dimension: int) -> int:
+    """The smallest usual codebook that is nearly optimal, or the largest one."""
+    dimension = max(dimension, _LEAST_COMPARED)
+    best = privunit_squared_error(epsilon, dimension)
+    for levels in _USUAL_LEVELS:
+        length = _mean_length(epsilon, levels, _best_near(epsilon, levels, dimension), dimension)
+        if 1.0 / length**2 - 1.0 <= _NEAR_OPTIMUM * best:
+            return levels
+    return _USUAL_LEVELS[-1]
+
+
+def privunit_squared_error(epsilon: float, dimension: int) -> float:
+    """Squared error of PrivUnit with the best cap, for a unit vector: the least of all local mechanisms.
+
+    A uniform direction is drawn with weight e^epsilon from the cap of measure q around the input, and with
+    weight 1 from the rest; scaled to be unbiased. With the mean m of what is drawn along the input the error
+    is 1 / m^2 - 1, at the q for which it is least.
+
+    >>> [round(privunit_squared_error(epsilon, 7850) / 7850, 3) for epsilon in (1.0, 2.0, 4.0, 8.0)]
+    [6.33, 1.617, 0.435, 0.133]
+    """
+    lift = math.expm1(min(epsilon, _MOST_EXPONENT))
+
+    def length(log_odds: Floats) -> Floats:
+        share = special.expit(log_odds)
+        return np.asarray(lift / (1.0 + lift * share) * _upper_mean(share, dimension))
+
+    grid = np.linspace(-_MOST_EXPONENT, 0.0, 2001)
+    for _ in range(4):
+        best = int(np.argmax(length(grid)))
+        low, high = grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
+        grid = np.linspace(low, high, 2001)
+    return float(1.0 / np.max(length(grid)) ** 2 - 1.0)

@@ -1,0 +1,108 @@
+"""Keeping a part of the coordinates, over Flower: the same model with and without masks, a smaller bill."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+import fl_privquant as pq
+from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.codec.layout import Layout
+from fl_privquant.encoding import Encoding
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord, SecureAggregationMod
+from fl_privquant.flower.binding import request_digest
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.protocol import KEY_KEEP, Request
+
+CLIENTS, DIMENSION, ROUNDS = 6, 400, 2
+
+
+def encoding(keep: int | float | None) -> Encoding:
+    mechanism = pq.design("optm", epsilon=2.0, bits=2)
+    return Encoding(mechanism, 3.0 / math.sqrt(DIMENSION), 1.0, True, keep)
+
+
+def run(keep: int | float | None, aggregation: Aggregation) -> tuple[np.ndarray, list[RoundRecord]]:
+    client, server = ClientApp(), ServerApp()
+    records: list[RoundRecord] = []
+    secure: list[Any] = [SecureAggregationMod()] if isinstance(aggregation, pq.SecureSum) else []
+
+    @client.train(mods=[*secure, PrivQuantMod(max_epsilon=10.0, seed=3)])
+    def train(message: Message, context: Context) -> Message:
+        step = np.linspace(0.0, 0.1, DIMENSION, dtype=np.float32)
+        moved = message.content["arrays"]["model"].numpy() + step
+        metrics = MetricRecord({"num-examples": 1})
+        content = {"arrays": ArrayRecord({"model": Array(moved)}), "metrics": metrics}
+        return Message(RecordDict(content), reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        start = ArrayRecord({"model": Array(np.zeros(DIMENSION, np.float32))})
+        inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
+        strategy = PrivQuantStrategy(inner, encoding(keep), aggregation=aggregation, on_round=records.append)
+        context.state["arrays"] = strategy.start(grid, start, num_rounds=ROUNDS).arrays
+
+    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
+    return result.arrays["model"].numpy(), records
+
+
+@pytest.mark.parametrize("keep", [40, 0.25])
+def test_the_model_is_the_same_with_and_without_masks(keep: int | float) -> None:
+    summed, records = run(keep, pq.SumOfCodes())
+    masked, masked_records = run(keep, pq.SecureSum())
+    assert np.array_equal(summed, masked)
+    assert np.linalg.norm(summed) > 0.0
+    kept = encoding(keep).kept(DIMENSION)
+    _, everything = run(None, pq.SumOfCodes())
+    # 2 bits for each coordinate that is not kept are not sent by any client.
+    saved = CLIENTS * (DIMENSION - kept) * 2 // 8
+    assert [record.bytes_up + saved for record in records] == [record.bytes_up for record in everything]
+    assert all(record.bytes_up > 0 for record in masked_records)
+
+
+def test_rounds_have_subsets_of_their_own() -> None:
+    codecs = [Request(number, encoding(40), rotation_seed=number).codec(layout()) for number in (1, 2)]
+    first, second = (set(codec._subset.places.tolist()) for codec in codecs)
+    assert len(first & second) < 30
+
+
+def layout() -> Layout:
+    return Layout.of({"model": np.zeros(DIMENSION, np.float32)})
+
+
+def test_what_is_kept_is_what_is_counted() -> None:
+    whole, part = (Request(1, encoding(keep)).release(layout()) for keep in (None, 100))
+    assert (whole.dimension, part.dimension) == (400, 100)
+    assert part.norms.l2 == pytest.approx(whole.norms.l2 / 2.0)
+
+
+@pytest.mark.parametrize("keep", [None, 1, 40, 0.25, 1.0])
+def test_a_request_says_what_is_kept(keep: int | float | None) -> None:
+    config = ConfigRecord()
+    request = Request(1, encoding(keep), rotation_seed=5)
+    request.write(config)
+    assert Request.read(config) == request
+    assert repr(Request.read(config).encoding.keep) == repr(keep)
+
+
+@pytest.mark.parametrize("forged", [0, -3, 2.5, math.nan, True, "all", b"1", [1]])
+def test_a_forged_share_is_refused(forged: Any) -> None:
+    config = ConfigRecord()
+    Request(1, encoding(40), rotation_seed=5).write(config)
+    config[KEY_KEEP] = forged
+    with pytest.raises(InvalidSpecError, match="keep"):
+        Request.read(config)
+
+
+def test_masks_hang_on_what_is_kept() -> None:
+    """A server that asks clients for different subsets gets nothing that cancels."""
+    digests = {request_digest(Request(1, encoding(keep)), {}) for keep in (None, 40, 41, 0.1, 1, 1.0)}
+    assert len(digests) == 6
