@@ -177,7 +177,9 @@ class Numbers:
             }
             for table in tables
             if table is not None
-            for (task, rounds, run_epsilon), rows in table.groupby(["task", "rounds", "run_epsilon"])
+            for (task, rounds, run_epsilon), rows in table.sort_values("bits", na_position="first").groupby(
+                ["task", "rounds", "run_epsilon"]
+            )
         ]
 
     @property
@@ -225,11 +227,6 @@ class Numbers:
             ),
             None,
         )
-
-    @property
-    def tasks(self) -> list[str]:
-        """The data sets of training by gradients."""
-        return list(dict.fromkeys(cell.task for cell in self.losses))
 
     @property
     def our_losses(self) -> list[Loss]:
