@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.planner import PlannedDesign, plan
 from fl_privquant.encoding import Encoding
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.registry import (
     checked_delta,
@@ -116,8 +117,8 @@ class Target:
         """
         aggregation = SecureSum() if aggregation is None else aggregation
         for name, bound in (("l2_clip", l2_clip), ("clip", clip)):
-            if bound is not None and not (math.isfinite(bound) and bound > 0.0):
-                raise InvalidSpecError(f"{name}: {bound} is not a finite number above 0")
+            if bound is not None:
+                checks.positive(name, bound)
         norms = NO_NORMS if clip is None else Norms(l2=l2_clip / clip)
         wish = self._wish(dimension, max_bits, aggregation, norms, parameters)
         best = self._best(wish, mechanism, aggregation)

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.errors import (
     CertificationError,
     CodeOverflowError,
@@ -309,7 +310,7 @@ class AdditiveMechanism(Mechanism):
         means += lowest
         means *= self.step / num_clients
         means -= 1.0
-        means *= clip
+        means *= checks.positive("clip", clip)
         return means
 
     @cached_property

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from fl_privquant import checks
 from fl_privquant.design.spread import RunTarget
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import coarse_count
@@ -68,8 +69,7 @@ class Wish:
 
     def __post_init__(self) -> None:
         for name in ("num_clients", "dimension", "rounds", "bits"):
-            if getattr(self, name) < 1:
-                raise InvalidSpecError(f"{name}: {getattr(self, name)} is below 1")
+            checks.whole(name, getattr(self, name), 1)
         if not 0.0 < self.epsilon < math.inf:
             raise InvalidSpecError(f"epsilon: {self.epsilon} is not a finite number above 0")
         if not 0.0 <= self.delta < 1.0:
