@@ -15,16 +15,16 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from fl_privquant.cli import program
+from fl_privquant.cli.layout import Column, output_console, print_table
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from simulations.config_checks import nearest
 from simulations.studies.catalogue import STUDIES
 from simulations.studies.page import write_page
-from simulations.studies.study import MNIST_VARIABLE, QUICK, Outcome, Part, Scale, Store, Study, Tell
+from simulations.studies.study import DATA_VARIABLES, QUICK, Outcome, Part, Scale, Store, Study, Tell
 
 __all__ = ["app"]
 
@@ -53,7 +53,11 @@ def chosen_parts(names: list[str]) -> dict[Study, list[Part]]:
 def main(
     names: Annotated[list[str], typer.Argument(help="Studies, or parts of them.")],
     mnist: Annotated[
-        Path | None, typer.Option(help=f"Directory of MNIST's IDX files; or set {MNIST_VARIABLE}.")
+        Path | None, typer.Option(help=f"Directory of MNIST's IDX files; or set {DATA_VARIABLES['mnist']}.")
+    ] = None,
+    fashion_mnist: Annotated[
+        Path | None,
+        typer.Option(help=f"The same of Fashion-MNIST; or set {DATA_VARIABLES['fashion_mnist']}."),
     ] = None,
     output: Annotated[Path, typer.Option(help="Where runs and finished parts are kept.")] = Path("outputs"),
     quick: Annotated[bool, typer.Option("--quick", help="A small version, written to OUTPUT/quick.")] = False,
@@ -63,19 +67,17 @@ def main(
     ] = False,
 ) -> None:
     """Compute what is missing, print its tables, and write tables, figures and page."""
-    scale = dataclasses.replace(QUICK if quick else Scale(), mnist=mnist, output=output)
-    try:
-        for study, parts in chosen_parts(names).items():
-            # A small version must never take the place of the tables that the page is about.
-            store = Store(output / "quick" / study.name if quick else study.home, output / "parts")
-            refuted = [] if only_page else _compute(store, parts, scale, fresh)
-            for path in (*store.draw(study), write_page(study, store)):
-                print(path)
-            if refuted:
-                raise PrivQuantError(f"{', '.join(refuted)}: a check did not confirm; see the page")
-    except PrivQuantError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
-        raise typer.Exit(2) from error
+    scale = dataclasses.replace(
+        QUICK if quick else Scale(), mnist=mnist, fashion_mnist=fashion_mnist, output=output
+    )
+    for study, parts in chosen_parts(names).items():
+        # A small version must never take the place of the tables that the page is about.
+        store = Store(output / "quick" / study.name if quick else study.home, output / "parts")
+        refuted = [] if only_page else _compute(store, parts, scale, fresh)
+        for path in (*store.draw(study), write_page(study, store)):
+            print(path)
+        if refuted:
+            raise PrivQuantError(f"{', '.join(refuted)}: a check did not confirm; see the page")
 
 
 def _compute(store: Store, parts: list[Part], scale: Scale, fresh: bool) -> list[str]:
@@ -86,7 +88,7 @@ def _compute(store: Store, parts: list[Part], scale: Scale, fresh: bool) -> list
     with display:
         for part in parts:
             try:
-                _ = scale.mnist_root if part.needs_mnist else None
+                _ = scale.data_root(part.needs) if part.needs else None
             except InvalidSpecError as error:
                 if len(parts) == 1:
                     raise
@@ -115,17 +117,14 @@ def _print(part: Part, outcome: Outcome) -> None:
 
 def print_frame(frame: pd.DataFrame, title: str) -> None:
     """Print a table, with a rule where its first column changes."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
-    for name in frame.columns:
-        numeric = pd.api.types.is_numeric_dtype(frame[name])
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
-    previous = None
-    for row in frame.itertuples(index=False):
-        if previous is not None and row[0] != previous:
-            table.add_section()
-        previous = row[0]
-        table.add_row(*(_cell(value) for value in row))
-    Console(width=max(110, Console().width)).print(table)
+    columns = [
+        Column(name.replace("_", " "), words=not pd.api.types.is_numeric_dtype(frame[name]))
+        for name in frame.columns
+    ]
+    first = [row[0] for row in frame.itertuples(index=False)]
+    changes = [at for at in range(1, len(first)) if first[at] != first[at - 1]]
+    rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+    print_table(output_console(), columns, rows, title, changes)
 
 
 def _cell(value: object) -> str:
@@ -163,4 +162,4 @@ def _progress(total: int) -> tuple[Progress, Callable[[str], Tell]]:
 
 
 if __name__ == "__main__":
-    app()
+    program.run(app)
