@@ -22,7 +22,7 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 
 suite: $(INSTALLED)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --durations=10
 
 # Lines and branches of the package that the tests reach; outputs/coverage shows them one by one.
 coverage: $(INSTALLED)

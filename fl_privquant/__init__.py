@@ -8,9 +8,11 @@ True
 >>> estimates = mechanism.decode(indices, clip=0.1)
 """
 
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import fl_privquant.mechanisms as _registered  # noqa: F401  registers them
 from fl_privquant.errors import (
     BudgetExhaustedError,
     CertificationError,
@@ -20,11 +22,14 @@ from fl_privquant.errors import (
     InvalidUpdateError,
     PrivQuantError,
 )
-from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.law import Law
-from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.registry import design, mechanisms
-from fl_privquant.sampling.stream import RandomStream
+
+if TYPE_CHECKING:
+    from fl_privquant.accounting import PerClient, Plan, SecureSum, SumOfCodes, Target
+    from fl_privquant.law.codebook import Codebook
+    from fl_privquant.law.law import Law
+    from fl_privquant.mechanisms.base import Mechanism
+    from fl_privquant.mechanisms.registry import design, mechanisms
+    from fl_privquant.sampling.stream import RandomStream
 
 __all__ = [
     "BudgetExhaustedError",
@@ -43,20 +48,53 @@ __all__ = [
     "SecureSum",
     "SumOfCodes",
     "Target",
+    "__version__",
     "design",
     "mechanisms",
 ]
 
-if TYPE_CHECKING:
-    from fl_privquant.accounting import PerClient, Plan, SecureSum, SumOfCodes, Target
+__version__ = "0.1.0"
 
-_PLANNING = ("PerClient", "Plan", "SecureSum", "SumOfCodes", "Target")
+# Which module each name comes from. It is imported when the name is first used (PEP 562): numpy and scipy
+# take most of a second, and not every program that imports this package designs a mechanism.
+_HOMES = {
+    "Codebook": "law.codebook",
+    "Law": "law.law",
+    "Mechanism": "mechanisms.base",
+    "PerClient": "accounting",
+    "Plan": "accounting",
+    "RandomStream": "sampling.stream",
+    "SecureSum": "accounting",
+    "SumOfCodes": "accounting",
+    "Target": "accounting",
+    "design": "mechanisms.registry",
+    "mechanisms": "mechanisms.registry",
+}
+
+
+class _Package(ModuleType):
+    """The package as a module: two of its functions have the names of subpackages, and keep them.
+
+    Python binds a subpackage to its name here when it is first loaded, whoever loads it, which would hide the
+    functions ``design`` and ``mechanisms``. Imports of subpackages do not need that binding.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    """Planning is imported when it is asked for: designs and encodings do not need it."""
-    if name not in _PLANNING:
+    """The public name, from the module that defines it."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fl_privquant import accounting
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
 
-    return getattr(accounting, name)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 
 __all__ = ["checked_fraction", "count_of", "honest_clients"]
@@ -15,7 +16,7 @@ __all__ = ["checked_fraction", "count_of", "honest_clients"]
 
 def checked_fraction(name: str, fraction: float) -> float:
     """The fraction of clients, if it is from 0 to below 1."""
-    if not 0.0 <= fraction < 1.0:
+    if not 0.0 <= checks.number(name, fraction) < 1.0:
         raise InvalidSpecError(f"{name}: {fraction} is outside [0, 1)")
     return float(fraction)
 

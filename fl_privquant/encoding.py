@@ -6,21 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["Encoding", "checked_clip", "checked_keep", "kept_norm", "kept_of"]
-
-
-def checked_clip(name: str, value: float) -> float:
-    """The clip as a float, if it is finite and above 0."""
-    try:
-        clip = float(value)
-    except (TypeError, ValueError, OverflowError):
-        clip = math.nan
-    if not (math.isfinite(clip) and clip > 0.0):
-        raise InvalidSpecError(f"{name}: {value} is not a finite number above 0")
-    return clip
+__all__ = ["Encoding", "checked_keep", "kept_norm", "kept_of"]
 
 
 def checked_keep(keep: object) -> int | float:
@@ -99,9 +89,9 @@ class Encoding:
             raise InvalidSpecError(
                 f"mechanism: {type(self.mechanism).__name__}, expected a Mechanism; see fl_privquant.design"
             )
-        object.__setattr__(self, "clip", checked_clip("clip", self.clip))
+        object.__setattr__(self, "clip", checks.positive("clip", self.clip))
         if self.l2_clip is not None:
-            object.__setattr__(self, "l2_clip", checked_clip("l2_clip", self.l2_clip))
+            object.__setattr__(self, "l2_clip", checks.positive("l2_clip", self.l2_clip))
         if self.keep is not None:
             checked_keep(self.keep)
             if not self.rotate or self.l2_clip is None:

@@ -33,7 +33,7 @@ from fl_privquant.secagg import ClientPolicy
 from simulations import progress, trackers
 from simulations.central import CentralGaussianStrategy, noise_of_sum
 from simulations.config import CENTRAL, FederationConfig, RunConfig
-from simulations.planned import aggregation_of, central_target, plan_of, run_statement
+from simulations.planned import aggregation_of, central_statement, central_target, plan_of, run_statement
 from simulations.recording import Probe, RecordingStrategy, Row
 from simulations.results import RunDirectory, provenance
 from simulations.tasks import Task, task_of
@@ -118,7 +118,9 @@ def main(grid: Grid, context: Context) -> None:
     def on_row(rows: list[Row], spent: PrivacyStatement | None) -> None:
         policy.observe_metrics(rows[-1]["round"], rows[-1])
         directory.write_rows(rows)
-        shown.update(rows[-1], spent)
+        # The models of the central baseline are what is protected: its updates are not.
+        about = central_statement(config) if spent and config.mechanism["name"] == CENTRAL else spent
+        shown.update(rows[-1], about)
         tracker.log(rows[-1])
 
     recording = RecordingStrategy(

@@ -18,6 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 import fl_privquant as pq
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
 from simulations.config_checks import at_least, nearest, one_of, positive
@@ -70,9 +71,24 @@ OmegaConf.register_new_resolver("without_target", _without_target, replace=True)
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """Data and model. ``data_root`` holds IDX files (MNIST), ``dataset`` is one of the Hugging Face hub.
+    """Data and model.
 
-    ``hidden`` is the width of an ``mlp``; ``dimension`` that of mean estimation.
+    Parameters
+    ----------
+    name
+        Data: ``cancer``, ``digits``, ``mnist``, ``images`` of the Hugging Face hub, or ``mean`` estimation.
+    model
+        ``softmax`` regression, ``mlp`` or ``cnn``.
+    hidden
+        Width of the hidden layer of an ``mlp``.
+    data_root
+        Directory of IDX files, as MNIST has them; null downloads.
+    dataset
+        Name of a data set of the Hugging Face hub, for ``images``.
+    max_examples
+        Training examples that are used at most; null for all.
+    dimension
+        Length of the vectors of mean estimation.
     """
 
     name: str = "digits"
@@ -94,7 +110,17 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """How examples are dealt to clients; ``alpha`` is Dirichlet's, ``shards_per_client`` is for shards."""
+    """How examples are dealt to clients.
+
+    Parameters
+    ----------
+    name
+        ``iid``, ``dirichlet`` (labels are skewed), ``shards`` (few labels each) or ``size_skew``.
+    alpha
+        Concentration of the Dirichlet distribution: the smaller, the more labels are skewed.
+    shards_per_client
+        Shards of one label that a client gets, for ``shards``.
+    """
 
     name: str = "iid"
     alpha: float = 0.3
@@ -108,7 +134,35 @@ class PartitionConfig:
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """Who trains, how long, and how: clients and rounds, local SGD, the server's strategy."""
+    """Who trains, how long, and how: clients and rounds, local SGD, the server's strategy.
+
+    Parameters
+    ----------
+    num_clients
+        Clients of the federation.
+    rounds
+        Rounds of the run.
+    fraction
+        Share of the clients that is asked in a round.
+    strategy
+        Flower strategy of the server: ``fedavg``, ``fedavgm``, ``fedadam``, ``fedprox`` or ``fedmedian``.
+    server_learning_rate
+        Step of the server, for ``fedavgm`` and ``fedadam``.
+    server_momentum
+        Momentum of the server, for ``fedavgm`` and ``fedadam``.
+    local_epochs
+        Passes over its examples that a client makes in a round.
+    local_steps
+        Steps of SGD in a round instead of whole epochs; null for epochs.
+    batch_size
+        Examples of one step of SGD.
+    learning_rate
+        Step of the clients' SGD.
+    momentum
+        Momentum of the clients' SGD.
+    proximal
+        Weight of the pull towards the model of the round (FedProx); 0 for none.
+    """
 
     num_clients: int = 20
     rounds: int = 30
@@ -142,7 +196,19 @@ class FederationConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What runs the app: ``inline`` (threads), or ``ray`` (address of a cluster, CPUs of a client)."""
+    """What runs the app.
+
+    Parameters
+    ----------
+    name
+        ``inline`` (in this process) or ``ray`` (Flower's simulation engine).
+    threads
+        Threads that train clients, for ``inline``.
+    address
+        host:port of an existing Ray cluster; null starts one for the run.
+    client_cpus
+        CPUs that one client takes, for ``ray``.
+    """
 
     name: str = "inline"
     threads: int = 1
@@ -157,11 +223,21 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """``randomness`` seeded (reproducible, privacy simulated) or secure; limits that clients set.
+    """Randomness, the target of the whole run, and limits that clients set.
 
-    ``epsilon`` is a target for a client's total over all rounds, with ``delta``: in the aggregate view with
-    secure aggregation, else in the local one. Mechanism, clips and rotation follow from it, and the run never
-    spends more. ``budget`` only stops a run: the encoding is the one that is configured.
+    Parameters
+    ----------
+    randomness
+        ``seeded`` (reproducible, and privacy is simulated) or ``secure`` (the operating system's).
+    delta
+        The δ at which totals are stated.
+    epsilon
+        Target for a client's total over all rounds: in the aggregate view with secure aggregation, else in
+        the local one. Mechanism, clips and rotation follow from it, and the run never spends more.
+    max_epsilon
+        Largest ε of one coordinate and release that clients accept; null for any.
+    budget
+        Total ε at which a run stops, with the encoding that is configured; null for none.
     """
 
     randomness: str = "seeded"
@@ -183,8 +259,17 @@ class PrivacyConfig:
 class SecaggConfig:
     """Secure aggregation: whether, and what is assumed of clients.
 
-    Without ``masked`` the protocol itself is left out: codes are added up in the open and counted as if only
-    their sum were seen, which changes neither the model nor the figures, and protects nobody.
+    Parameters
+    ----------
+    enabled
+        Whether the server sees sums of codes only.
+    corrupt_fraction
+        Share of the clients of a round that may collude with the server.
+    dropout_fraction
+        Share of the clients of a round that may be lost.
+    masked
+        Whether codes are masked. If not, they are added up in the open and counted as if only their sum were
+        seen, which changes neither the model nor the figures, and protects nobody: for studies.
     """
 
     enabled: bool = False
@@ -200,7 +285,15 @@ class SecaggConfig:
 
 @dataclass(frozen=True)
 class TrackerConfig:
-    """Where else results go: ``none``, ``tensorboard``, or ``mlflow`` (``uri`` of its server or folder)."""
+    """Where else results go.
+
+    Parameters
+    ----------
+    name
+        ``none``, ``tensorboard`` or ``mlflow``.
+    uri
+        Server or folder of MLflow; null for a file in the run's directory.
+    """
 
     name: str = "none"
     uri: str | None = None
@@ -211,7 +304,21 @@ class TrackerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: everything that its numbers depend on, and where they go."""
+    """One run: everything that its numbers depend on, and where they go.
+
+    Parameters
+    ----------
+    mechanism
+        Name and parameters of the mechanism that encodes updates.
+    encoding, task, partition, federation, engine, privacy, secagg, tracker
+        The groups of keys.
+    study
+        Results go to ``<output>/<study>/<run>``.
+    seed
+        Addresses every source of randomness.
+    output
+        Directory of all results.
+    """
 
     mechanism: Mapping[str, Any]
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
@@ -342,6 +449,7 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: values[key] for key in ("name", "epsilon") if values.get(key) is not None}
     registered = entry(str(values["name"]))
     known = {parameter.name for parameter in dataclasses.fields(registered.spec)} | {"bits"}
+    hints = typing.get_type_hints(registered.spec)
     kept: dict[str, Any] = {"name": registered.name}
     for key in sorted(values):
         if key == "name" or values[key] is None:
@@ -357,6 +465,10 @@ def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
                 f"mechanism.{key}: not a parameter of {registered.name!r}, which takes "
                 f"{', '.join(sorted(known))}{nearest(key, known)}"
             )
+        if key == "bits":
+            checks.whole("mechanism.bits", values[key], 1, 16)
+        else:
+            checks.typed(f"mechanism.{key}", values[key], hints[key])
         kept[key] = list(values[key]) if isinstance(values[key], list | tuple) else values[key]
     if not _has_levels(registered.name):
         kept.pop("bits", None)

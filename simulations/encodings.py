@@ -33,9 +33,18 @@ _RENAMED_CHOICES = {"constant": "plain"}
 
 @dataclass(frozen=True)
 class ClipPolicyConfig:
-    """The clip of each round: encoding.clip (``constant``), or that at first and then a private ``quantile``.
+    """The clip of each round; see :class:`fl_privquant.flower.QuantileClip`.
 
-    See :class:`fl_privquant.flower.QuantileClip`.
+    Parameters
+    ----------
+    name
+        ``constant`` (encoding.clip), or that in round 1 and then a private ``quantile``.
+    coordinate_quantile
+        Quantile of a client's coordinates that its clip is to be at.
+    client_quantile
+        Quantile of the clients whose coordinates the clip follows; 0.5 is the median client.
+    rate
+        How fast the clip follows.
     """
 
     name: str = "constant"
@@ -67,11 +76,22 @@ class ClipPolicyConfig:
 
 @dataclass(frozen=True)
 class BitsPolicyConfig:
-    """The number of levels of each round: the mechanism's own (``constant``), or one that changes.
+    """The number of levels of each round; see :class:`fl_privquant.flower.DoublingMechanism`.
 
-    ``schedule``: 2^bits[i] levels from round rounds[i] on. ``doubling``: those of the mechanism to begin
-    with, twice as many when the loss stalls, up to 2^most_bits; see
-    :class:`fl_privquant.flower.DoublingMechanism`.
+    Parameters
+    ----------
+    name
+        ``constant`` (the mechanism's own), ``schedule`` (by round) or ``doubling`` (when the loss stalls).
+    rounds
+        First rounds of the entries of ``bits``, for ``schedule``.
+    bits
+        2^bits levels from each of these rounds on, for ``schedule``.
+    most_bits
+        2^most_bits levels at most, for ``doubling``.
+    window
+        Rounds without progress after which the levels double.
+    smoothing
+        Weight of earlier losses in the smoothed loss, for ``doubling``.
     """
 
     name: str = "constant"
@@ -120,6 +140,19 @@ class EncodingConfig:
     What is null follows. Without a target the clip is 0.05, and there is no L2 clip and no rotation.
     With one (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the clip is three
     standard deviations of a rotated coordinate.
+
+    Parameters
+    ----------
+    clip
+        Bound of each coordinate.
+    l2_clip
+        Largest L2 norm of an update; null for any, or for 1 with a target.
+    rotate
+        Whether updates are rotated at random before coordinates are clipped.
+    keep
+        Coordinates of the rotated update that are sent, as a number or a share; null for all.
+    clip_policy, bits_policy
+        What changes from round to round.
     """
 
     clip: float | None = None

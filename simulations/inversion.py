@@ -14,22 +14,24 @@ how long it takes for the noise to wear off, which is what composition counts.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Release, Unit, round_statement
+from fl_privquant.cli import options, program
 from fl_privquant.cli.plots import pyplot, save
 from fl_privquant.mechanisms.base import Mechanism
 
 Floats = NDArray[np.float64]
 
 _CLASSES, _PIXELS = 10, 64
-_IMAGE = 7
+_IMAGES = 1797
 _ROUNDS = (1, 30)
 
 
@@ -61,19 +63,23 @@ def correlation(reconstructed: Floats, image: Floats) -> float:
     return float(np.corrcoef(reconstructed, image)[0, 1]) if reconstructed.std() > 0.0 else 0.0
 
 
-def main() -> None:
-    """Draw the image, and what is read off the updates of several mechanisms."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("outputs/inversion.png"))
-    parser.add_argument("--image", type=int, default=_IMAGE, help="which of the digits")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+
+@app.command()
+def draw(
+    output: Annotated[
+        Path, typer.Option(callback=options.picture, help="Write the picture to this file: PNG, PDF or SVG.")
+    ] = Path("outputs/inversion.png"),
+    image: Annotated[int, typer.Option(min=0, max=_IMAGES - 1, help="Which of the digits.")] = 7,
+    seed: Annotated[int, typer.Option(min=0, help="Addresses the randomness of the encoders.")] = 0,
+) -> None:
+    """Draw an image, and what is read off the updates of several mechanisms."""
     digits = load_digits()
-    image = digits.data[arguments.image] / 16.0
-    label = int(digits.target[arguments.image])
+    pixels = digits.data[image] / 16.0
+    label = int(digits.target[image])
     weights, bias = np.zeros((_CLASSES, _PIXELS)), np.zeros(_CLASSES)
-    update = np.concatenate([part.ravel() for part in gradient(image, label, weights, bias)])
+    update = np.concatenate([part.ravel() for part in gradient(pixels, label, weights, bias)])
     clip = float(np.abs(update).max())
     shown: list[tuple[str, Mechanism]] = [
         ("none", pq.design("none")),
@@ -86,15 +92,15 @@ def main() -> None:
         len(_ROUNDS), len(shown) + 1, figsize=(9.2, 5.4), layout="constrained", squeeze=False
     )
     for row, rounds in zip(axes, _ROUNDS, strict=True):
-        row[0].imshow(image.reshape(8, 8), cmap="gray_r", vmin=0.0, vmax=1.0)
+        row[0].imshow(pixels.reshape(8, 8), cmap="gray_r", vmin=0.0, vmax=1.0)
         row[0].set_title("training image", fontsize=9)
         row[0].set_ylabel(f"{rounds} round{'' if rounds == 1 else 's'}", fontsize=10)
         for axis, (name, mechanism) in zip(row[1:], shown, strict=True):
-            seen = received(update, mechanism, clip, rounds, arguments.seed)
+            seen = received(update, mechanism, clip, rounds, seed)
             reconstructed = reconstruct(
                 seen[: _CLASSES * _PIXELS].reshape(_CLASSES, _PIXELS), seen[_CLASSES * _PIXELS :]
             )
-            likeness = correlation(reconstructed, image)
+            likeness = correlation(reconstructed, pixels)
             # Each picture on a scale of its own: an attacker would do that too.
             axis.imshow(reconstructed.reshape(8, 8), cmap="gray_r")
             axis.set_title(f"{name}\ncorrelation {likeness:.2f}", fontsize=9)
@@ -105,10 +111,15 @@ def main() -> None:
         f"What the server reads off one client's update ({PrivacyStatement.heading(Unit.COORDINATE)})",
         fontsize=11,
     )
-    save(figure, arguments.output)
+    save(figure, output)
     for _, mechanism in shown[1:]:
         print(f"{mechanism.name}: {round_statement(Release(mechanism, update.size), 1e-5)}")
-    print(f"drawn to {arguments.output}")
+    print(f"drawn to {output}")
+
+
+def main() -> None:
+    """Run the command; an error is a message and exit code 2, never a traceback."""
+    program.run(app)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,23 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from fl_privquant.errors import InvalidSpecError
 from simulations.config_checks import nearest
 from simulations.encodings import renamed_key
 
-__all__ = ["CONF", "check_overrides", "choices_of"]
+__all__ = ["CONF", "check_overrides", "choices_of", "composed"]
 
 CONF = Path(__file__).parents[1] / "conf"
 """The configuration's directory."""
 
 
-def check_overrides(arguments: list[str]) -> int:
+def check_overrides(arguments: list[str], sweep: bool = True) -> int:
     """The number of runs of a sweep with these overrides.
 
-    An unknown group, file or key raises InvalidSpecError with the nearest word.
+    An unknown group, file or key raises InvalidSpecError with the nearest word, and so does what Hydra cannot
+    compose, or several values without ``sweep``.
     """
     try:
         parsed = OverridesParser.create().parse_overrides(arguments)
@@ -37,6 +39,11 @@ def check_overrides(arguments: list[str]) -> int:
     }
     chosen: list[str] = []
     for override in parsed:
+        if override.is_sweep_override() and not sweep:
+            raise InvalidSpecError(
+                f"{override.key_or_group}: {','.join(choices_of(override))} are several values, which is a "
+                "sweep; put -m before all KEY=VALUE"
+            )
         renamed = renamed_key(override.key_or_group, ",".join(choices_of(override)))
         if renamed is not None:
             raise InvalidSpecError(f"{override.key_or_group}: unknown key; write {renamed} instead")
@@ -44,17 +51,34 @@ def check_overrides(arguments: list[str]) -> int:
             for choice in choices_of(override):
                 _check_choice(override.key_or_group, choice, groups[override.key_or_group])
             chosen.append(f"{override.key_or_group}={choices_of(override)[0]}")
-    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        config = compose("config", overrides=chosen, return_hydra_config=True)
+    config = composed(chosen)
     for override in parsed:
         key = override.key_or_group
         if key in groups or key.startswith("hydra") or override.is_add() or override.is_delete():
             continue
         _check_key(config, key, list(groups))
+    composed([_first(override) for override in parsed])
     # What the experiment sweeps, unless the command line says otherwise.
     sizes = {str(key): len(str(text).split(",")) for key, text in (config.hydra.sweeper.params or {}).items()}
     sizes |= {override.key_or_group: len(choices_of(override)) for override in parsed}
     return math.prod(sizes.values())
+
+
+def composed(overrides: list[str]) -> DictConfig:
+    """What Hydra makes of the overrides of one run."""
+    try:
+        with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
+            return compose("config", overrides=overrides, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InvalidSpecError(str(error).strip().splitlines()[0]) from error
+
+
+def _first(override: Override) -> str:
+    """The override with the first of its values."""
+    line = str(override.input_line)
+    if not override.is_sweep_override():
+        return line
+    return f"{line.partition('=')[0]}={next(iter(override.sweep_string_iterator()))}"
 
 
 def choices_of(override: Override) -> list[str]:

@@ -8,6 +8,7 @@ the run has: of the secure sum with ``secagg=on``, else the local one. Everythin
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 
 from fl_privquant.accounting import (
@@ -31,7 +32,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.config import CENTRAL, RunConfig
 
-__all__ = ["TRUSTED", "aggregation_of", "central_target", "plan_of", "run_statement"]
+__all__ = ["TRUSTED", "aggregation_of", "central_statement", "central_target", "plan_of", "run_statement"]
 
 TRUSTED = "central"
 """The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
@@ -68,6 +69,13 @@ def central_target(config: RunConfig) -> tuple[float, float, float]:
     return config.l2_clip, config.privacy.epsilon, config.privacy.delta
 
 
+def central_statement(config: RunConfig) -> PrivacyStatement:
+    """What a run with the central baseline costs a client at most, for whoever sees the models."""
+    _, epsilon, delta = central_target(config)
+    assumptions = ("a trusted server", "exact real numbers: floats leak")
+    return PrivacyStatement(epsilon, delta, Unit.TOTAL, TRUSTED, method="exact", assumptions=assumptions)
+
+
 def run_statement(
     config: RunConfig, mechanism: Mechanism, dimension: int, in_sum: bool = True
 ) -> PrivacyStatement:
@@ -76,16 +84,8 @@ def run_statement(
     The sum is that of all clients of a round, all of them honest: what the run would cost at the best.
     """
     if config.mechanism["name"] == CENTRAL and in_sum:
-        _, epsilon, delta = central_target(config)
-        return PrivacyStatement(
-            epsilon,
-            delta,
-            Unit.TOTAL,
-            TRUSTED,
-            method="exact",
-            assumptions=("a trusted server", "exact real numbers: floats leak"),
-            scope=f"{dimension} coordinates, {config.federation.rounds} rounds",
-        )
+        scope = f"{dimension} coordinates, {config.federation.rounds} rounds"
+        return replace(central_statement(config), scope=scope)
     view = View.aggregate(_participants(config)) if in_sum else LOCAL
     rounds, delta = config.federation.rounds, config.privacy.delta
     clip, l2_clip, keep = config.encoding.clip, config.encoding.l2_clip, config.encoding.keep

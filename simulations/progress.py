@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from fl_privquant.accounting import PrivacyStatement
 from simulations.config import RunConfig
@@ -22,6 +24,17 @@ SWEEP_POSITION = "FL_PRIVQUANT_SWEEP_POSITION"
 _LINES = 4
 
 
+class _Bars(Progress):
+    """Bars, and below them what is said of the run: at 80 columns there is no room beside them."""
+
+    note = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.note:
+            yield Text(self.note)
+
+
 class Rounds:
     """Shows the rounds of one run; a context manager."""
 
@@ -30,11 +43,10 @@ class Rounds:
         self._name = f"{position} {config.run_name}".strip()
         self._quiet = position == "quiet"
         self._console = console
-        self._progress = Progress(
+        self._progress = _Bars(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -43,10 +55,8 @@ class Rounds:
         self._bars = []
         if "/" in position:
             number, total = position.split("/")
-            self._bars.append(
-                self._progress.add_task("sweep", total=int(total), completed=int(number) - 1, text="")
-            )
-        self._bars.append(self._progress.add_task(config.run_name, total=self._total, text=""))
+            self._bars.append(self._progress.add_task("sweep", total=int(total), completed=int(number) - 1))
+        self._bars.append(self._progress.add_task(config.run_name, total=self._total))
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -66,7 +76,8 @@ class Rounds:
         if spent is not None:
             private = math.isfinite(spent.epsilon)
             text += f", spent at most {spent.brief}, by a quick bound" if private else f", {spent.brief}"
-        self._progress.update(self._bars[-1], completed=row["round"], text=text)
+        self._progress.note = text
+        self._progress.update(self._bars[-1], completed=row["round"])
         if self._quiet or self._console.is_terminal or row["round"] == 0:
             return
         if row["round"] == self._total or row["round"] % max(1, self._total // _LINES) == 0:

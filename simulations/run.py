@@ -13,7 +13,9 @@ far as their result; 2 if there were errors.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import io
 import json
 import logging
 import os
@@ -28,13 +30,16 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.cli import program
 from fl_privquant.errors import PrivQuantError
-from simulations.config import RunConfig
-from simulations.overrides import check_overrides
+from simulations.config import CENTRAL, RunConfig
+from simulations.overrides import CONF, check_overrides, composed
+from simulations.planned import central_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
 
@@ -43,7 +48,6 @@ __all__ = ["execute", "main"]
 _SESSION = "FL_PRIVQUANT_SESSION"
 _NOTES = "notes"
 _SWEEP_TOTAL = "FL_PRIVQUANT_SWEEP_TOTAL"
-_EXIT_ERROR = 2
 _EXIT_BUDGET = 3
 
 
@@ -99,18 +103,21 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     return summary
 
 
-@hydra.main(config_path="../conf", config_name="config", version_base="1.3")
-def job(composed: DictConfig) -> None:
+@hydra.main(config_path=str(CONF.resolve()), config_name="config", version_base="1.3")
+def job(config_of_job: DictConfig) -> None:
     """One job of Hydra's: run, and note how it went for :func:`main`, whichever process this is."""
     note: dict[str, Any] = {}
     try:
         os.environ[SWEEP_POSITION] = _position()
-        values = OmegaConf.to_container(composed, resolve=True)
+        values = OmegaConf.to_container(config_of_job, resolve=True)
         config = RunConfig.from_mapping(values)  # type: ignore[arg-type]
         note = {"study": str(Path(config.output) / config.study), "run": config.run_name}
         note["summary"] = execute(config)
+        note["spent"] = _spent(config, note["summary"])
     except PrivQuantError as error:
         note["error"] = str(error)
+    except OmegaConfBaseException as error:
+        note["error"] = str(error).strip().splitlines()[0]
     with (Path(os.environ[_SESSION]) / _NOTES).open("a") as session:
         session.write(json.dumps(note) + "\n")
     _say(note)
@@ -118,13 +125,14 @@ def job(composed: DictConfig) -> None:
 
 def main() -> None:
     """Run what the command line asks for; errors of the user are messages, and the exit code is not 0."""
-    console = Console(stderr=True)
-    asked = get_args_parser().parse_args()
+    asked = _asked()
     try:
-        total = check_overrides(asked.overrides)
+        total = check_overrides(asked.overrides, sweep=asked.multirun)
+        if asked.help:
+            _print_help(asked.overrides)
+            return
     except PrivQuantError as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(_EXIT_ERROR)
+        program.fail(error)
     with tempfile.TemporaryDirectory() as folder:
         session = Path(folder) / _NOTES
         session.touch()
@@ -144,9 +152,32 @@ def main() -> None:
                 f"results in {study}/{notes[0]['run']}; python -m simulations.report {study} makes a report"
             )
     if any("error" in note for note in notes):
-        sys.exit(_EXIT_ERROR)
+        sys.exit(program.EXIT_ERROR)
     if any(note["summary"].get("stopped") for note in notes):
         sys.exit(_EXIT_BUDGET)
+
+
+def _asked() -> argparse.Namespace:
+    """What the command line asks for; what Hydra's parser does not understand ends in one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return get_args_parser().parse_args()
+    except SystemExit as end:
+        if end.code:
+            reason = said.getvalue().rstrip().rpartition("error: ")[2]
+            program.fail(f"{reason}; options such as -m stand before all KEY=VALUE, see --help")
+        raise
+
+
+def _print_help(overrides: list[str]) -> None:
+    from simulations.run_help import print_help
+
+    config = composed(overrides)
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    values = OmegaConf.to_container(own, resolve=True)
+    chosen = {str(group): str(name) for group, name in config.hydra.runtime.choices.items()}
+    print_help(values, chosen, CONF)  # type: ignore[arg-type]
 
 
 def _position() -> str:
@@ -163,27 +194,36 @@ def _position() -> str:
 
 
 def _say(note: dict[str, Any]) -> None:
-    console = Console(stderr=True)
     if "error" in note:
-        console.print(f"[bold red]error:[/] {escape(note['error'])}", soft_wrap=True, highlight=False)
+        program.print_error(note["error"])
         return
+    console = Console(stderr=True)
     row = note["summary"]
     quality = f"loss {row['loss']:.4g}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
     console.print(
-        f"{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; {_spent(row)}",
+        f"{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; {note['spent']}",
         soft_wrap=True,
     )
     if row.get("stopped"):
         console.print(f"[bold]stopped:[/] {escape(row['stopped'])}", soft_wrap=True, highlight=False)
 
 
-def _spent(row: dict[str, Any]) -> str:
-    """What a client has spent, counted in full: the figures that tables and reports show."""
-    in_sum = row["epsilon_client_total_sum"]
-    epsilon = row["epsilon_client_total"] if in_sum is None else in_sum
-    view = LOCAL if in_sum is None or row["num_honest"] is None else View(int(row["num_honest"]))
-    spent = PrivacyStatement(epsilon, row["delta_client_total"], Unit.TOTAL, str(view))
-    return f"spent, counted in full: {spent.brief}"
+def _spent(config: RunConfig, row: dict[str, Any]) -> str:
+    """What a client has spent, counted in full, in the view that the run is about and in the local one.
+
+    With a trusted server that is the view of whoever sees the models, with secure aggregation that of sums,
+    and else the local view itself.
+    """
+    delta = row["delta_client_total"]
+    local = PrivacyStatement(row["epsilon_client_total"], delta, Unit.TOTAL, str(LOCAL))
+    if config.mechanism["name"] == CENTRAL:
+        about = central_statement(config)
+    elif row["epsilon_client_total_sum"] is None or row["num_honest"] is None:
+        return f"spent, counted in full: {local.brief}"
+    else:
+        view = str(View(int(row["num_honest"])))
+        about = PrivacyStatement(row["epsilon_client_total_sum"], delta, Unit.TOTAL, view)
+    return f"spent, counted in full: {about.brief}; {local.brief}"
 
 
 @contextlib.contextmanager
@@ -207,9 +247,15 @@ def _quiet_flower() -> Iterator[None]:
 def _worth_saying(record: logging.LogRecord) -> bool:
     """What the config already says is not a warning: no federated evaluation, seeded randomness.
 
-    Nor is what :func:`main` says itself: that a budget has ended the run.
+    Nor is what :func:`main` says itself, that a budget has ended the run, nor what each client notes in its
+    own log while the server says it of all of them.
     """
-    known = ("fraction_evaluate is set to 0", "privacy is simulated", "the run ends here as a result")
+    known = (
+        "fraction_evaluate is set to 0",
+        "privacy is simulated",
+        "the run ends here as a result",
+        "PrivQuantMod refused",
+    )
     return not any(text in record.getMessage() for text in known)
 
 

@@ -1,4 +1,4 @@
-"""Importing the package is light."""
+"""Importing the package and asking for help are light, and public names are what they say."""
 
 from __future__ import annotations
 
@@ -6,13 +6,67 @@ import json
 import subprocess
 import sys
 
-PROBE = """
-import json, sys, fl_privquant
-heavy = ("torch", "flwr", "dp_accounting", "matplotlib", "numba", "scipy.stats")
-print(json.dumps([name for name in heavy if name in sys.modules]))
-"""
+import pytest
+
+import fl_privquant as pq
+
+HEAVY = ("numpy", "scipy", "numba", "pulp", "highspy", "torch", "flwr", "matplotlib", "cryptography", "nacl")
+PROBES = {
+    "import": "import fl_privquant",
+    "version": "import fl_privquant; fl_privquant.__version__",
+    "help": (
+        "import contextlib, io\n"
+        "from fl_privquant.cli.main import main\n"
+        "sys.argv = ['fl-privquant', '--help']\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):\n"
+        "    main()\n"
+        "assert 'plan' in shown.getvalue()"
+    ),
+    "help of a command": (
+        "import contextlib, io\n"
+        "from fl_privquant.cli.main import main\n"
+        "sys.argv = ['fl-privquant', 'plan', '--help']\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):\n"
+        "    main()\n"
+        "assert '--epsilon' in shown.getvalue()"
+    ),
+}
 
 
-def test_nothing_heavy_is_imported() -> None:
-    out = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True).stdout
+@pytest.mark.parametrize("probe", PROBES)
+def test_nothing_heavy_is_imported(probe: str) -> None:
+    program = (
+        f"import json, sys\n{PROBES[probe]}\nprint(json.dumps([n for n in {HEAVY} if n in sys.modules]))"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert json.loads(out) == []
+
+
+def test_planning_is_imported_without_flower_and_numba() -> None:
+    heavy = ("torch", "flwr", "dp_accounting", "matplotlib", "numba", "scipy.stats")
+    program = (
+        f"import json, sys, fl_privquant as pq; pq.design, pq.mechanisms()\n"
+        f"print(json.dumps([n for n in {heavy} if n in sys.modules]))"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert json.loads(out) == []
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import fl_privquant.design.free",
+        "import fl_privquant.mechanisms.base",
+        "from fl_privquant import Target",
+    ],
+)
+def test_functions_keep_their_names_whatever_is_imported_first(first: str) -> None:
+    program = f"{first}\nimport fl_privquant as pq\nassert callable(pq.design) and 'optm' in pq.mechanisms()"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(getattr(pq, name) is not None for name in pq.__all__)
+    assert set(pq.__all__) <= set(dir(pq))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = pq.nothing

@@ -20,6 +20,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from itertools import product
 
+from fl_privquant import checks
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.law.lattice import coarse_count
@@ -51,7 +52,8 @@ class Budget:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.epsilon >= 0.0 and 0.0 <= self.delta < 1.0):
+        epsilon, delta = checks.number("budget", self.epsilon), checks.number("delta", self.delta)
+        if not (epsilon >= 0.0 and 0.0 <= delta < 1.0):
             raise InvalidSpecError(
                 f"budget: epsilon {self.epsilon}, delta {self.delta}; expected epsilon >= 0, delta in [0, 1)"
             )

@@ -8,17 +8,17 @@ then does, because both read it from the same object.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.planner import PlannedDesign, plan
-from fl_privquant.design.spread import error_of_mean
 from fl_privquant.encoding import Encoding
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio, wished_norm_ratio
+from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.registry import (
     checked_delta,
     checked_epsilon,
@@ -32,7 +32,6 @@ __all__ = ["Plan", "Target"]
 
 _MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
-# Of a sum of bits, by which the coordinate clip is chosen.
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,12 @@ class Target:
         mechanism
             Name of the mechanism; by default the first of those that plans look at for such a view.
         max_bits
-            Bits of a coordinate before it is masked, at most.
+            Bits of a coordinate before it is masked, at most; integer noise for secure sums takes more where
+            so few cannot hold it.
         clip
-            Bound of each rotated coordinate. By default the number of its standard deviations at the L2 clip
-            with the least error of a sum of bits, clip bias against noise, in the view of a sum; three of
-            them in the local view.
+            Bound of each rotated coordinate. By default the number of its standard deviations at the L2 clip,
+            two or more, with which the mechanism has the least error, clip bias against noise, in the view of
+            a sum; three of them in the local view.
         aggregation
             What the server sees; by default a secure sum in which a tenth of the clients may be corrupt and
             another tenth lost.
@@ -117,56 +117,57 @@ class Target:
         """
         aggregation = SecureSum() if aggregation is None else aggregation
         for name, bound in (("l2_clip", l2_clip), ("clip", clip)):
-            if bound is not None and not (math.isfinite(bound) and bound > 0.0):
-                raise InvalidSpecError(f"{name}: {bound} is not a finite number above 0")
-        view = aggregation.view(self.num_clients)
-        wish = Wish(
+            if bound is not None:
+                checks.positive(name, bound)
+        norms = NO_NORMS if clip is None else Norms(l2=l2_clip / clip)
+        wish = self._wish(dimension, max_bits, aggregation, norms, parameters)
+        best = self._best(wish, mechanism, aggregation)
+        chosen = l2_clip / (best.norm_ratio or 1.0) if clip is None else clip
+        return Plan(
+            target=self,
+            encoding=Encoding(best.mechanism, chosen, l2_clip, rotate=True),
+            aggregation=aggregation,
+            dimension=dimension,
+            statement=best.statement,
+            mean_squared_error=best.mean_squared_error * chosen**2,
+            bytes_per_round=best.bytes_per_round,
+        )
+
+    def _wish(
+        self,
+        dimension: int,
+        max_bits: int,
+        aggregation: Aggregation,
+        norms: Norms,
+        parameters: Mapping[str, Any],
+    ) -> Wish:
+        """What the mechanism is asked for; it chooses its own clip where there are no norms."""
+        return Wish(
             num_clients=self.num_clients,
             dimension=dimension,
             rounds=self.rounds,
             epsilon=self.epsilon,
             delta=self.delta,
-            in_sum=not view.is_local,
+            in_sum=not aggregation.view(self.num_clients).is_local,
             bits=max_bits,
             corrupt=aggregation.corrupt(self.num_clients),
             dropped=aggregation.lost(self.num_clients),
+            norms=norms,
+            own_clips=norms == NO_NORMS,
             parameters=tuple(sorted(parameters.items())),
         )
-        clip = l2_clip / _norm_ratio(wish) if clip is None else clip
-        wish = replace(wish, norms=Norms(l2=l2_clip / clip))
+
+    def _best(self, wish: Wish, mechanism: str | None, aggregation: Aggregation) -> PlannedDesign:
+        """The design with the least error; an error that says what would help where there is none."""
         name = planned_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
         planned = plan(wish, [name])
         if not planned.designs:
+            asked = self.statement(str(aggregation.view(self.num_clients)))
             raise InfeasibleDesignError(
-                f"{name}: no design meets {self.statement(str(view)).brief} in {self.rounds} rounds: "
+                f"{name}: no design meets {asked.brief} in {self.rounds} rounds: "
                 f"{planned.missing.get(name, planned.advice)}"
             )
-        best = planned.designs[0]
-        return Plan(
-            target=self,
-            encoding=Encoding(best.mechanism, clip, l2_clip, rotate=True),
-            aggregation=aggregation,
-            dimension=dimension,
-            statement=best.statement,
-            mean_squared_error=_error_of_mean(best, wish) * clip**2,
-            bytes_per_round=best.bytes_per_round,
-        )
-
-
-def _norm_ratio(wish: Wish) -> float:
-    """L2 clip over coordinate clip, for rotated updates."""
-    if not wish.in_sum:
-        return usual_norm_ratio(wish.dimension)
-    return wished_norm_ratio(wish)
-
-
-def _error_of_mean(design: PlannedDesign, wish: Wish) -> float:
-    """Of one coordinate of the mean of rotated updates at the norm bound, in units of clip^2."""
-    if design.clip == "L2" or wish.norms.l2 is None:
-        # A mechanism for whole updates, which knows no clip of coordinates.
-        return design.mean_squared_error
-    spread = math.sqrt(wish.dimension) / wish.norms.l2
-    return error_of_mean(design.mechanism.mse, spread, wish.survivors) / spread**2
+        return planned.designs[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fl_privquant.design.free import design_free, least_outer_value, place_knots
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import PrivQuantError
 from fl_privquant.law.density import UniformDensity
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import Variant, design, entry, mechanisms, scout_mechanism
@@ -109,7 +109,7 @@ def compare(
         start = time.perf_counter()
         try:
             mechanism = design(name, cache=cache, **chosen)
-        except (InfeasibleDesignError, InvalidSpecError) as error:
+        except PrivQuantError as error:
             yield Compared(label, None, time.perf_counter() - start, str(error))
             continue
         yield Compared(label, mechanism, time.perf_counter() - start)

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.secagg.identities import (
-    IdentityKey,
-    KnownClients,
-    new_identity,
-    public_hex,
-    read_identity,
-    read_known_clients,
-    sign_known_clients,
-    write_known_clients,
-)
+
+if TYPE_CHECKING:
+    from fl_privquant.secagg.identities import KnownClients
 
 __all__ = ["identity_app"]
 
@@ -34,12 +27,16 @@ Name = Annotated[str, typer.Argument(help="Name of a client: the same for all it
 @identity_app.command("new")
 def new(path: KeyFile) -> None:
     """Make a key in a new file that only its owner can read, and print the public key."""
+    from fl_privquant.secagg.identities import new_identity
+
     typer.echo(new_identity(path).hex())
 
 
 @identity_app.command("show")
 def show(path: KeyFile) -> None:
     """Print the public key of a file."""
+    from fl_privquant.secagg.identities import public_hex
+
     typer.echo(public_hex(path))
 
 
@@ -53,6 +50,8 @@ def add(
     ] = None,
 ) -> None:
     """Add a key for a client, and make the list if there is none; an old key stays until it is removed."""
+    from fl_privquant.secagg.identities import IdentityKey, KnownClients, read_known_clients
+
     today = datetime.datetime.now(datetime.UTC).date()
     known = read_known_clients(path) if path.exists() else KnownClients({}, today)
     key = IdentityKey(_key(public_key), today, None if expires is None else _day(expires))
@@ -68,6 +67,8 @@ def remove(
     key: Annotated[str | None, typer.Option(help="Remove this public key only.")] = None,
 ) -> None:
     """Remove a client, or one of its keys."""
+    from fl_privquant.secagg.identities import read_known_clients
+
     _write(path, read_known_clients(path).without(name, None if key is None else _key(key)))
 
 
@@ -77,6 +78,8 @@ def show_list(
     operator: Annotated[str | None, typer.Option(help="Public key that must have signed the list.")] = None,
 ) -> None:
     """Print who is on the list, with which keys and until when."""
+    from fl_privquant.secagg.identities import read_known_clients
+
     known = read_known_clients(path, None if operator is None else _key(operator))
     for name, keys in known.clients.items():
         for key in keys:
@@ -90,17 +93,23 @@ def sign(
     path: ListFile, operator: Annotated[Path, typer.Argument(help="File of the operator's private key.")]
 ) -> None:
     """Sign the list, for nodes that have ``privquant-operator`` in their configuration."""
+    from fl_privquant.secagg.identities import public_hex, read_identity, sign_known_clients
+
     file = sign_known_clients(path, read_identity(operator))
     typer.echo(f"signed in {file}; nodes: privquant-operator={public_hex(operator)!r}")
 
 
 def _write(path: Path, known: KnownClients) -> None:
+    from fl_privquant.secagg.identities import write_known_clients
+
     write_known_clients(path, known)
     keys = sum(map(len, known.clients.values()))
     typer.echo(f"{path}: {len(known.clients)} clients, {keys} keys; a signed list must be signed anew")
 
 
 def _key(text: str) -> bytes:
+    from fl_privquant.secagg.identities import IdentityKey
+
     try:
         key = bytes.fromhex(text)
     except ValueError:

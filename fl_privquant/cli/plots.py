@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS",
+    "STYLE",
     "colour_of",
     "draw_error",
     "draw_law",
@@ -38,6 +39,19 @@ __all__ = [
 
 COLOURS = colours() | {"central_gaussian": "#2a9d8f", "cldp": "#606c38"}
 """One fixed colour a mechanism; variants after a space are shades of it."""
+
+STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#777777",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.titlesize": 9,
+    "grid.color": "#e6e6e6",
+    "legend.frameon": False,
+}
+"""Settings of matplotlib for the figures of reports and studies."""
 
 _SPARE = ("#3d5a80", "#98c1d9", "#ee6c4d", "#293241", "#7f5539")
 

@@ -34,7 +34,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.encoding import checked_clip
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
 __all__ = ["check_clips", "clip_l2", "clipped_share"]
@@ -88,7 +88,7 @@ def clip_l2(vector: NDArray[Any], bound: float) -> float:
     """
     from fl_privquant.codec.vector_loops import scale_in_place, sum_of_squares
 
-    bound = checked_clip("l2_clip", bound)
+    bound = checks.positive("l2_clip", bound)
     # In units of 1 / unit, a power of two: no square leaves the range of floats.
     unit = 1.0
     squares = sum_of_squares(vector, unit)

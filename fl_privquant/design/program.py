@@ -95,7 +95,10 @@ class LinearProgram:
         if status == "Infeasible":
             raise InfeasibleDesignError("the linear program has no solution")
         if status != "Optimal" or self._problem.sol_status != pulp.LpSolutionOptimal:
-            raise PrivQuantError(f"the solver ({method}) stopped with status {status!r}, not 'Optimal'")
+            raise PrivQuantError(
+                f"the linear program was not solved (status {status!r} of {method}): its numbers lie too far "
+                "apart for floating point; raise epsilon, or lower levels or max_value"
+            )
         x = np.array([column.varValue for column in self._columns], dtype=np.float64)
         duals = {name: float(row.pi) for name, row in self._named.items()}
         return Solution(x, float(np.dot(x, self._costs)), duals)

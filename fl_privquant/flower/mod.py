@@ -16,6 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 from numpy.typing import NDArray
 
+from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.errors import (
@@ -137,24 +138,22 @@ class PrivQuantMod:
         ledger_file: str | Path | None = None,
         threads: int = 1,
     ) -> None:
-        if not max_epsilon > 0.0:
+        if not checks.number("max_epsilon", max_epsilon) > 0.0:
             raise InvalidSpecError(f"max_epsilon: {max_epsilon} is not a number above 0")
-        if not 0.0 <= max_delta < 1.0:
+        if not 0.0 <= checks.number("max_delta", max_delta) < 1.0:
             raise InvalidSpecError(f"max_delta: {max_delta} is outside [0, 1)")
         if isinstance(metrics, str):
             raise InvalidSpecError(
                 f"metrics: {metrics!r} is one name, expected a collection such as [{metrics!r}]"
             )
-        if threads < 1:
-            raise InvalidSpecError(f"threads: {threads} is below 1")
         self.max_epsilon = float(max_epsilon)
         self.max_delta = float(max_delta)
-        self.budget = budget if budget is None or isinstance(budget, Budget) else Budget(float(budget))
+        self.budget = budget if budget is None or isinstance(budget, Budget) else Budget(budget)
         self.metrics = tuple(metrics)
         self.report_clipping = report_clipping
         self.seed = seed
         self.ledger_file = None if ledger_file is None else Path(ledger_file)
-        self.threads = threads
+        self.threads = checks.whole("threads", threads, 1)
         self._spending: dict[Path, SpendingLedger] = {}
 
     def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:

@@ -23,7 +23,8 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from fl_privquant.encoding import Encoding, checked_clip
+from fl_privquant import checks
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 
@@ -171,7 +172,7 @@ class QuantileClip(Policy):
                 raise InvalidSpecError(f"{name}: {share} is outside (0, 1)")
         if not (math.isfinite(rate) and rate > 0.0):
             raise InvalidSpecError(f"rate: {rate} is not a finite number above 0; 0.2 is typical")
-        self.least, self.most = checked_clip("least", least), checked_clip("most", most)
+        self.least, self.most = checks.positive("least", least), checks.positive("most", most)
         self.clip = self.unchanged(1).clip
         if not self.least <= self.clip <= self.most:
             raise InvalidSpecError(f"clip: {self.clip} is outside least {least:g} and most {most:g}")
@@ -198,7 +199,7 @@ class QuantileClip(Policy):
         return {"clip": self.clip}
 
     def learn(self, state: Mapping[str, Any]) -> None:
-        self.clip = checked_clip("clip", state["clip"])
+        self.clip = checks.positive("clip", state["clip"])
 
 
 class ScheduledMechanism(Policy):

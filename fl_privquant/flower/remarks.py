@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fl_privquant.codec.metric_range import MetricRange
 
-__all__ = ["metric_lines", "randomness_lines"]
+__all__ = ["failure_lines", "metric_lines", "randomness_lines"]
 
-# Nodes that a privacy statement names one by one.
+# Nodes that are named one by one.
 _NAMED_NODES = 5
+
+
+def failure_lines(nodes_by_reason: Mapping[str, Sequence[int]]) -> list[str]:
+    """Which nodes failed in a round, and why: one line for each reason, not for each node.
+
+    >>> failure_lines({"replied with error 6": [4], "sent 0 bytes": [1, 2, 3, 5, 7, 8]})
+    ['node 4: replied with error 6', '6 nodes (1, 2, 3, 5, 7, ...): sent 0 bytes']
+    """
+    lines = []
+    for reason, nodes in nodes_by_reason.items():
+        named = ", ".join(map(str, nodes[:_NAMED_NODES])) + (", ..." if len(nodes) > _NAMED_NODES else "")
+        lines.append(f"{f'node {named}' if len(nodes) == 1 else f'{len(nodes)} nodes ({named})'}: {reason}")
+    return lines
 
 
 def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> list[str]:

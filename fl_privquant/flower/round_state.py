@@ -46,6 +46,8 @@ class RoundState:
         The nodes that have replied.
     exhausted
         How many of these refuse because of their own budget.
+    failed
+        The nodes whose replies cannot be used, by the reason.
     """
 
     request: Request
@@ -59,6 +61,7 @@ class RoundState:
     asked_at: float = field(default_factory=time.perf_counter)
     heard: set[int] = field(default_factory=set)
     exhausted: int = 0
+    failed: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def num_silent(self) -> int:

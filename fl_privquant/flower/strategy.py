@@ -31,7 +31,7 @@ from fl_privquant.flower.arguments import Arguments, GivenEncoding
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.protocol import Reply, is_request, with_counts
-from fl_privquant.flower.remarks import metric_lines, randomness_lines
+from fl_privquant.flower.remarks import failure_lines, metric_lines, randomness_lines
 from fl_privquant.flower.requests import Requests
 from fl_privquant.flower.round_record import OnRound, RoundRecord
 from fl_privquant.flower.round_state import (
@@ -156,14 +156,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.encoding = arguments.encoding
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
-        self.private_metrics = tuple(
-            MetricRange(name, *map(float, ends)) for name, ends in (private_metrics or {}).items()
-        )
-        if any(metric.name == self.weighted_by_key for metric in self.private_metrics):
-            raise InvalidSpecError(
-                f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
-                f"always 1; give the metric another name in the client's app"
-            )
+        self.private_metrics = self._ranges(private_metrics or {})
         # Names of what clients send beside their updates, outside of all accounting.
         self.uncounted_metrics: set[str] = set()
         self.max_failed_rounds = max_failed_rounds
@@ -179,6 +172,14 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
         check_wrapped(strategy, self.aggregation, simulated)
+
+    def _ranges(self, private_metrics: Mapping[str, tuple[float, float]]) -> tuple[MetricRange, ...]:
+        if self.weighted_by_key in private_metrics:
+            raise InvalidSpecError(
+                f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
+                f"always 1; give the metric another name in the client's app"
+            )
+        return tuple(MetricRange(name, *map(float, ends)) for name, ends in private_metrics.items())
 
     def settings(self) -> dict[str, Any]:
         """What this strategy was made with, to make another one like it."""
@@ -342,7 +343,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
                 replies_by_node[node] = (message, current.checked(message))
                 self._note(node, replies_by_node[node][1])
             except PrivQuantError as error:
-                self._log_failure(current, node, str(error))
+                current.failed.setdefault(str(error), []).append(node)
         return replies_by_node
 
     def _open(self, current: RoundState, replies: Mapping[int, Reply]) -> Opened:
@@ -358,7 +359,9 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
             opened = Opened()
         for node, reason in opened.failures.items():
-            self._log_failure(current, node, reason)
+            current.failed.setdefault(reason, []).append(node)
+        for line in failure_lines(current.failed):
+            log(WARNING, "PrivQuant: round %d, %s", server_round, line)
         if current.num_silent:
             log(WARNING, "PrivQuant: round %d, %d nodes did not reply", server_round, current.num_silent)
         usable = len(opened.nodes)
@@ -395,9 +398,6 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             return spent
         # The ledger has counted in full where a quick bound exceeds the budget, and let the round begin.
         return replace(spent, epsilon=limit.epsilon, delta=limit.delta)
-
-    def _log_failure(self, current: RoundState, node: int, reason: str) -> None:
-        log(WARNING, "PrivQuant: round %d, node %d: %s", current.request.round, node, reason)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a policy that depends on the loss is told."""
@@ -446,8 +446,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             f"silent): round {self.failed_rounds} in a row without one"
         )
         if self.failed_rounds > self.max_failed_rounds:
+            reason = max(current.failed, key=lambda reason: len(current.failed[reason]), default="")
             raise NoUsableReplyError(
-                f"{text}, more than max_failed_rounds={self.max_failed_rounds}; the log has the reasons"
+                f"{text}, more than max_failed_rounds={self.max_failed_rounds}"
+                + (f"; most nodes {reason}" if reason else "")
             )
         log(ERROR, "PrivQuant: %s; the model stays as it is", text)
 

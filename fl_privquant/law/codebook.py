@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
 
 __all__ = ["FINE_MAX_CODE", "MAX_LEVELS", "Codebook", "bits_of_sum", "checked_sums"]
@@ -103,12 +104,16 @@ class Codebook:
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
         """The values of bin indices, scaled to inputs in [-clip, clip]."""
         at = np.asarray(indices)
+        if at.dtype.kind not in "ui":
+            raise InvalidUpdateError(
+                f"indices: {at.dtype}, expected the integers that encode returned; floats are decoded already"
+            )
         if at.size and (at.min() < 0 or at.max() >= self.num_levels):
             raise CodeOverflowError(
                 f"index {int(at.max() if at.max() >= self.num_levels else at.min())} is outside "
                 f"0..{self.num_levels - 1}"
             )
-        scaled: NDArray[np.float64] = clip * self.values
+        scaled: NDArray[np.float64] = checks.positive("clip", clip) * self.values
         return np.asarray(scaled[at])
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
@@ -120,7 +125,7 @@ class Codebook:
         """
         sums = checked_sums(total, num_clients, self.max_code)
         mean_code = sums.astype(np.float64) / num_clients
-        return np.asarray(clip * (self.offset + self.step * mean_code))
+        return np.asarray(checks.positive("clip", clip) * (self.offset + self.step * mean_code))
 
 
 def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:

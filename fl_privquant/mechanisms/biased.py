@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.design.selection import intervals
 from fl_privquant.design.slack import design_with_slack
@@ -48,7 +49,6 @@ from fl_privquant.mechanisms.optm import POWERS
 from fl_privquant.mechanisms.registry import (
     Listing,
     Spec,
-    checked_choice,
     checked_epsilon,
     checked_levels,
     register,
@@ -96,7 +96,7 @@ class BiasedSpec(Spec):
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon)
         checked_levels(self.levels)
-        checked_choice("objective", self.objective, tuple(POWERS))
+        checks.choice("objective", self.objective, tuple(POWERS))
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin >= 0.0):
             raise InvalidSpecError(f"margin: {self.margin} is not a finite number from 0 on")
         if self.keep is not None and not 0.0 < self.keep < 1.0:

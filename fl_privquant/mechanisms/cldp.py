@@ -28,36 +28,29 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
 from fl_privquant.mechanisms.vector import (
     AxisMechanism,
     PrivateVectorSpec,
-    VectorMechanism,
     happens,
-    refuse_codes,
     respond,
 )
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["CldpL2Mechanism", "CldpLinfMechanism", "CldpSpec", "design_cldp_l2", "design_cldp_linf"]
+__all__ = ["CldpL2Mechanism", "CldpLinfMechanism", "design_cldp_l2", "design_cldp_linf"]
 
 
-_SEED_BITS = 64
 _DOMAIN = b"fl_privquant direction v1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CldpSpec(PrivateVectorSpec):
-    """What CLDP is asked to be; see :class:`PrivateVectorSpec`."""
 
 
 class CldpLinfMechanism(AxisMechanism, kind="cldp_linf"):
@@ -82,7 +75,7 @@ class CldpLinfMechanism(AxisMechanism, kind="cldp_linf"):
         return message
 
 
-class CldpL2Mechanism(VectorMechanism, kind="cldp_l2"):
+class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
     """The side of a random hyperplane, for updates of norm at most clip; see :class:`VectorMechanism`.
 
     A message is the bits of the seed, lowest first, and for each draw its sign (1 is negative).
@@ -100,20 +93,12 @@ class CldpL2Mechanism(VectorMechanism, kind="cldp_l2"):
 
     @property
     def message_size(self) -> int:
-        return _SEED_BITS + self.repeats
-
-    @property
-    def message_bits(self) -> int:
-        return 1
-
-    @property
-    def summable(self) -> bool:
-        return False
+        return SEED_BITS + self.repeats
 
     def _draw(self, x: Floats, source: Continuation) -> list[int]:
         length = float(np.linalg.norm(x))
-        seed = source.below(1 << _SEED_BITS)
-        message = [seed >> bit & 1 for bit in range(_SEED_BITS)]
+        seed = self._new_seed(source)
+        message = bits_of(seed, SEED_BITS)
         for draw in range(self.repeats):
             side = math.copysign(length, float(direction(seed, draw, self.dimension) @ x))
             positive = happens(0.5 * (1.0 + side), source)
@@ -122,31 +107,22 @@ class CldpL2Mechanism(VectorMechanism, kind="cldp_l2"):
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         bits = self._checked_message(indices).tolist()
-        seed = sum(bit << place for place, bit in enumerate(bits[:_SEED_BITS]))
+        seed = number_of(bits[:SEED_BITS])
         total = np.zeros(self.dimension)
-        for draw, negative in enumerate(bits[_SEED_BITS:]):
+        for draw, negative in enumerate(bits[SEED_BITS:]):
             drawn = direction(seed, draw, self.dimension)
             total += -drawn if negative else drawn
-        return np.asarray(clip * self.output_norm / self.repeats * total)
-
-    def to_codes(self, indices: NDArray[Any]) -> NoReturn:
-        refuse_codes(self)
-
-    def sum_bits(self, num_clients: int) -> NoReturn:
-        refuse_codes(self)
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
-        refuse_codes(self)
+        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
 
 
-@register("cldp_linf", CldpSpec, cached=False, listing=Listing(180, "#606c38", plans_for_local=True))
-def design_cldp_linf(spec: CldpSpec) -> CldpLinfMechanism:
+@register("cldp_linf", PrivateVectorSpec, cached=False, listing=Listing(180, "#606c38", plans_for_local=True))
+def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
     """The certified mechanism for updates with coordinates in [-clip, clip]."""
     return CldpLinfMechanism.of("cldp_linf", spec)
 
 
-@register("cldp_l2", CldpSpec, cached=False, listing=Listing(190, "#8a9a5b", plans_for_local=True))
-def design_cldp_l2(spec: CldpSpec) -> CldpL2Mechanism:
+@register("cldp_l2", PrivateVectorSpec, cached=False, listing=Listing(190, "#8a9a5b", plans_for_local=True))
+def design_cldp_l2(spec: PrivateVectorSpec) -> CldpL2Mechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     return CldpL2Mechanism.of("cldp_l2", spec)
 
@@ -157,7 +133,7 @@ def direction(seed: int, draw: int, dimension: int) -> Floats:
     Normal numbers in pairs (Box and Muller) from our own stream: numpy's may change with its version, and
     both ends must get the same.
     """
-    address = seed.to_bytes(_SEED_BITS // 8, "little") + draw.to_bytes(4, "little")
+    address = seed.to_bytes(SEED_BITS // 8, "little") + draw.to_bytes(4, "little")
     key = hashlib.sha256(_DOMAIN + address).digest()
     pairs = -(-dimension // 2)
     uniforms = open_uniforms(RandomStream(key, simulated=True).words(2 * pairs)).reshape(pairs, 2)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.packing.wire_format import PackedFloats
@@ -126,7 +127,7 @@ class ContinuousMechanism(FloatMechanism):
         values = np.asarray(indices)
         if values.dtype.kind != "f":
             raise InvalidUpdateError(f"{self.name}: {values.dtype} values, expected floating point")
-        return np.asarray(clip * values.astype(np.float64))
+        return np.asarray(checks.positive("clip", clip) * values.astype(np.float64))
 
 
 def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant import checks
 from fl_privquant.design.free import least_outer_value
 from fl_privquant.design.search import BinSearch, Evaluation
 from fl_privquant.design.selection import mirrored_selection
@@ -31,7 +32,6 @@ from fl_privquant.mechanisms.registry import (
     Listing,
     Spec,
     checked_bins,
-    checked_choice,
     checked_epsilon,
     checked_levels,
     register,
@@ -61,7 +61,7 @@ class ErmSpec(Spec):
     max_value: float | None = None
 
     def __post_init__(self) -> None:
-        checked_choice("objective", self.objective, tuple(POWERS))
+        checks.choice("objective", self.objective, tuple(POWERS))
         if checked_bins(self.bins) is not None:
             object.__setattr__(self, "levels", len(self.bins or ()))
         checked_levels(self.levels)

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density
@@ -122,7 +123,7 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
         sums = checked_sums(total, num_clients, self.max_code, _MAX_SUM_BITS)
         # From the middle, so that 0 is exact.
         steps = sums.astype(np.int64) - num_clients * self.max_code // 2
-        return np.asarray(steps * (clip * self.step / num_clients))
+        return np.asarray(steps * (checks.positive("clip", clip) * self.step / num_clients))
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:

@@ -36,6 +36,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.design.alphabet import design_alphabet
 from fl_privquant.design.free import design_free
@@ -50,7 +51,6 @@ from fl_privquant.mechanisms.metric_table import certified_law
 from fl_privquant.mechanisms.registry import (
     Listing,
     Spec,
-    checked_choice,
     checked_epsilon,
     checked_levels,
     register,
@@ -100,7 +100,7 @@ class MvuSpec(Spec):
                 f"levels: {self.levels} is above {_MOST_LEVELS}, beyond which MVU's program takes hours; use "
                 "'optm', whose program is linear"
             )
-        checked_choice("metric", self.metric, METRICS)
+        checks.choice("metric", self.metric, METRICS)
         if self.input_bits is None:
             bits = min(math.ceil(math.log2(self.levels)), _DEFAULT_INPUT_BITS)
             object.__setattr__(self, "input_bits", bits)

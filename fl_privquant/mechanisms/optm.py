@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.design.independent import design_independent
@@ -39,7 +40,6 @@ from fl_privquant.mechanisms.registry import (
     Spec,
     Variant,
     checked_bins,
-    checked_choice,
     checked_epsilon,
     checked_levels,
     register,
@@ -119,14 +119,14 @@ class OptmSpec(Spec):
 
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon, _MOST_EPSILON)
-        checked_choice("family", self.family, ("independent", "paired", "free"))
-        checked_choice("objective", self.objective, tuple(POWERS))
-        checked_choice("constraints", self.constraints, ("constraint1", "constraint2"))
+        checks.choice("family", self.family, ("independent", "paired", "free"))
+        checks.choice("objective", self.objective, tuple(POWERS))
+        checks.choice("constraints", self.constraints, ("constraint1", "constraint2"))
         if self.constraints == "constraint2" and self.family != "independent":
             raise InvalidSpecError(
                 f"constraints: constraint2 goes with family='independent', not {self.family!r}"
             )
-        checked_choice("metric", self.metric, METRICS)
+        checks.choice("metric", self.metric, METRICS)
         if self.metric != "none" and self.family != "free":
             raise InvalidSpecError(
                 f"metric: {self.metric!r} goes with family='free', not {self.family!r}, whose law jumps at "

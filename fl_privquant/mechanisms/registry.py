@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 import numpy as np
 
+from fl_privquant import checks
+from fl_privquant.design.bits import numbers_of_trials
 from fl_privquant.design.cache import DesignCache
+from fl_privquant.design.spread import best_spread, usual_norm_ratio
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.law.density import Density, as_density
@@ -26,7 +28,6 @@ __all__ = [
     "Spec",
     "Variant",
     "checked_bins",
-    "checked_choice",
     "checked_delta",
     "checked_epsilon",
     "checked_levels",
@@ -35,11 +36,14 @@ __all__ = [
     "design",
     "entry",
     "mechanisms",
+    "planned_for",
     "planned_mechanisms",
     "register",
     "scout_mechanism",
 ]
 
+# More bits of a code hardly move the best clip.
+_MOST_TRIALS = 255
 # Part of every cache key: a change of the programs' results must not meet designs of before.
 _DESIGN_VERSION = 4
 
@@ -81,11 +85,33 @@ class Spec:
         return {key: value for key, value in wishes.items() if key in known}
 
     @classmethod
-    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The parameters of a design for a run, with that epsilon for what it :attr:`spends_on`.
+    def proposes(cls, wish: Wish) -> bool:
+        """Whether it has a :meth:`proposal` for such a run."""
+        return False
 
-        Raises InvalidSpecError, with the reason, where there is none for such a run.
+    @classmethod
+    def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """The parameters of its best design for a run that may cost that epsilon, in the unit of the wish.
+
+        Raises InvalidSpecError or InfeasibleDesignError, with the reason, where there is none.
         """
+        raise InvalidSpecError("is not designed for the target of a run")
+
+    @classmethod
+    def planned_ratio(cls, wish: Wish) -> float:
+        """L2 clip over coordinate clip for a run whose mechanisms choose it: about that of the least error.
+
+        In the sum that of stratified bits, to which other laws with as many levels are close.
+        """
+        if not wish.in_sum or wish.delta == 0.0:
+            return usual_norm_ratio(wish.dimension)
+        target = wish.run_target
+        trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
+        return math.sqrt(wish.dimension) / best_spread(min(trials, _MOST_TRIALS), target)
+
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """The parameters of a design for a run, with that epsilon for what it :attr:`spends_on`."""
         wanted = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.survivors}
         return cls.accepted(wanted) | dict(wish.parameters)
 
@@ -190,17 +216,27 @@ def mechanisms() -> tuple[str, ...]:
     return tuple(sorted(_ENTRIES))
 
 
-def planned_mechanisms(in_sum: bool) -> tuple[str, ...]:
-    """What a plan looks at unless told otherwise; first what is designed for the target itself."""
+def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
+    """What a plan looks at unless told otherwise; first what is designed for the target itself.
+
+    For sums ``by_norm`` of updates a mechanism is left out whose variant is designed for them.
+    """
+    replaced = {_VARIANTS[name][0] for name in _VARIANTS if _ENTRIES[name].listing.plans_for_sums}
     chosen = [
         listed
         for listed in _ENTRIES.values()
         if (listed.listing.plans_for_sums if in_sum else listed.listing.plans_for_local)
+        and not (in_sum and by_norm and listed.name in replaced)
     ]
     chosen.sort(
         key=lambda listed: (listed.spec.spends_on is not Unit.TOTAL, listed.listing.rank, listed.name)
     )
     return tuple(listed.name for listed in chosen)
+
+
+def planned_for(wish: Wish) -> tuple[str, ...]:
+    """What a plan for such a run looks at unless told otherwise."""
+    return planned_mechanisms(wish.in_sum, wish.own_clips or wish.counts_norms)
 
 
 def scout_mechanism() -> str:
@@ -219,11 +255,7 @@ def colours() -> dict[str, str]:
 
 def entry(name: str) -> Entry[Any]:
     """The registered mechanism of that name."""
-    if name not in _ENTRIES:
-        raise InvalidSpecError(
-            f"mechanism: {name!r} is not one of {', '.join(mechanisms())}{_nearest(name, mechanisms())}"
-        )
-    return _ENTRIES[name]
+    return _ENTRIES[checks.choice("mechanism", name, mechanisms())]
 
 
 def design(
@@ -258,21 +290,19 @@ def design(
     if bits is not None:
         if levels is not None:
             raise InvalidSpecError(f"bits={bits} and levels={levels}: give one of the two")
-        if isinstance(bits, bool) or bits != int(bits) or not 1 <= bits <= MAX_LEVELS.bit_length() - 1:
-            raise InvalidSpecError(f"bits: {bits} is not a whole number from 1 to 16")
-        levels = 2 ** int(bits)
+        levels = 2 ** checks.whole("bits", bits, 1, MAX_LEVELS.bit_length() - 1)
     if levels is not None:
         parameters["levels"] = levels
     for key in parameters:
         if key not in known:
             raise InvalidSpecError(
                 f"{key}: not a parameter of {name!r}, which takes {', '.join(sorted(known))}"
-                f"{_nearest(key, known)}"
+                f"{checks.nearest(key, known)}"
             )
     if "density" in parameters:
         parameters["density"] = as_density(parameters["density"])
-    if parameters.get("bins") is not None:
-        parameters["bins"] = tuple(float(value) for value in parameters["bins"])
+    types = get_type_hints(chosen.spec)
+    parameters = {key: checks.typed(key, value, types[key]) for key, value in parameters.items()}
     required = {
         parameter.name
         for parameter in dataclasses.fields(chosen.spec)
@@ -306,14 +336,7 @@ def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
 
 def checked_epsilon(epsilon: float, most: float = MOST_EPSILON) -> float:
     """The privacy loss as a float, if it is one that can be designed for."""
-    try:
-        value = float(epsilon)
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
-    if not (math.isfinite(value) and value > 0.0):
-        raise InvalidSpecError(
-            f"epsilon: {epsilon} is not a finite number above 0; typical values per coordinate are 0.5 to 8"
-        )
+    value = checks.positive("epsilon", epsilon, "; typical values per coordinate are 0.5 to 8")
     if not _LEAST_EPSILON <= value <= most:
         raise InvalidSpecError(
             f"epsilon: {value:g} is outside {_LEAST_EPSILON:g}..{most:g}; typical values per coordinate are "
@@ -324,10 +347,7 @@ def checked_epsilon(epsilon: float, most: float = MOST_EPSILON) -> float:
 
 def checked_delta(delta: float) -> float:
     """The delta as a float, if it is one that can be designed for."""
-    try:
-        value = float(delta)
-    except (TypeError, ValueError):
-        value = math.nan
+    value = checks.number("delta", delta)
     if not 0.0 < value < 1.0:
         raise InvalidSpecError(
             f"delta: {delta} is not between 0 and 1; typical values are 1e-9 to 1e-5, for delta 0 use "
@@ -338,16 +358,12 @@ def checked_delta(delta: float) -> float:
 
 def checked_levels(levels: int) -> int:
     """The number of output values, if it is a whole number from 2 to 65536."""
-    if isinstance(levels, bool) or levels != int(levels) or not 2 <= levels <= MAX_LEVELS:
-        raise InvalidSpecError(f"levels: {levels} is not a whole number from 2 to {MAX_LEVELS}")
-    return int(levels)
+    return checks.whole("levels", levels, 2, MAX_LEVELS)
 
 
 def checked_whole(name: str, value: int, largest: int) -> int:
     """The value as an integer, if it is a whole number from 1 to ``largest``."""
-    if isinstance(value, bool) or value != int(value) or not 1 <= value <= largest:
-        raise InvalidSpecError(f"{name}: {value} is not a whole number from 1 to {largest}")
-    return int(value)
+    return checks.whole(name, value, 1, largest)
 
 
 def checked_bins(bins: tuple[float, ...] | None) -> tuple[float, ...] | None:
@@ -363,17 +379,3 @@ def checked_bins(bins: tuple[float, ...] | None) -> tuple[float, ...] | None:
             f"bins: from {values[0]:g} to {values[-1]:g} do not cover [-1, 1], where clipped inputs lie"
         )
     return tuple(bins)
-
-
-def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """The value, if it is one of the choices."""
-    if value not in choices:
-        raise InvalidSpecError(
-            f"{name}: {value!r} is not one of {', '.join(choices)}{_nearest(value, choices)}"
-        )
-    return value
-
-
-def _nearest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""

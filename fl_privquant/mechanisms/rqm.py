@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
+from fl_privquant import checks
 from fl_privquant.design.free import least_outer_value
 from fl_privquant.design.selection import mirrored_selection
 from fl_privquant.design.tuning import tune_rate
@@ -31,7 +32,6 @@ from fl_privquant.mechanisms.optm import POWERS
 from fl_privquant.mechanisms.registry import (
     Listing,
     Spec,
-    checked_choice,
     checked_epsilon,
     checked_levels,
     register,
@@ -61,7 +61,7 @@ class RqmSpec(Spec):
 
     def __post_init__(self) -> None:
         checked_levels(self.levels)
-        checked_choice("objective", self.objective, tuple(POWERS))
+        checks.choice("objective", self.objective, tuple(POWERS))
         if self.epsilon is not None:
             checked_epsilon(self.epsilon)
         elif self.margin is None or self.keep is None:

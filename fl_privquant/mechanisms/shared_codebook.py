@@ -44,7 +44,7 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,7 +53,8 @@ from scipy import special
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.mechanisms.vector import PrivateVectorSpec, VectorMechanism, happens, refuse_codes
+from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
@@ -66,7 +67,6 @@ __all__ = [
     "privunit_squared_error",
 ]
 
-_SEED_BITS = 64
 _DOMAIN = b"fl_privquant codebook v1"
 _MOST_LEVELS = 1 << 16
 # Codebooks that a design looks at by itself, and how near to the optimum is near enough.
@@ -107,7 +107,7 @@ class SharedCodebookSpec(PrivateVectorSpec):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SharedCodebookMechanism(VectorMechanism, kind="shared_codebook"):
+class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
     """An index into a random codebook, for updates of norm at most clip; see :class:`VectorMechanism`.
 
     A message is the bits of the seed and of the index of each draw, lowest first.
@@ -147,15 +147,7 @@ class SharedCodebookMechanism(VectorMechanism, kind="shared_codebook"):
 
     @property
     def message_size(self) -> int:
-        return _SEED_BITS + self.repeats * self._index_bits
-
-    @property
-    def message_bits(self) -> int:
-        return 1
-
-    @property
-    def summable(self) -> bool:
-        return False
+        return SEED_BITS + self.repeats * self._index_bits
 
     @property
     def _index_bits(self) -> int:
@@ -173,36 +165,27 @@ class SharedCodebookMechanism(VectorMechanism, kind="shared_codebook"):
 
     def _draw(self, x: Floats, source: Continuation) -> list[int]:
         length = float(np.linalg.norm(x))
-        seed = source.below(1 << _SEED_BITS)
-        message = [seed >> bit & 1 for bit in range(_SEED_BITS)]
+        seed = self._new_seed(source)
+        message = bits_of(seed, SEED_BITS)
         for draw in range(self.repeats):
             sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
             direction = sign / length * x if length else x
             near = _nearest(_Codebook(seed, draw, self.dimension), self.levels, self.num_near, direction)
             index = _subset_response(near, self.levels, self._weights, source)
-            message += [index >> bit & 1 for bit in range(self._index_bits)]
+            message += bits_of(index, self._index_bits)
         return message
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         bits = self._checked_message(indices).tolist()
-        seed = _number(bits[:_SEED_BITS])
+        seed = number_of(bits[:SEED_BITS])
         total = np.zeros(self.dimension)
         for draw in range(self.repeats):
-            start = _SEED_BITS + draw * self._index_bits
-            index = _number(bits[start : start + self._index_bits])
+            start = SEED_BITS + draw * self._index_bits
+            index = number_of(bits[start : start + self._index_bits])
             if index >= self.levels:
                 raise CodeOverflowError(f"message: index {index} is outside 0..{self.levels - 1}")
             total += _Codebook(seed, draw, self.dimension).codeword(index)
         return np.asarray(clip * self.output_norm / self.repeats * total)
-
-    def to_codes(self, indices: NDArray[Any]) -> NoReturn:
-        refuse_codes(self)
-
-    def sum_bits(self, num_clients: int) -> NoReturn:
-        refuse_codes(self)
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
-        refuse_codes(self)
 
 
 @register(
@@ -233,7 +216,7 @@ class _Codebook:
 
     @cached_property
     def _stream(self) -> RandomStream:
-        address = self.seed.to_bytes(_SEED_BITS // 8, "little") + self.draw.to_bytes(4, "little")
+        address = self.seed.to_bytes(SEED_BITS // 8, "little") + self.draw.to_bytes(4, "little")
         return RandomStream(hashlib.sha256(_DOMAIN + address).digest(), simulated=True)
 
     def normals(self, first: int, count: int) -> NDArray[np.float32]:
@@ -272,10 +255,6 @@ class _Codebook:
             lengths = np.sqrt(np.einsum("ij,ij->i", part, part))
             found[first : first + rows] = (part @ inputs) / lengths
         return found
-
-
-def _number(bits: list[int]) -> int:
-    return sum(bit << place for place, bit in enumerate(bits))
 
 
 def _nearest(codebook: _Codebook, levels: int, count: int, x: Floats) -> NDArray[np.int64]:

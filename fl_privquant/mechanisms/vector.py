@@ -22,11 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import (
     CertificationError,
@@ -54,7 +55,6 @@ __all__ = [
     "VectorMechanism",
     "VectorSpec",
     "happens",
-    "refuse_codes",
     "respond",
     "response_weights",
 ]
@@ -291,8 +291,7 @@ class VectorMechanism(Mechanism):
                 f"update: shape {given.shape}, but {self.name} encodes whole updates, here of shape "
                 f"({self.dimension},); flatten it, or use for_dimension"
             )
-        if not (math.isfinite(clip) and clip > 0.0):
-            raise InvalidSpecError(f"clip: {clip} is not a finite number above 0")
+        clip = checks.positive("clip", clip)
         with np.errstate(over="ignore"):
             inputs = given.astype(np.float64)
         if not np.isfinite(inputs).all():
@@ -356,7 +355,7 @@ class AxisMechanism(VectorMechanism):
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         net = self.to_codes(np.asarray(indices)) - self.repeats
-        return np.asarray(clip * self.output_norm / self.repeats * net)
+        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * net)
 
     def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
         """(dimension,) how often each axis was drawn less how often its opposite was, plus ``repeats``."""
@@ -371,7 +370,7 @@ class AxisMechanism(VectorMechanism):
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         sums = checked_sums(total, num_clients, 2 * self.repeats)
         net = sums.astype(np.float64) / num_clients - self.repeats
-        return np.asarray(clip * self.output_norm / self.repeats * net)
+        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * net)
 
     def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
         """A client draws ``repeats`` axes: the absolute values of its codes' sum add up to no more, ever."""
@@ -413,11 +412,3 @@ def respond(truth: int, weights: tuple[int, int], source: Continuation) -> int:
 def happens(share: float, source: Continuation) -> bool:
     """True with probability ``share``, to the nearest multiple of 2^-53."""
     return source.below(_SHARES) < share * _SHARES
-
-
-def refuse_codes(mechanism: Mechanism) -> NoReturn:
-    """Say that messages of this mechanism cannot be added up."""
-    raise InvalidSpecError(
-        f"{mechanism.name}: its messages are no integers to be added up; decode each client's, or use "
-        "'cldp_linf' or 'vqsgd_private'"
-    )

@@ -7,7 +7,6 @@ do not depend on how the update was cut.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
@@ -129,7 +129,7 @@ def encode_in_chunks(
         If an input is not a finite floating-point number; nothing is encoded then.
     """
     source = x if isinstance(x, LazyVector) else _Given(np.asarray(x))
-    _check(source.dtype, clip, threads)
+    _check(source.dtype, clip, stream, threads)
     randomness = stream if stream is not None else RandomStream.secure()
     first_word = randomness.reserve(words_per_input * source.size)
     out = np.empty(source.shape, dtype=_float_type(source.dtype) if dtype is None else dtype)
@@ -145,15 +145,15 @@ def encode_in_chunks(
     return out
 
 
-def _check(dtype: np.dtype[Any], clip: float, threads: int) -> None:
+def _check(dtype: np.dtype[Any], clip: float, stream: object, threads: int) -> None:
     if dtype.kind != "f":
         raise InvalidUpdateError(
             f"update: {dtype} inputs, expected floating point; convert with astype(numpy.float32)"
         )
-    if not (math.isfinite(clip) and clip > 0.0):
-        raise InvalidSpecError(f"clip: {clip} is not a finite number above 0")
-    if threads < 1:
-        raise InvalidSpecError(f"threads: {threads} is below 1")
+    checks.positive("clip", clip)
+    checks.whole("threads", threads, 1)
+    if stream is not None and not isinstance(stream, RandomStream):
+        raise InvalidSpecError(f"rng: {stream!r} is not a RandomStream, such as RandomStream.seeded(0)")
 
 
 @dataclass(frozen=True)

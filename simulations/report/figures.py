@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_privquant.cli.plots import draw_law, pyplot
+from fl_privquant.cli.plots import STYLE, draw_law, pyplot
 from simulations.report.charts import ASKED, Chart, Curve, Dimension, extent, shown, ticks_of
 from simulations.report.collect import write_atomically
 from simulations.report.laws import DrawnLaw
@@ -19,20 +19,8 @@ from simulations.report.marks import mark_of
 
 __all__ = ["draw_charts", "draw_laws"]
 
-_STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#777777",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlesize": 9,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    # Type 42 keeps text as text: journals refuse the default.
-    "pdf.fonttype": 42,
-}
+# Type 42 keeps text as text: journals refuse the default.
+_STYLE = STYLE | {"grid.linewidth": 0.7, "pdf.fonttype": 42}
 _DASHES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1.2, 1.2))}
 _PANEL_INCHES = (3.4, 2.5)
 _SINGLE_INCHES = (4.8, 3.2)

@@ -15,11 +15,11 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from fl_privquant.cli import program
+from fl_privquant.cli.layout import Column, output_console, print_table
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from simulations.config_checks import nearest
 from simulations.studies.catalogue import STUDIES
@@ -70,18 +70,14 @@ def main(
     scale = dataclasses.replace(
         QUICK if quick else Scale(), mnist=mnist, fashion_mnist=fashion_mnist, output=output
     )
-    try:
-        for study, parts in chosen_parts(names).items():
-            # A small version must never take the place of the tables that the page is about.
-            store = Store(output / "quick" / study.name if quick else study.home, output / "parts")
-            refuted = [] if only_page else _compute(store, parts, scale, fresh)
-            for path in (*store.draw(study), write_page(study, store)):
-                print(path)
-            if refuted:
-                raise PrivQuantError(f"{', '.join(refuted)}: a check did not confirm; see the page")
-    except PrivQuantError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
-        raise typer.Exit(2) from error
+    for study, parts in chosen_parts(names).items():
+        # A small version must never take the place of the tables that the page is about.
+        store = Store(output / "quick" / study.name if quick else study.home, output / "parts")
+        refuted = [] if only_page else _compute(store, parts, scale, fresh)
+        for path in (*store.draw(study), write_page(study, store)):
+            print(path)
+        if refuted:
+            raise PrivQuantError(f"{', '.join(refuted)}: a check did not confirm; see the page")
 
 
 def _compute(store: Store, parts: list[Part], scale: Scale, fresh: bool) -> list[str]:
@@ -121,17 +117,14 @@ def _print(part: Part, outcome: Outcome) -> None:
 
 def print_frame(frame: pd.DataFrame, title: str) -> None:
     """Print a table, with a rule where its first column changes."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
-    for name in frame.columns:
-        numeric = pd.api.types.is_numeric_dtype(frame[name])
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
-    previous = None
-    for row in frame.itertuples(index=False):
-        if previous is not None and row[0] != previous:
-            table.add_section()
-        previous = row[0]
-        table.add_row(*(_cell(value) for value in row))
-    Console(width=max(110, Console().width)).print(table)
+    columns = [
+        Column(name.replace("_", " "), words=not pd.api.types.is_numeric_dtype(frame[name]))
+        for name in frame.columns
+    ]
+    first = [row[0] for row in frame.itertuples(index=False)]
+    changes = [at for at in range(1, len(first)) if first[at] != first[at - 1]]
+    rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+    print_table(output_console(), columns, rows, title, changes)
 
 
 def _cell(value: object) -> str:
@@ -169,4 +162,4 @@ def _progress(total: int) -> tuple[Progress, Callable[[str], Tell]]:
 
 
 if __name__ == "__main__":
-    app()
+    program.run(app)

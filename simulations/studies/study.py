@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.cli.plots import pyplot, save
+from fl_privquant.cli.plots import STYLE, pyplot, save
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.files import replace_file
 from simulations.config import hash_of
@@ -50,17 +50,6 @@ Tell = Callable[[float, str], None]
 """Hears the share of a part that is done, and what is being done."""
 
 _DIGITS = "%.7g"
-_STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#777777",
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.titlesize": 9,
-    "grid.color": "#e6e6e6",
-    "legend.frameon": False,
-}
 
 
 @dataclass(frozen=True)
@@ -317,7 +306,7 @@ class Store:
 
     def draw(self, study: Study) -> list[Path]:
         """Draw every figure whose tables are there; the paths of the figures."""
-        with pyplot().rc_context(_STYLE):
+        with pyplot().rc_context(STYLE):
             return [
                 save(figure.draw(self.read), self.root / "figures" / f"{figure.name}.png")
                 for figure in study.figures

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from fl_privquant.cli import comparison
 from fl_privquant.cli import main as cli
 from fl_privquant.cli.comparison import Compared, compare
 from fl_privquant.cli.main import app
+from fl_privquant.cli.options import assignments
 from fl_privquant.errors import CertificationError, InvalidSpecError
 
 RUNNER = CliRunner()
@@ -62,7 +64,7 @@ def test_design_then_audit(tmp_path: Path) -> None:
         (["design", "optm", "--epsilon", "-1"], "not a finite number above 0"),
         (["design", "optm", "--epsilon", "1", "--set", "family"], "expected key=value"),
         (["compare", "--bits", "2", "--levels", "4"], "give one of the two"),
-        (["compare", "--bits", "0"], "--bits: 0"),
+        (["compare", "--bits", "0"], "'--bits': 0 is not in the range"),
         (["audit", "nowhere.pqm"], "no such file"),
     ],
 )
@@ -107,9 +109,8 @@ def test_what_has_no_table_is_described_and_not_drawn(tmp_path: Path) -> None:
 
 
 def test_values_of_other_parameters_are_read_as_what_they_are() -> None:
-    assert cli._assignment("lattice=False") == ("lattice", False)
-    assert cli._assignment("bins=-3,.5,x") == ("bins", [-3, 0.5, "x"])
-    assert cli._assignment("family=free") == ("family", "free")
+    read = assignments(["lattice=False", "bins=-3,.5,x", "family=free"], epsilon=2.0, bits=None)
+    assert read == {"lattice": False, "bins": [-3, 0.5, "x"], "family": "free", "epsilon": 2.0}
 
 
 def test_a_bias_gets_a_column_of_its_own() -> None:
@@ -124,9 +125,9 @@ def test_curves_are_drawn_and_gaps_explained(tmp_path: Path, monkeypatch: pytest
         if epsilon < 1.0:
             yield Compared("erm", None, 0.0, "no gamma is small enough")
 
-    monkeypatch.setattr(cli, "CURVE_LEVELS", (2, 4))
-    monkeypatch.setattr(cli, "CURVE_EPSILONS", (0.5, 1.0))
-    monkeypatch.setattr(cli, "compare", with_a_gap)
+    monkeypatch.setattr(comparison, "CURVE_LEVELS", (2, 4))
+    monkeypatch.setattr(comparison, "CURVE_EPSILONS", (0.5, 1.0))
+    monkeypatch.setattr(comparison, "compare", with_a_gap)
     picture = tmp_path / "curves.png"
     out = run(
         "compare", "--epsilon", "0.5", "--levels", "4", "--mechanism", "one_bit", "--curve", str(picture)

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fl_privquant.cli.main as cli
+from fl_privquant.cli import comparison
 from fl_privquant.cli.comparison import (
     Compared,
     Curves,
@@ -77,8 +78,8 @@ def test_where_mvu_is_stuck_the_free_family_is_named() -> None:
 
 
 def test_the_picture_and_the_bias_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "CURVE_EPSILONS", (1.0, 3.0))
-    monkeypatch.setattr(cli, "CURVE_LEVELS", (4,))
+    monkeypatch.setattr(comparison, "CURVE_EPSILONS", (1.0, 3.0))
+    monkeypatch.setattr(comparison, "CURVE_LEVELS", (4,))
     path = tmp_path / "curve.png"
     runner = CliRunner()
     names = ["--mechanism", "one_bit", "--mechanism", "biased"]

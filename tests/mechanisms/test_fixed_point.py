@@ -94,7 +94,7 @@ def test_sums_that_do_not_fit_say_what_to_do():
 
 @pytest.mark.parametrize("bits", [1, 31, 2.5, True])
 def test_bits_out_of_range_are_refused(bits):
-    with pytest.raises(InvalidSpecError, match="from 2 to 30"):
+    with pytest.raises(InvalidSpecError, match="is not a whole number"):
         pq.design("none", fixed_point_bits=bits)
 
 

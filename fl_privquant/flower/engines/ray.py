@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ __all__ = ["RayEngine"]
 
 _REGISTRATION_SECONDS = 120.0
 _START_SECONDS = 300.0
+_CONNECT_SECONDS = 5.0
 _READY = "query.privquant_ready"
 
 
@@ -58,6 +60,7 @@ class RayEngine:
         self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
     ) -> RunResult:
         """Run the app, to its end."""
+        _check_reachable(self.address)
         os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
         from flwr.simulation import run_simulation
 
@@ -181,6 +184,21 @@ def _registered_nodes(grid: Grid, num_nodes: int) -> list[int]:
             raise TimeoutError(f"{len(nodes)} of {num_nodes} nodes registered in {_REGISTRATION_SECONDS:g} s")
         time.sleep(0.01)
     return [node.node_id for node in sorted(nodes, key=lambda node: node.registered_at)]
+
+
+def _check_reachable(address: str | None) -> None:
+    """Refuse a cluster that does not answer at all: Ray itself would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon:
+        # None, "local" and "auto": Ray starts a cluster, or finds one on this machine.
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise InvalidSpecError(
+            f"address: no Ray cluster answers at {address} ({error}); give host:port of its head, or leave "
+            "the address out"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -65,7 +65,14 @@ def error_row(
     target = Target(run_epsilon, rounds, num_clients, delta)
     try:
         plan = target.plan(
-            dimension, l2_clip, mechanism=mechanism, max_bits=bits, clip=clip, aggregation=SecureSum(0.0, 0.0)
+            dimension,
+            l2_clip,
+            mechanism=mechanism,
+            max_bits=bits,
+            clip=clip,
+            aggregation=SecureSum(0.0, 0.0),
+            # Integer noise would else choose its own number of lattice points.
+            levels=2**bits,
         )
     except InfeasibleDesignError:
         return None

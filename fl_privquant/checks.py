@@ -1,0 +1,106 @@
+"""Checks of arguments: what is not the number, type or choice that is meant is refused in one clear line."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import numbers
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from fl_privquant.errors import InvalidSpecError, one_line
+
+__all__ = ["choice", "nearest", "number", "positive", "typed", "whole"]
+
+
+def number(name: str, value: Any) -> float:
+    """The value as a float, if it is a real number; texts of digits and truth values are none.
+
+    >>> number("rate", 2)
+    2.0
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InvalidSpecError(f"{name}: {_shown(value)} is not a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidSpecError(f"{name}: a number of {len(str(value))} digits is too large") from None
+
+
+def positive(name: str, value: Any, advice: str = "") -> float:
+    """The value as a float, if it is a finite number above 0; ``advice`` ends the refusal."""
+    try:
+        checked = number(name, value)
+    except InvalidSpecError:
+        checked = math.nan
+    if not (math.isfinite(checked) and checked > 0.0):
+        raise InvalidSpecError(f"{name}: {_shown(value)} is not a finite number above 0{advice}")
+    return checked
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """The value as an integer, if it is a whole number in that range.
+
+    >>> whole("rounds", 3.0, least=1)
+    3
+    """
+    is_whole = isinstance(value, numbers.Real) and not isinstance(value, bool) and value % 1 == 0
+    if not is_whole or value < least or (most is not None and value > most):
+        bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise InvalidSpecError(f"{name}: {_shown(value)} is not a whole number {bounds}")
+    return int(value)
+
+
+def choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """The value, if it is one of the choices; the refusal names the nearest of them."""
+    known = list(choices)
+    if value not in known:
+        raise InvalidSpecError(
+            f"{name}: {_shown(value)} is not one of {', '.join(known)}{nearest(str(value), known)}"
+        )
+    return str(value)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint at the nearest known word, or nothing.
+
+    >>> nearest("optn", ["optm", "rqm"])
+    "; did you mean 'optm'?"
+    """
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def typed(name: str, value: Any, hint: Any) -> Any:
+    """The value, if it is of the type that a field is declared with; sequences become tuples.
+
+    Only declarations with int, float, bool, str, None, and tuples of one of them are checked. A float may be
+    given as an int. An int may be given as a float, which :func:`whole` then checks.
+
+    >>> typed("bins", [-1, 1.5], tuple[float, ...] | None)
+    (-1.0, 1.5)
+    """
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    for option in options:
+        if typing.get_origin(option) is tuple:
+            if isinstance(value, str) or not isinstance(value, Iterable):
+                raise InvalidSpecError(f"{name}: {_shown(value)} is not a list of numbers")
+            return tuple(typed(name, item, typing.get_args(option)[0]) for item in value)
+        if option not in _TYPES:
+            continue
+        if isinstance(value, _TYPES[option]) and (option is bool or not isinstance(value, bool)):
+            return float(value) if option is float else value
+        raise InvalidSpecError(f"{name}: {_shown(value)} is not {_WORDS[option]}")
+    return value
+
+
+_TYPES: dict[Any, Any] = {float: numbers.Real, int: numbers.Real, bool: bool, str: str}
+_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+
+
+def _shown(value: Any) -> str:
+    return one_line(repr(value), 80)

@@ -1,0 +1,142 @@
+"""Tables that never cut a number off, however narrow the terminal.
+
+A table that fits the width is drawn with all its columns. Where it does not fit, and the width is 100 columns
+or more, columns are left out in the order that the table states, and a line under it names them. Below 100
+columns, or where leaving them out is not enough, each row becomes a block of "heading value" pairs, which are
+wrapped between pairs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, JustifyMethod
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+__all__ = ["LEAST_TABLE_WIDTH", "Column", "output_console", "print_table"]
+
+LEAST_TABLE_WIDTH = 100
+"""Widths below this one show a table that does not fit as blocks, with every column."""
+
+_PIPED_WIDTH = 120
+_UNLIMITED = 100_000
+_BETWEEN_PAIRS = "   "
+_INDENT = "  "
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: a short heading, and what it means.
+
+    Parameters
+    ----------
+    heading
+        A word or two, on one line.
+    legend
+        What the heading stands for, with the unit of the numbers; a line of the legend under the table.
+    words
+        Whether it holds words, which are set to the left.
+    dropped
+        When it is left out of a table that is too wide: the lowest number first. 0: never.
+    """
+
+    heading: str
+    legend: str = ""
+    words: bool = False
+    dropped: int = 0
+
+
+def output_console() -> Console:
+    """The console for results: as wide as the terminal, or as ``COLUMNS`` says; else 120 in a pipe."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPED_WIDTH)
+
+
+def print_table(
+    console: Console,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str | Text]],
+    title: str = "",
+    sections: Sequence[int] = (),
+) -> None:
+    """Print rows under columns, each number whole, and the legend.
+
+    Parameters
+    ----------
+    title
+        A line above the table.
+    sections
+        Rows that a rule is drawn above.
+    """
+    if title:
+        console.print(Text(title, style="italic"), highlight=False)
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    everything = list(range(len(columns)))
+    shown = everything
+    leave = sorted((columns[at].dropped, at) for at in everything if columns[at].dropped)
+    grid = _grid(columns, cells, shown, sections)
+    while not _fits(console, grid) and leave and console.width >= LEAST_TABLE_WIDTH:
+        _, first = leave.pop(0)
+        shown = [at for at in shown if at != first]
+        grid = _grid(columns, cells, shown, sections)
+    if _fits(console, grid):
+        console.print(grid)
+    else:
+        shown = everything
+        _print_blocks(console, columns, cells)
+    notes = [f"{columns[at].heading}: {columns[at].legend}" for at in shown if columns[at].legend]
+    if left_out := [column.heading for at, column in enumerate(columns) if at not in shown]:
+        notes.append(f"not shown at a width of {console.width}: {', '.join(left_out)}")
+    if notes:
+        console.print(Text("; ".join(notes) + ".", style="dim"), highlight=False)
+
+
+def _fits(console: Console, grid: RichTable) -> bool:
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    return Measurement.get(console, unlimited, grid).maximum <= console.width
+
+
+def _grid(
+    columns: Sequence[Column],
+    cells: Sequence[Sequence[Text]],
+    shown: Sequence[int],
+    sections: Sequence[int],
+) -> RichTable:
+    grid = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for at in shown:
+        justify: JustifyMethod = "left" if columns[at].words else "right"
+        grid.add_column(Text(columns[at].heading), justify=justify, no_wrap=True)
+    for number, row in enumerate(cells):
+        if number in sections:
+            grid.add_section()
+        grid.add_row(*(row[at] for at in shown))
+    return grid
+
+
+def _print_blocks(console: Console, columns: Sequence[Column], cells: Sequence[Sequence[Text]]) -> None:
+    for row in cells:
+        console.print(row[0], highlight=False)
+        for line in _lines(console.width, columns, row):
+            console.print(line, highlight=False)
+    console.print()
+
+
+def _lines(width: int, columns: Sequence[Column], row: Sequence[Text]) -> Iterator[Text]:
+    """The cells of a row after its first, each with its heading, as many on a line as fit."""
+    line = Text(_INDENT)
+    for column, cell in zip(columns[1:], row[1:], strict=True):
+        if not cell.plain:
+            continue
+        pair = Text.assemble((column.heading, "dim"), " ", cell)
+        if len(line) > len(_INDENT) and line.cell_len + len(_BETWEEN_PAIRS) + pair.cell_len > width:
+            yield line
+            line = Text(_INDENT)
+        if len(line) > len(_INDENT):
+            line.append(_BETWEEN_PAIRS)
+        line.append_text(pair)
+    yield line

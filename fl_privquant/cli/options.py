@@ -1,0 +1,128 @@
+"""The words of the command line: one option has one name, one type and one meaning in every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fl_privquant.errors import InvalidSpecError
+
+__all__ = [
+    "AnEpsilon",
+    "Bits",
+    "Clients",
+    "Corrupt",
+    "Delta",
+    "Dimension",
+    "Dropped",
+    "Epsilon",
+    "File",
+    "L2Norm",
+    "Levels",
+    "Local",
+    "Mechanisms",
+    "Objective",
+    "Output",
+    "Plot",
+    "Rounds",
+    "Settings",
+    "assignments",
+    "picture",
+]
+
+# Arguments of pq.design that are not parameters of a mechanism.
+_NO_PARAMETERS = ("name", "cache")
+
+PICTURES = (".pdf", ".png", ".svg")
+
+
+def picture(path: Path | None) -> Path | None:
+    """The file for a picture, if its ending is one of a format that can be drawn."""
+    if path is not None and path.suffix.lower() not in PICTURES:
+        raise typer.BadParameter(f"{str(path)!r} does not end in {', '.join(PICTURES)}")
+    return _possible(path)
+
+
+def _writable(path: Path | None) -> Path | None:
+    """The file to write, if its folder is there: found out before the work, not after it."""
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(path.parent)!r}; make it first")
+    return _possible(path)
+
+
+def _possible(path: Path | None) -> Path | None:
+    try:
+        if path is not None and path.is_dir():
+            raise typer.BadParameter(f"{str(path)!r} is a folder; give a file")
+    except OSError as error:
+        raise typer.BadParameter(str(error)) from None
+    return path
+
+
+_EPSILON = typer.Option(help="Privacy loss of one coordinate and release, local view.")
+Epsilon = Annotated[float | None, _EPSILON]
+AnEpsilon = Annotated[float, _EPSILON]
+Delta = Annotated[float, typer.Option(help="The δ at which ε is stated.")]
+Bits = Annotated[int | None, typer.Option(min=1, max=16, help="2^bits output values or lattice points.")]
+Levels = Annotated[int | None, typer.Option(help="Number of output values, where it is no power of two.")]
+Objective = Annotated[
+    str | None, typer.Option(help="mse (governs averages over clients) or mae (the paper's).")
+]
+Clients = Annotated[int, typer.Option(min=1, help="Clients whose updates are added up in a round.")]
+Dimension = Annotated[int, typer.Option(min=1, help="Coordinates of an update.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds that a client takes part in.")]
+Corrupt = Annotated[int, typer.Option(min=0, help="Clients that collude with whoever sees the sums.")]
+Dropped = Annotated[int, typer.Option(min=0, help="Clients that drop out of a round.")]
+L2Norm = Annotated[
+    float | None,
+    typer.Option(
+        help="L2 norm that updates are clipped to, in units of the coordinate clip; a plan for secure sums "
+        "takes each mechanism's best unless it is told."
+    ),
+]
+Local = Annotated[
+    bool, typer.Option("--local", help="For whoever sees each client's codes; else for secure sums.")
+]
+Mechanisms = Annotated[
+    list[str] | None, typer.Option("--mechanism", help="Only these mechanisms (repeat the option).")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Another parameter, as key=value: family=paired, bins=-3,-.5,.5,3 ..."),
+]
+File = Annotated[Path | None, typer.Option(help="A mechanism that `design --output` wrote.")]
+Output = Annotated[
+    Path | None, typer.Option(callback=_writable, help="Write the certified mechanism to this file.")
+]
+Plot = Annotated[Path | None, typer.Option(callback=picture, help="Write a picture: PNG, PDF or SVG.")]
+
+
+def assignments(settings: list[str] | None, **options: Any) -> dict[str, Any]:
+    """The parameters of a design: those of ``--set``, and options that were given; refused if given twice.
+
+    >>> assignments(["family=paired", "bins=-3,.5"], epsilon=1.0, bits=None)
+    {'family': 'paired', 'bins': [-3, 0.5], 'epsilon': 1.0}
+    """
+    parameters: dict[str, Any] = {}
+    for text in settings or []:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise InvalidSpecError(f"--set {text!r}: expected key=value")
+        if key in _NO_PARAMETERS or options.get(key) is not None:
+            reason = "not a parameter of a design" if key in _NO_PARAMETERS else f"given by --{key} too"
+            raise InvalidSpecError(f"--set {text!r}: {key} is {reason}")
+        parameters[key] = [_scalar(item) for item in value.split(",")] if "," in value else _scalar(value)
+    return parameters | {key: value for key, value in options.items() if value is not None}
+
+
+def _scalar(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

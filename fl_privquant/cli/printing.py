@@ -1,0 +1,206 @@
+"""What the commands print: mechanisms, statements, plans and comparisons as tables and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fl_privquant.accounting import PlannedDesigns, PrivacyStatement, Unit
+from fl_privquant.cli.comparison import Compared, StuckSearch
+from fl_privquant.cli.layout import Column, print_table
+from fl_privquant.errors import one_line
+from fl_privquant.mechanisms.base import Mechanism
+
+__all__ = [
+    "asked",
+    "print_coordinates",
+    "print_mechanism",
+    "print_plan",
+    "print_statements",
+    "print_stuck",
+    "print_whole_updates",
+    "say",
+]
+
+
+def say(console: Console, sentence: str) -> None:
+    """Print a sentence as it is: no markup, and line breaks only where the terminal puts them."""
+    console.print(Text(sentence), soft_wrap=True, highlight=False)
+
+
+def asked(epsilon: float) -> str:
+    """The epsilon of a coordinate that a user asked for, with its unit and view."""
+    return PrivacyStatement(epsilon, 0.0, Unit.COORDINATE).brief
+
+
+def print_mechanism(console: Console, mechanism: Mechanism) -> None:
+    """Print what a mechanism is, and its exact figures."""
+    table = Table(title=mechanism.name, show_header=False)
+    table.add_row("certified", mechanism.statement.brief)
+    table.add_row("exact MAE, MSE", f"{mechanism.mae():.6g}, {mechanism.mse():.6g} (uniform on [-1, 1])")
+    table.add_row("bits a coordinate", f"{mechanism.bits_per_coordinate:g}")
+    for heading, text in mechanism.details().items():
+        table.add_row(heading, text)
+    for key, value in mechanism.parameters.items():
+        table.add_row(Text(one_line(key)), Text(one_line(value)))
+    console.print(table)
+
+
+def print_statements(console: Console, name: str, levels: Sequence[PrivacyStatement]) -> None:
+    """Print what a mechanism's epsilon means at each level, and what that assumes."""
+    columns = (
+        Column("what is protected", words=True),
+        Column("who looks on", words=True),
+        Column("ε"),
+        Column("δ"),
+        Column("counted by", words=True),
+    )
+    print_table(console, columns, [_statement_cells(level) for level in levels], f"{name}: what its ε means")
+    say(console, f"For {levels[-1].neighbours}. Assumes:")
+    for assumption in dict.fromkeys(assumed for level in levels for assumed in level.assumptions):
+        say(console, f"- {assumption}")
+
+
+def _statement_cells(level: PrivacyStatement) -> list[str]:
+    scope = f" ({level.scope})" if level.scope else ""
+    seen = level.view if level.view == "local" else f"the sum only, {level.view}"
+    return [f"{level.unit}{scope}", seen, level.epsilon_cell, level.delta_cell, level.method]
+
+
+_OVER_CENTRAL = (
+    "squared error of the mean update over that of a Gaussian that a trusted server adds, for rotated "
+    "updates at the L2 clip, what clipping coordinates cuts off included"
+)
+_CLIP_OF_NORM = "; L2/10: coordinates are clipped at a tenth of the L2 clip"
+
+
+def print_plan(console: Console, planned: PlannedDesigns) -> None:
+    """Print the designs of a plan, what is missing and why, and what would meet the target."""
+    wish = planned.wish
+    target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, str(wish.view), method="target")
+    title = f"{target.unit}, view: {target.view}; target {target.figures}"
+    by_norm = all(design.ratio_to_central is not None for design in planned.designs)
+    columns = (
+        Column("mechanism", words=True),
+        Column("ε", PrivacyStatement.heading(wish.unit, str(wish.view), "reached")),
+        Column("error ÷ central", _OVER_CENTRAL)
+        if by_norm
+        else Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
+        Column("bytes", "what one client sends in a round, without headers"),
+        Column("certified ε", _certified_legend()),
+        Column("clip", "what updates are clipped to" + (_CLIP_OF_NORM if by_norm else ""), True, dropped=2),
+        Column("counted by", words=True, dropped=1),
+    )
+    rows = [
+        (
+            design.name,
+            design.statement.epsilon_cell,
+            f"{design.ratio_to_central:.4f}" if by_norm else f"{design.mean_squared_error:.4g}",
+            str(design.bytes_per_round),
+            _certified_cell(design.mechanism),
+            design.clip if design.norm_ratio is None else f"L2, L2/{design.norm_ratio:.4g}",
+            design.statement.method,
+        )
+        for design in planned.designs
+    ]
+    if rows:
+        print_table(console, columns, rows, title)
+    for name, reason in planned.missing.items():
+        say(console, f"{name}: {reason}")
+    if planned.advice is not None:
+        say(console, f"{title}: {planned.advice}")
+
+
+def print_coordinates(console: Console, title: str, rows: list[Compared]) -> None:
+    """Print mechanisms that encode coordinates, the least error first, and why others have no design."""
+    # Most mechanisms are unbiased: a column of zeros would only be in the way.
+    any_bias = any(row.mechanism is not None and row.mechanism.max_bias for row in rows)
+    ranked = _ranked(rows)
+    columns = (
+        Column("mechanism", words=True),
+        Column("ε", _certified_legend()),
+        Column("δ"),
+        Column("MAE"),
+        Column("MSE"),
+        *([Column("max bias", "largest bias of an estimate, in clips")] if any_bias else []),
+        Column("bits", "of a code"),
+        Column("max code", "the largest integer that one client adds to a sum", dropped=2),
+        Column("s", "seconds that the design took", dropped=1),
+    )
+    print_table(console, columns, [_cells(row, any_bias) for row in ranked], title)
+    for row in ranked:
+        if row.mechanism is None:
+            say(console, f"{row.label}: N/A: {row.reason}")
+
+
+def _cells(row: Compared, any_bias: bool) -> list[str]:
+    mechanism = row.mechanism
+    if mechanism is None:
+        return [row.label, "N/A", *[""] * (6 if any_bias else 5), f"{row.design_seconds:.2f}"]
+    return [
+        row.label,
+        _certified_cell(mechanism),
+        mechanism.statement.delta_cell,
+        f"{mechanism.mae():.4f}",
+        f"{mechanism.mse():.4f}",
+        *([f"{mechanism.max_bias:.3f}" if mechanism.max_bias else "0"] if any_bias else []),
+        f"{mechanism.bits_per_coordinate:g}",
+        "-" if row.largest_code is None else str(row.largest_code),
+        f"{row.design_seconds:.2f}",
+    ]
+
+
+def print_whole_updates(console: Console, title: str, rows: list[Compared], dimension: int) -> None:
+    """Print mechanisms that encode whole updates, and what they can be compared with."""
+    columns = (
+        Column("mechanism", words=True),
+        Column("ε", PrivacyStatement.heading(Unit.ROUND, "local", "certified")),
+        Column("inputs in", words=True),
+        Column("MSE", "of a coordinate"),
+        Column("bits", "of a coordinate"),
+        Column("s", "seconds that the design took", dropped=1),
+    )
+    cells = []
+    for row in _ranked(rows):
+        mechanism = row.mechanism
+        if mechanism is None:
+            continue
+        # What is split over coordinates adds up: the same unit for all.
+        of_round = PrivacyStatement(mechanism.epsilon * mechanism.releases(dimension), 0.0, Unit.ROUND)
+        figures = [of_round.epsilon_cell, f"the {mechanism.norm} ball", f"{mechanism.mse():.4f}"]
+        bits, seconds = f"{mechanism.bits_per_coordinate:.3g}", f"{row.design_seconds:.2f}"
+        cells.append([row.label, *figures, bits, seconds])
+    print_table(console, columns, cells, title)
+    say(
+        console,
+        "Inputs uniform in the unit ball of the norm: MSE of different balls do not compare. ε split: each "
+        "coordinate gets its share, by basic composition.",
+    )
+
+
+def print_stuck(console: Console, stuck: StuckSearch, levels: int) -> None:
+    """Print that a search ended in a local minimum, and what does better."""
+    say(
+        console,
+        f"{stuck.label} is in a local minimum: MSE {stuck.mean_squared_error:.4f}, where "
+        f"{stuck.container}, which contains it, reaches {stuck.least_error:.4f} with {levels} levels.",
+    )
+
+
+def _ranked(rows: list[Compared]) -> list[Compared]:
+    return sorted(rows, key=lambda row: row.mechanism.mse() if row.mechanism else float("inf"))
+
+
+def _certified_legend() -> str:
+    return PrivacyStatement.heading(Unit.COORDINATE, "local", "certified")
+
+
+def _certified_cell(mechanism: Mechanism) -> str:
+    """The certified epsilon, with its unit where that is not the one of the legend."""
+    stated = mechanism.statement
+    alike = stated.unit is Unit.COORDINATE or math.isinf(stated.epsilon)
+    return stated.epsilon_cell if alike else f"{stated.epsilon_cell} ({stated.unit})"

@@ -1,0 +1,55 @@
+"""How a command line program ends: an error of the user is one line and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import typer
+from click.exceptions import Abort, ClickException, NoArgsIsHelpError, UsageError
+
+from fl_privquant.errors import PrivQuantError, one_line
+
+__all__ = ["EXIT_ERROR", "fail", "print_error", "run"]
+
+EXIT_ERROR = 2
+"""The exit code after an error."""
+
+# None of our own messages is that long; what they quote may be anybody's.
+_MOST_CHARACTERS = 2000
+
+
+def run(app: typer.Typer) -> None:
+    """Run the program, and end the process with its exit code."""
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except NoArgsIsHelpError as error:
+        typer.echo(error.format_message())
+        sys.exit(EXIT_ERROR)
+    except Abort:
+        fail("interrupted")
+    except ClickException as error:
+        context = error.ctx if isinstance(error, UsageError) else None
+        advice = "" if context is None else f"; see {context.command_path} --help"
+        fail(f"{error.format_message().rstrip('.')}{advice}")
+    except BrokenPipeError:
+        # Whoever reads the output has enough of it, as head has. What is left in the buffer goes nowhere.
+        sys.stdout = None
+        sys.exit(EXIT_ERROR)
+    except (PrivQuantError, OSError) as error:
+        fail(error)
+
+
+def fail(error: object) -> NoReturn:
+    """Print an error as one line, and end the process."""
+    print_error(error)
+    sys.exit(EXIT_ERROR)
+
+
+def print_error(error: object) -> None:
+    """Print an error as one line; texts of others in it are no markup, and cannot forge other lines."""
+    from rich.console import Console
+    from rich.text import Text
+
+    message = Text.assemble(("error: ", "bold red"), one_line(error, _MOST_CHARACTERS))
+    Console(stderr=True).print(message, soft_wrap=True, highlight=False)

@@ -1,0 +1,93 @@
+"""Arguments of the wrong type or range: an error of ours that names the argument, whoever checks it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fl_privquant as pq
+from fl_privquant import checks
+from fl_privquant.accounting import Budget
+from fl_privquant.flower import PrivQuantMod
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "epsilon as a text": (lambda: pq.design("optm", epsilon="1"), "epsilon: '1' is not a number"),
+    "epsilon of noise as a text": (lambda: pq.design("laplace", epsilon="1"), "epsilon: '1' is not a number"),
+    "epsilon too large": (lambda: pq.design("optm", epsilon=1e6), "epsilon: 1e\\+06 is outside"),
+    "epsilon true": (lambda: pq.design("one_bit", epsilon=True), "epsilon: True is not a number"),
+    "epsilon a list": (lambda: pq.design("one_bit", epsilon=[1.0]), "epsilon: \\[1.0\\] is not a number"),
+    "bits a list": (lambda: pq.design("optm", epsilon=1.0, bits=[2]), "bits: \\[2\\] is not a whole number"),
+    "levels not a number": (lambda: pq.design("optm", epsilon=1.0, levels=math.nan), "levels: nan is not"),
+    "bins of letters": (lambda: pq.design("optm", epsilon=1.0, bins=["a", "b"]), "bins: 'a' is not a number"),
+    "bins a text": (lambda: pq.design("optm", epsilon=1.0, bins="abc"), "bins: 'abc' is not a list"),
+    "bins a number": (lambda: pq.design("optm", epsilon=1.0, bins=3), "bins: 3 is not a list"),
+    "lattice a number": (
+        lambda: pq.design("optm", epsilon=1.0, lattice=7),
+        "lattice: 7 is not true or false",
+    ),
+    "a mechanism that is a number": (lambda: pq.design(3), "mechanism: 3 is not one of"),
+    "an unsolvable program": (lambda: pq.design("optm", epsilon=1e-12), "raise epsilon"),
+    "clip as a text": (lambda: _bit().encode([0.1], clip="0.1"), "clip: '0.1' is not a finite number"),
+    "no clip": (lambda: _bit().encode([0.1], clip=None), "clip: None is not a finite number"),
+    "threads as a text": (lambda: _bit().encode([0.1], threads="1"), "threads: '1' is not a whole number"),
+    "a seed for a stream": (lambda: _bit().encode([0.1], rng=3), "rng: 3 is not a RandomStream"),
+    "floats decoded": (lambda: _bit().decode([0.5, 1.2]), "indices: float64, expected the integers"),
+    "texts decoded": (lambda: _bit().decode(["a"]), "indices: <U1, expected the integers"),
+    "clip of decoding": (lambda: _bit().decode(np.array([1]), clip="1"), "clip: '1' is not a finite number"),
+    "floats decoded by noise": (lambda: _noise().decode([0.5]), "float64, expected integers"),
+    "clip of noise": (lambda: _noise().decode(np.array([1]), clip="1"), "clip: '1' is not a finite number"),
+    "the mod's limit": (lambda: PrivQuantMod("1"), "max_epsilon: '1' is not a number"),
+    "the mod's budget": (lambda: PrivQuantMod(1.0, budget="3"), "budget: '3' is not a number"),
+    "the mod's threads": (lambda: PrivQuantMod(1.0, threads=1.5), "threads: 1.5 is not a whole number"),
+    "a budget": (lambda: Budget("3"), "budget: '3' is not a number"),
+    "a target": (lambda: pq.Target(epsilon="8", rounds=10, num_clients=5), "epsilon: '8' is not a finite"),
+    "rounds": (lambda: pq.Target(epsilon=8.0, rounds="10", num_clients=5), "rounds: '10' is not a whole"),
+    "a plan's dimension": (
+        lambda: pq.Target(epsilon=8.0, rounds=1, num_clients=50).plan(dimension="x"),
+        "dimension: 'x' is not a whole number",
+    ),
+    "a plan's norm": (
+        lambda: pq.Target(epsilon=8.0, rounds=1, num_clients=50).plan(dimension=10, l2_clip="1"),
+        "l2_clip: '1' is not a finite number",
+    ),
+    "a fraction": (lambda: pq.SecureSum(corrupt_fraction="x"), "corrupt_fraction: 'x' is not a number"),
+}
+
+
+def _bit() -> Any:
+    return pq.design("one_bit", epsilon=1.0)
+
+
+def _noise() -> Any:
+    return pq.design("discrete_laplace", epsilon=1.0, levels=4)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_argument_is_named_in_one_line(case: str) -> None:
+    call, message = REFUSED[case]
+    with pytest.raises(pq.PrivQuantError, match=message) as refused:
+        call()
+    assert "\n" not in str(refused.value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert checks.number("x", np.float32(0.5)) == 0.5
+    assert checks.whole("x", np.int64(3), least=1) == 3
+    assert checks.typed("x", np.float64(2.0), float | None) == 2.0
+    assert pq.design("one_bit", epsilon=np.float64(1.0)).epsilon == pq.design("one_bit", epsilon=1).epsilon
+
+
+@pytest.mark.parametrize("value", ["3", True, None, 2.5, math.inf, math.nan, 0, 11])
+def test_whole_numbers_out_of_range(value: Any) -> None:
+    with pytest.raises(pq.InvalidSpecError, match="is not a whole number from 1 to 10"):
+        checks.whole("x", value, 1, 10)
+
+
+def test_a_long_text_is_cut_in_the_message() -> None:
+    with pytest.raises(pq.InvalidSpecError) as refused:
+        checks.number("x", "a" * 10_000)
+    assert len(str(refused.value)) < 200
