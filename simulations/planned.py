@@ -21,6 +21,7 @@ from fl_privquant.accounting import (
     PrivacyStatement,
     Release,
     SecureSum,
+    SimulatedSum,
     SumOfCodes,
     Target,
     Unit,
@@ -42,8 +43,10 @@ _NEED_SINGLE_UPDATES = ("fedmedian",)
 
 def aggregation_of(config: RunConfig) -> Aggregation:
     """What the server of a run sees of its clients' codes."""
-    if config.secagg.enabled:
-        return SecureSum(config.secagg.corrupt_fraction, config.secagg.dropout_fraction)
+    secagg = config.secagg
+    if secagg.enabled:
+        summed = SecureSum if secagg.masked else SimulatedSum
+        return summed(secagg.corrupt_fraction, secagg.dropout_fraction)
     return PerClient() if config.federation.strategy in _NEED_SINGLE_UPDATES else SumOfCodes()
 
 

@@ -119,7 +119,7 @@ def test_lists_of_known_clients(tmp_path: Path) -> None:
 def test_messages_of_secure_aggregation_and_payloads() -> None:
     message = bytearray(UnmaskRequest(RoundId(bytes(16), 1), (1, 2), ()).to_bytes())
     message[2] += 1
-    words = "version 4 of the secure-aggregation protocol, expected 3; install the same version"
+    words = "version 5 of the secure-aggregation protocol, expected 4; install the same version"
     refused(InvalidUpdateError, words, lambda: UnmaskRequest.from_bytes(message))
     payload = bytearray(pack_codes([1, 2], 3))
     payload[2] += 1

@@ -1,8 +1,13 @@
 """The planner: which designs meet a privacy target for a whole run, and what error and traffic they have.
 
-For each mechanism the largest epsilon of a coordinate is searched for with which the accountant's
-statement, in the wanted unit and view, stays within the target. Designs are taken from a fixed geometric
-grid of epsilons, so that plans share them through the design cache.
+A mechanism that knows how to meet a target, such as those for secure sums of updates of bounded L2 norm,
+proposes its best design for it, with a clip of its own unless one is given. For the others the largest
+epsilon of a coordinate is searched for with which the accountant's statement, in the wanted unit and view,
+stays within the target; these designs are taken from a fixed geometric grid of epsilons, so that plans share
+them through the design cache.
+
+Designs are ranked by their error. Updates that are clipped to an L2 norm are rotated, and errors are those of
+updates at the norm bound that are the same for all clients, what the coordinate clip cuts off included.
 """
 
 from __future__ import annotations
@@ -11,17 +16,20 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
+from fl_privquant.design.spread import error_of_mean
 from fl_privquant.errors import (
     CertificationError,
     CodeOverflowError,
     InfeasibleDesignError,
     InvalidSpecError,
 )
+from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.registry import design, entry, planned_mechanisms, scout_mechanism
+from fl_privquant.mechanisms.registry import design, entry, planned_for, scout_mechanism
 from fl_privquant.mechanisms.wish import MOST_CLIENTS, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
@@ -48,8 +56,20 @@ def run_statement(wish: Wish, mechanism: Mechanism, refine: bool = True) -> Priv
 class PlannedDesign:
     """A design that was looked at, and what it does in the run.
 
-    ``mean_squared_error`` is that of one coordinate of the mean update, in units of clip^2, for uniform
-    inputs; clipping is not in it. ``bytes_per_round`` is what one client sends, without headers.
+    Parameters
+    ----------
+    mean_squared_error
+        Of one coordinate of the mean update, in units of clip^2: for rotated updates at the norm bound, clip
+        bias included, where there is an L2 clip; else for inputs uniform on [-clip, clip].
+    bytes_per_round
+        What one client sends, without headers.
+    clip
+        What updates are clipped by.
+    norm_ratio
+        L2 clip over coordinate clip, if there is an L2 clip.
+    ratio_to_central
+        The error over that of a central Gaussian, whose server is trusted and adds noise once; for secure
+        sums of updates of bounded L2 norm.
     """
 
     name: str
@@ -58,6 +78,13 @@ class PlannedDesign:
     mean_squared_error: float
     bytes_per_round: int
     clip: str
+    norm_ratio: float | None = None
+    ratio_to_central: float | None = None
+
+    @property
+    def rank(self) -> float:
+        """The error in a unit that all designs of a plan share, whatever their coordinate clips."""
+        return self.mean_squared_error / (self.norm_ratio or 1.0) ** 2
 
 
 @dataclass(frozen=True)
@@ -100,40 +127,32 @@ def plan(
     curve: bool = False,
     progress: Callable[[str], None] = lambda name: None,
 ) -> PlannedDesigns:
-    """Designs that meet the target, with the largest epsilon of a coordinate that does.
+    """Designs that meet the target, the least error first.
 
     Parameters
     ----------
     wish
         The run and the target.
     names
-        Mechanisms to look at; by default :func:`planned_mechanisms`.
+        Mechanisms to look at; by default :func:`planned_for` the wish.
     curve
         Whether to look at a range of targets around the wanted one, for a plot of error against epsilon.
     progress
         Called with the name of each mechanism before it is looked at.
     """
     # Instant to design and never far from the others: it tells where to look, and what would meet a target.
-    scout = _Search(dataclasses.replace(wish, parameters=()), scout_mechanism())
-    names = names or planned_mechanisms(wish.in_sum)
-    searches = {
-        name: scout if name == scout.name and not wish.parameters else _Search(wish, name) for name in names
-    }
-    # What is designed for a target as it is needs nobody to look where the others might be.
-    scouted = any(search.unit is not Unit.TOTAL for search in searches.values())
-    start = scout.largest(round(math.log(1.0, _RATIO))) if scouted else None
+    scout = _Search(dataclasses.replace(wish, parameters=()), scout_mechanism(), by_epsilon=True)
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
     curves: dict[str, tuple[PlannedDesign, ...]] = {}
-    for name, search in searches.items():
+    for name in names or planned_for(wish):
         progress(name)
-        if start is None and search.unit is Unit.COORDINATE:
-            # What the scout cannot do no other one can that spends on each coordinate.
-            missing[name] = scout.reason
-            continue
-        # A round of all coordinates is what a mechanism for whole updates spends at once.
-        of_round = round(math.log(max(wish.epsilon / wish.rounds, _LEAST_EPSILON), _RATIO))
-        index = search.largest(of_round if search.unit is Unit.ROUND or start is None else start)
+        search = _Search(wish, name)
+        index = search.met(scout)
+        if index is None and search.unit is Unit.TOTAL and entry(name).spec.spends_on is not Unit.TOTAL:
+            # No proposal: some epsilon of a coordinate may still do.
+            search = _Search(wish, name, by_epsilon=True)
+            index = search.met(scout)
         if index is None:
             missing[name] = search.reason
             continue
@@ -143,24 +162,48 @@ def plan(
             for step in (-40, -20, 20, 40):
                 search.spend(min(max(index + step, _LOWEST), search.highest))
         curves[name] = search.seen()
-    designs.sort(key=lambda each: each.mean_squared_error)
-    return PlannedDesigns(wish, tuple(designs), missing, None if designs else _advice(wish), curves)
+    designs.sort(key=lambda planned: planned.rank)
+    return PlannedDesigns(wish, tuple(designs), missing, None if designs else _advice(scout.wish), curves)
 
 
 class _Search:
     """The designs of one mechanism on the grid of epsilons, each made once.
 
-    An epsilon is for what the mechanism's spec says: a coordinate, a round, or a share of the whole target.
+    An epsilon is for what the mechanism's spec spends it on, or a share of the whole target, where it
+    proposes a design for that and is not searched ``by_epsilon``.
     """
 
-    def __init__(self, wish: Wish, name: str) -> None:
-        self.wish = wish
+    def __init__(self, wish: Wish, name: str, by_epsilon: bool = False) -> None:
         self.name = name
         self.reason = ""
-        self.unit = entry(name).spec.spends_on
+        self.spec = entry(name).spec
+        if wish.own_clips:
+            wish = dataclasses.replace(wish, norms=Norms(l2=self.spec.planned_ratio(wish)))
+        self.wish = wish
+        self.unit = Unit.TOTAL if self.spec.proposes(wish) and not by_epsilon else self.spec.spends_on
         most = _MOST_OF_A_ROUND if self.unit is Unit.ROUND else _MOST_EPSILON
         self.highest = round(math.log(most, _RATIO))
         self._made: dict[int, PlannedDesign | None] = {}
+
+    def met(self, scout: _Search) -> int | None:
+        """The grid point of the design that meets the target, looked for where the scout's is, if need be."""
+        if self.unit is Unit.TOTAL:
+            return 0 if self.spend(0) <= self.wish.epsilon else None
+        if self.unit is Unit.ROUND:
+            # A round of all coordinates is what a mechanism for whole updates spends at once.
+            share = max(self.wish.epsilon / self.wish.rounds, _LEAST_EPSILON)
+            return self.largest(round(math.log(share, _RATIO)))
+        start = scout.own_largest
+        if start is None:
+            # What the scout cannot do no other one can that spends on each coordinate.
+            self.reason = scout.reason
+            return None
+        return self.largest(start)
+
+    @cached_property
+    def own_largest(self) -> int | None:
+        """The largest grid point that meets the target, looked for from 1 on."""
+        return self.largest(round(math.log(1.0, _RATIO)))
 
     def at(self, index: int) -> PlannedDesign:
         """The design at a grid point that is known to exist."""
@@ -183,8 +226,6 @@ class _Search:
 
     def largest(self, start: int) -> int | None:
         """The largest grid point that meets the target, from a guess; None if none does."""
-        if self.unit is Unit.TOTAL:
-            return 0 if self.spend(0) <= self.wish.epsilon else None
         # Known to meet the target, and known to miss it: at first just outside the grid.
         low, high = _LOWEST - 1, self.highest + 1
         index, guided = min(max(start, _LOWEST), self.highest), True
@@ -204,8 +245,11 @@ class _Search:
     def _design(self, epsilon: float) -> PlannedDesign | None:
         wish = self.wish
         try:
-            asked = epsilon * wish.epsilon if self.unit is Unit.TOTAL else epsilon
-            mechanism = design(self.name, **entry(self.name).spec.candidate(wish, asked))
+            if self.unit is Unit.TOTAL:
+                parameters = self.spec.proposal(wish, epsilon * wish.epsilon)
+            else:
+                parameters = self.spec.candidate(wish, epsilon)
+            mechanism = design(self.name, **parameters)
             mechanism = mechanism.for_dimension(wish.dimension)
             width = mechanism.sum_bits(wish.survivors) if wish.in_sum else mechanism.bits_per_coordinate
         except (InfeasibleDesignError, InvalidSpecError, CertificationError, CodeOverflowError) as error:
@@ -220,27 +264,47 @@ class _Search:
             self.reason = str(error)
             return None
         self.reason = f"costs {statement.brief} even with {mechanism.statement.brief}"
-        clip, radius = "coordinate", 1.0
+        clip = "coordinate"
         if mechanism.norm == "l2":
-            # Its error is in units of the ball's radius: that of the norm, or of the ball around the cube.
             clip = "L2"
-            radius = math.sqrt(wish.dimension) if wish.norms.l2 is None else wish.norms.l2
         elif statement.method.startswith(("l1", "l2")):
             clip = f"{statement.method[:2].upper()} and coordinate"
+        of_mean = _error_of_mean(mechanism, wish)
         return PlannedDesign(
             self.name,
             mechanism,
             statement,
-            mechanism.mse() * radius**2 / wish.survivors,
+            of_mean,
             math.ceil(width * wish.dimension / 8),
             clip,
+            wish.norms.l2,
+            of_mean / _central_error(wish) if wish.counts_norms else None,
         )
 
     def _statement(self, mechanism: Mechanism) -> PrivacyStatement:
         """What the run costs; far from the target quick bounds will do: what they meet is met."""
-        quick = run_statement(self.wish, mechanism, refine=False)
-        near = 1.0 / _FAR < quick.epsilon / self.wish.epsilon < _FAR
-        return run_statement(self.wish, mechanism) if near else quick
+        if self.unit is not Unit.TOTAL:
+            quick = run_statement(self.wish, mechanism, refine=False)
+            if not 1.0 / _FAR < quick.epsilon / self.wish.epsilon < _FAR:
+                return quick
+        return run_statement(self.wish, mechanism)
+
+
+def _error_of_mean(mechanism: Mechanism, wish: Wish) -> float:
+    """Of one coordinate of the mean update, in units of clip^2; see :class:`PlannedDesign`."""
+    if mechanism.norm == "l2":
+        # Its error is in units of the ball's radius: that of the norm, or of the ball around the cube.
+        radius = math.sqrt(wish.dimension) if wish.norms.l2 is None else wish.norms.l2
+        return mechanism.mse() * radius**2 / wish.survivors
+    if wish.spread is None:
+        return mechanism.mse() / wish.survivors
+    return error_of_mean(mechanism.mse, wish.spread, wish.survivors) / wish.spread**2
+
+
+def _central_error(wish: Wish) -> float:
+    """The same of a central Gaussian, whose noise is for the sum of all updates that are averaged."""
+    l2 = wish.norms.l2 or math.inf
+    return (2.0 * l2 / (wish.run_target.separation * wish.survivors)) ** 2
 
 
 def _advice(wish: Wish) -> Advice:

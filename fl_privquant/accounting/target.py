@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.planner import PlannedDesign, plan
-from fl_privquant.design.spread import error_of_mean
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio, wished_norm_ratio
+from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.registry import (
     checked_delta,
     checked_epsilon,
@@ -34,7 +32,6 @@ __all__ = ["Plan", "Target"]
 
 _MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
-# Of a sum of bits, by which the coordinate clip is chosen.
 
 
 @dataclass(frozen=True)
@@ -101,11 +98,12 @@ class Target:
         mechanism
             Name of the mechanism; by default the first of those that plans look at for such a view.
         max_bits
-            Bits of a coordinate before it is masked, at most.
+            Bits of a coordinate before it is masked, at most; integer noise for secure sums takes more where
+            so few cannot hold it.
         clip
-            Bound of each rotated coordinate. By default the number of its standard deviations at the L2 clip
-            with the least error of a sum of bits, clip bias against noise, in the view of a sum; three of
-            them in the local view.
+            Bound of each rotated coordinate. By default the number of its standard deviations at the L2 clip,
+            two or more, with which the mechanism has the least error, clip bias against noise, in the view of
+            a sum; three of them in the local view.
         aggregation
             What the server sees; by default a secure sum in which a tenth of the clients may be corrupt and
             another tenth lost.
@@ -121,24 +119,29 @@ class Target:
         for name, bound in (("l2_clip", l2_clip), ("clip", clip)):
             if bound is not None:
                 checks.positive(name, bound)
-        wish = self._wish(dimension, max_bits, aggregation, parameters)
-        clip = l2_clip / _norm_ratio(wish) if clip is None else clip
-        wish = replace(wish, norms=Norms(l2=l2_clip / clip))
+        norms = NO_NORMS if clip is None else Norms(l2=l2_clip / clip)
+        wish = self._wish(dimension, max_bits, aggregation, norms, parameters)
         best = self._best(wish, mechanism, aggregation)
+        chosen = l2_clip / (best.norm_ratio or 1.0) if clip is None else clip
         return Plan(
             target=self,
-            encoding=Encoding(best.mechanism, clip, l2_clip, rotate=True),
+            encoding=Encoding(best.mechanism, chosen, l2_clip, rotate=True),
             aggregation=aggregation,
             dimension=dimension,
             statement=best.statement,
-            mean_squared_error=_error_of_mean(best, wish) * clip**2,
+            mean_squared_error=best.mean_squared_error * chosen**2,
             bytes_per_round=best.bytes_per_round,
         )
 
     def _wish(
-        self, dimension: int, max_bits: int, aggregation: Aggregation, parameters: Mapping[str, Any]
+        self,
+        dimension: int,
+        max_bits: int,
+        aggregation: Aggregation,
+        norms: Norms,
+        parameters: Mapping[str, Any],
     ) -> Wish:
-        """What the mechanism is asked for, before the norms of updates are known."""
+        """What the mechanism is asked for; it chooses its own clip where there are no norms."""
         return Wish(
             num_clients=self.num_clients,
             dimension=dimension,
@@ -149,6 +152,8 @@ class Target:
             bits=max_bits,
             corrupt=aggregation.corrupt(self.num_clients),
             dropped=aggregation.lost(self.num_clients),
+            norms=norms,
+            own_clips=norms == NO_NORMS,
             parameters=tuple(sorted(parameters.items())),
         )
 
@@ -163,22 +168,6 @@ class Target:
                 f"{planned.missing.get(name, planned.advice)}"
             )
         return planned.designs[0]
-
-
-def _norm_ratio(wish: Wish) -> float:
-    """L2 clip over coordinate clip, for rotated updates."""
-    if not wish.in_sum:
-        return usual_norm_ratio(wish.dimension)
-    return wished_norm_ratio(wish)
-
-
-def _error_of_mean(design: PlannedDesign, wish: Wish) -> float:
-    """Of one coordinate of the mean of rotated updates at the norm bound, in units of clip^2."""
-    if design.clip == "L2" or wish.norms.l2 is None:
-        # A mechanism for whole updates, which knows no clip of coordinates.
-        return design.mean_squared_error
-    spread = math.sqrt(wish.dimension) / wish.norms.l2
-    return error_of_mean(design.mechanism.mse, spread, wish.survivors) / spread**2
 
 
 @dataclass(frozen=True, eq=False)

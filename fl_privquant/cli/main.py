@@ -165,11 +165,14 @@ def plan_command(
     mechanism: options.Mechanisms = None,
     plot: options.Plot = None,
 ) -> None:
-    """List designs that meet a privacy target for a whole run, the least error first."""
-    from rich.console import Console
+    """List designs that meet a privacy target for a whole run, the least error first.
 
-    from fl_privquant.accounting import Wish, plan
+    For secure sums updates are clipped to an L2 norm and rotated; then coordinates are clipped and encoded.
+    """
+    from fl_privquant.accounting import Wish
     from fl_privquant.cli import layout, printing
+    from fl_privquant.cli.plan_progress import plan_with_progress
+    from fl_privquant.mechanisms.registry import planned_for
 
     wish = Wish(
         num_clients=clients,
@@ -183,11 +186,10 @@ def plan_command(
         corrupt=corrupt,
         dropped=dropped,
         norms=_norms(l2_norm, dimension),
+        own_clips=l2_norm is None and not local and unit is not Unit.COORDINATE,
     )
     console = layout.output_console()
-    # On the other stream, and on a terminal only: what is piped on holds the plan alone.
-    with Console(stderr=True).status("planning") as status:
-        planned = plan(wish, mechanism, plot is not None, lambda name: status.update(f"planning {name}"))
+    planned = plan_with_progress(wish, tuple(mechanism or ()) or planned_for(wish), plot is not None)
     printing.print_plan(console, planned)
     if plot is not None and planned.curves:
         from fl_privquant.cli.plots import plot_plan
@@ -293,7 +295,7 @@ def _read(file: Path) -> Mechanism:
 def _norms(l2: float | None, dimension: int) -> Norms:
     """The norms of updates, if an L2 norm of that many clipped coordinates can be meant."""
     from fl_privquant.accounting import Norms
-    from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
+    from fl_privquant.design.spread import usual_norm_ratio
 
     largest = math.sqrt(dimension)
     if l2 is not None and not _LEAST_NORM * largest <= l2 <= _MOST_NORM * largest:

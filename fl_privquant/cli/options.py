@@ -76,7 +76,11 @@ Rounds = Annotated[int, typer.Option(min=1, help="Rounds that a client takes par
 Corrupt = Annotated[int, typer.Option(min=0, help="Clients that collude with whoever sees the sums.")]
 Dropped = Annotated[int, typer.Option(min=0, help="Clients that drop out of a round.")]
 L2Norm = Annotated[
-    float | None, typer.Option(help="L2 norm that updates are clipped to, in units of the coordinate clip.")
+    float | None,
+    typer.Option(
+        help="L2 norm that updates are clipped to, in units of the coordinate clip; a plan for secure sums "
+        "takes each mechanism's best unless it is told."
+    ),
 ]
 Local = Annotated[
     bool, typer.Option("--local", help="For whoever sees each client's codes; else for secure sums.")

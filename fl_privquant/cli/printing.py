@@ -71,28 +71,38 @@ def _statement_cells(level: PrivacyStatement) -> list[str]:
     return [f"{level.unit}{scope}", seen, level.epsilon_cell, level.delta_cell, level.method]
 
 
+_OVER_CENTRAL = (
+    "squared error of the mean update over that of a Gaussian that a trusted server adds, for rotated "
+    "updates at the L2 clip, what clipping coordinates cuts off included"
+)
+_CLIP_OF_NORM = "; L2/10: coordinates are clipped at a tenth of the L2 clip"
+
+
 def print_plan(console: Console, planned: PlannedDesigns) -> None:
     """Print the designs of a plan, what is missing and why, and what would meet the target."""
     wish = planned.wish
     target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, str(wish.view), method="target")
     title = f"{target.unit}, view: {target.view}; target {target.figures}"
+    by_norm = all(design.ratio_to_central is not None for design in planned.designs)
     columns = (
         Column("mechanism", words=True),
         Column("ε", PrivacyStatement.heading(wish.unit, str(wish.view), "reached")),
-        Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
+        Column("error ÷ central", _OVER_CENTRAL)
+        if by_norm
+        else Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
         Column("bytes", "what one client sends in a round, without headers"),
         Column("certified ε", _certified_legend()),
-        Column("clip", "what updates are clipped to", words=True, dropped=2),
+        Column("clip", "what updates are clipped to" + (_CLIP_OF_NORM if by_norm else ""), True, dropped=2),
         Column("counted by", words=True, dropped=1),
     )
     rows = [
         (
             design.name,
             design.statement.epsilon_cell,
-            f"{design.mean_squared_error:.4g}",
+            f"{design.ratio_to_central:.4f}" if by_norm else f"{design.mean_squared_error:.4g}",
             str(design.bytes_per_round),
             _certified_cell(design.mechanism),
-            design.clip,
+            design.clip if design.norm_ratio is None else f"L2, L2/{design.norm_ratio:.4g}",
             design.statement.method,
         )
         for design in planned.designs

@@ -42,9 +42,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,13 +92,13 @@ class Rotation:
     def forward(self, vector: NDArray[Any]) -> None:
         """Rotate ``vector`` in place."""
         self._check(vector)
-        for step in self._steps():
+        for step in _steps(self.dimension, self.seed):
             step.forward(vector)
 
     def backward(self, vector: NDArray[Any]) -> None:
         """Undo :meth:`forward`, in place."""
         self._check(vector)
-        for step in reversed(self._steps()):
+        for step in reversed(_steps(self.dimension, self.seed)):
             step.backward(vector)
 
     def _check(self, vector: NDArray[Any]) -> None:
@@ -109,41 +109,8 @@ class Rotation:
         if vector.dtype not in (np.float32, np.float64):
             raise InvalidUpdateError(f"rotation: {vector.dtype}, expected float32 or float64")
 
-    def _sizes(self) -> tuple[int, int]:
-        """Coordinates of a block, and of a column."""
-        most = self.dimension.bit_length() - 1
-        together = (self.dimension - 1).bit_length() + _LOG_MEETINGS
-        block = min(most, (together + _LOG_LEAN + 1) // 2)
-        return 1 << block, 1 << min(most, together - block)
 
-    def _steps(self) -> list[_Step]:
-        """The blocks, the block at the end, the columns, the column of the ends."""
-        if self.dimension == 0:
-            return []
-        block, rows = self._sizes()
-        whole = self.dimension - self.dimension % block
-        counts = [-(-number // _WORD_BITS) for number in (whole, block, self.dimension, rows)]
-        words = RandomStream.seeded(self.seed, purpose="rotation").words(sum(counts) + rows)
-        of_blocks, of_last, of_columns, of_ends = (
-            words[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)
-        )
-        starts = np.arange(rows + 1) * self.dimension // rows
-        lengths = starts[1:] - starts[:-1]
-        # The upper 32 bits as a share of a row.
-        shifts = ((words[-rows:] >> np.uint64(32)).astype(np.int64) * lengths) >> 32
-        blocks, columns = partial(_blocks, size=block), partial(_columns, starts=starts, shifts=shifts)
-        steps = [_Step(slice(0, whole), of_blocks, blocks)]
-        if whole < self.dimension:
-            steps.append(_Step(slice(self.dimension - block, None), of_last, blocks))
-        steps.append(_Step(slice(None), of_columns, columns))
-        if self.dimension % rows:
-            ends = starts[:-1] + (shifts - 1) % lengths
-            steps.append(_Step(ends, of_ends, partial(_blocks, size=rows)))
-        return steps
-
-
-@dataclass(frozen=True, eq=False)
-class _Step:
+class _Step(NamedTuple):
     """Some of the coordinates, the bits of their random signs, and a transform that is its own inverse."""
 
     coordinates: slice | NDArray[np.int64]
@@ -166,6 +133,42 @@ class _Step:
         # A slice was changed in place; coordinates that are picked one by one are a copy.
         if isinstance(self.coordinates, np.ndarray):
             vector[self.coordinates] = part
+
+
+def _sizes(dimension: int) -> tuple[int, int]:
+    """Coordinates of a block, and of a column."""
+    most = dimension.bit_length() - 1
+    together = (dimension - 1).bit_length() + _LOG_MEETINGS
+    block = min(most, (together + _LOG_LEAN + 1) // 2)
+    return 1 << block, 1 << min(most, together - block)
+
+
+# The clients of a round, where they run in one process, and its server share them.
+@lru_cache(maxsize=4)
+def _steps(dimension: int, seed: int) -> tuple[_Step, ...]:
+    """The blocks, the block at the end, the columns, the column of the ends."""
+    if dimension == 0:
+        return ()
+    block, rows = _sizes(dimension)
+    whole = dimension - dimension % block
+    counts = [-(-number // _WORD_BITS) for number in (whole, block, dimension, rows)]
+    words = RandomStream.seeded(seed, purpose="rotation").words(sum(counts) + rows)
+    of_blocks, of_last, of_columns, of_ends = (
+        words[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)
+    )
+    starts = np.arange(rows + 1) * dimension // rows
+    lengths = starts[1:] - starts[:-1]
+    # The upper 32 bits as a share of a row.
+    shifts = ((words[-rows:] >> np.uint64(32)).astype(np.int64) * lengths) >> 32
+    blocks, columns = partial(_blocks, size=block), partial(_columns, starts=starts, shifts=shifts)
+    steps = [_Step(slice(0, whole), of_blocks, blocks)]
+    if whole < dimension:
+        steps.append(_Step(slice(dimension - block, None), of_last, blocks))
+    steps.append(_Step(slice(None), of_columns, columns))
+    if dimension % rows:
+        ends = starts[:-1] + (shifts - 1) % lengths
+        steps.append(_Step(ends, of_ends, partial(_blocks, size=rows)))
+    return tuple(steps)
 
 
 def _flip(part: NDArray[Any], signs: NDArray[np.uint64]) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from fl_privquant.errors import InfeasibleDesignError
@@ -26,10 +27,12 @@ from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
 
 __all__ = [
+    "SumOfBitsDesign",
     "bits_for_error",
     "bits_for_separation",
     "error_of_bits",
     "error_of_strata",
+    "least_error_bits",
     "least_error_of_tables",
     "numbers_of_trials",
 ]
@@ -43,6 +46,8 @@ _MOST_STEPS = 60
 _SHRINK = 0.8
 # Below this, rows of 32-bit weights hardly differ.
 _LEAST_THETA = 1e-8
+# Error over that of a central Gaussian from which on fewer bits are tried as well.
+_LAX = 1.1
 # Bits of all clients up to which a certificate takes some seconds.
 _MOST_DRAWS = 1_000_000
 
@@ -81,6 +86,46 @@ def numbers_of_trials(most: int, num_honest: int) -> list[int]:
     """
     largest = max(min(most, _MOST_DRAWS // num_honest), 1)
     return [largest >> halvings for halvings in range(largest.bit_length())]
+
+
+@dataclass(frozen=True)
+class SumOfBitsDesign:
+    """Bits of a code, the weight of the rare bit, of 2^32, and the mean squared error in units of clip^2."""
+
+    trials: int
+    rare: int
+    error: float
+
+
+def least_error_bits(
+    most: int,
+    separation: float,
+    num_honest: int,
+    rate: float,
+    error: Callable[[int, int], float],
+    stratified: bool,
+) -> SumOfBitsDesign | None:
+    """The sum of at most so many bits with the least error at that separation; None where there is none.
+
+    Parameters
+    ----------
+    error
+        The error of a number of trials and the weight of the rare bit.
+    """
+    best: SumOfBitsDesign | None = None
+    for trials in numbers_of_trials(most, num_honest):
+        try:
+            rare = bits_for_separation(trials, separation, num_honest, rate, stratified=stratified)
+        except InfeasibleDesignError:
+            continue
+        found = SumOfBitsDesign(trials, rare, error(trials, rare))
+        if best is not None and found.error >= best.error:
+            break
+        best = found
+        # Fewer bits are better only where one coordinate by itself reveals much.
+        if best.error <= _LAX / (num_honest * separation**2):
+            break
+    return best
 
 
 def bits_for_error(trials: int, mean_squared_error: float, rounding: float) -> int:

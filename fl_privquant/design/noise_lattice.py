@@ -6,8 +6,8 @@ two updates; but with the noise it takes more bits. A wider one clips less, and 
 :func:`best_lattice` weighs these for codes of at most so many bits, *before* noise is made: by the mean of
 the squared length of a rounded difference, which is what matters over many rounds, and by normal noise of the
 same variance, than which integer noise hides no better. So its error is a little too small;
-:func:`certified_noise` then finds the noise whose certificate (:mod:`fl_privquant.loss.integer_noise_norm`)
-meets the target.
+:func:`certified_lattice` then finds the noise whose certificate meets the target
+(:mod:`fl_privquant.loss.integer_noise_norm`).
 
 Errors are in units of the variance of a coordinate, of one client, as in :mod:`fl_privquant.design.spread`.
 """
@@ -15,32 +15,42 @@ Errors are in units of the variance of a coordinate, of one client, as in :mod:`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
-from fl_privquant.design.spread import LEAST_SPREAD, clipped_moments, rounding_at_norm_bound
+from fl_privquant.design.spread import (
+    LEAST_SPREAD,
+    RunTarget,
+    clipped_moments,
+    rounding_at_norm_bound,
+)
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, rounded_mean_square, shifted_noise_loss
-from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 
 __all__ = [
     "GAUSSIAN",
     "LAPLACE",
+    "MOST_LEVELS",
     "SKELLAM",
+    "SPREADS",
     "Lattice",
     "NoiseKind",
-    "RunTarget",
     "best_lattice",
-    "certified_noise",
+    "certified_lattice",
 ]
 
-_SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
+SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
+"""Numbers of standard deviations that a lattice may cover."""
+
+MOST_LEVELS = 256
+"""More lattice points than this have hardly less error."""
+
 # The target is met this closely, as a share of epsilon.
 _NEAR = 5e-4
 _MOST_STEPS = 12
@@ -55,7 +65,7 @@ class NoiseKind:
     Parameters
     ----------
     make
-        The noise of a variance.
+        The noise of a variance; of a discrete Gaussian sigma^2, next to which its variance is.
     deviations
         How many of its standard deviations, either way, a code has to hold: what lies outside has a
         probability of some 1e-9.
@@ -86,42 +96,8 @@ LAPLACE = NoiseKind(_laplace, 14.6, clamps=True)
 
 
 @dataclass(frozen=True)
-class RunTarget:
-    """A whole run in the aggregate view, for rotated updates at their L2 norm bound.
-
-    Parameters
-    ----------
-    epsilon, delta
-        What the run may cost a client.
-    rounds
-        Rounds that a client takes part in.
-    dimension
-        Number of coordinates.
-    num_clients, num_honest
-        Clients in a round, and how many of them are counted on.
-    """
-
-    epsilon: float
-    delta: float
-    rounds: int
-    dimension: int
-    num_clients: int
-    num_honest: int
-
-    @property
-    def separation(self) -> float:
-        """What one round may cost: the separation of two updates, as normal laws."""
-        return gaussian_separation(self.epsilon, self.delta) / math.sqrt(self.rounds)
-
-    @property
-    def central(self) -> float:
-        """The error of a central Gaussian, as that of one of the honest clients' noises."""
-        return 4.0 * self.dimension / (self.separation**2 * self.num_honest)
-
-
-@dataclass(frozen=True)
 class Lattice:
-    """A lattice: ``variance`` is that of its noise, in squared steps, and ``error`` what it then has.
+    """A lattice: ``variance`` is what its noise is made with, in squared steps, and ``error`` what it has.
 
     As :func:`best_lattice` gives it, both are a little too small.
     """
@@ -132,9 +108,16 @@ class Lattice:
     error: float
 
 
-def best_lattice(kind: NoiseKind, target: RunTarget, max_bits: int, max_levels: int = 256) -> Lattice:
+def best_lattice(
+    kind: NoiseKind,
+    target: RunTarget,
+    max_bits: int,
+    max_levels: int = MOST_LEVELS,
+    spreads: Sequence[float] = SPREADS,
+) -> Lattice:
     """The lattice with the least error whose codes, noise included, have at most ``max_bits`` bits.
 
+    It covers as many standard deviations of a coordinate as one of ``spreads`` says.
     Raises InfeasibleDesignError where not even two lattice points and the noise fit.
 
     >>> target = RunTarget(10.0, 1e-5, 50, 650, 1000, 1000)
@@ -154,7 +137,7 @@ def best_lattice(kind: NoiseKind, target: RunTarget, max_bits: int, max_levels: 
         return Lattice(intervals + 1, spread, variance, error_of_noise(target, intervals, spread, variance))
 
     # The number of points jumps with the spread: no search for a minimum is safe, and each trial is quick.
-    best = min(map(at, _SPREADS), key=lambda lattice: lattice.error)
+    best = min(map(at, spreads), key=lambda lattice: lattice.error)
     if math.isinf(best.error):
         raise InfeasibleDesignError(
             f"bits: {max_bits} hold no lattice and its noise for epsilon {target.epsilon:g}; the noise of a "
@@ -170,8 +153,11 @@ def error_of_noise(target: RunTarget, intervals: int, spread: float, variance: f
     return noise + target.num_clients * clipped_moments(spread)[1]
 
 
-def certified_noise(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> tuple[IntegerNoise, float]:
-    """About the least noise on a lattice that is certified for the target, and the error with it."""
+def certified_lattice(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> Lattice:
+    """The same lattice with about the least noise that is certified for the target, and the error with it.
+
+    Raises InfeasibleDesignError where no noise is found that is certified.
+    """
     intervals = lattice.levels - 1
     l2 = math.sqrt(target.dimension) / lattice.spread
 
@@ -187,7 +173,8 @@ def certified_noise(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> tup
         integer = kind.integer(variance, intervals)
         epsilon = cost(integer)
         if epsilon <= target.epsilon:
-            best, high = integer.noise, variance
+            error = error_of_noise(target, intervals, lattice.spread, float(integer.noise.variance))
+            best, high = replace(lattice, variance=variance, error=error), variance
             if epsilon >= target.epsilon * (1.0 - _NEAR):
                 break
         else:
@@ -199,7 +186,7 @@ def certified_noise(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> tup
         raise InfeasibleDesignError(
             f"no noise on {lattice.levels} levels was found that meets epsilon {target.epsilon:g}"
         )
-    return best, error_of_noise(target, intervals, lattice.spread, float(best.variance))
+    return best
 
 
 def _squared(target: RunTarget, intervals: int, spread: float) -> float:

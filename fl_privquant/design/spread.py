@@ -14,23 +14,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtr, ndtri
 
-from fl_privquant.design.bits import bits_for_separation, error_of_strata
+from fl_privquant.array_types import Floats
+from fl_privquant.design.bits import bits_for_separation, error_of_bits, error_of_strata
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law.density import Density, as_density
+from fl_privquant.law.density import Density, DistributionDensity
+from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
 __all__ = [
     "LEAST_SPREAD",
+    "RunTarget",
     "best_spread",
     "clipped_moments",
     "error_at_norm_bound",
     "error_of_mean",
     "rounding_at_norm_bound",
+    "usual_norm_ratio",
 ]
 
 LEAST_SPREAD = 2.0
@@ -39,10 +43,98 @@ LEAST_SPREAD = 2.0
 The bias of the clip is the same in every round, which noise is not.
 """
 
+# Coordinate clip of a rotated update, in standard deviations of its coordinates, unless told otherwise.
+_USUAL_SPREAD = 3.0
+# Composition on a grid gives a little away; designs leave it this much of epsilon.
+_GRID_ROOM = 2e-4
 _MOST = 6.0
 _CLOSE = 0.01
 # A standard normal number, as samples.
 _NORMAL = ndtri((np.arange(4001) + 0.5) / 4001)
+
+
+@dataclass(frozen=True)
+class RunTarget:
+    """A whole run in the aggregate view, for rotated updates at their L2 norm bound.
+
+    Parameters
+    ----------
+    epsilon, delta
+        What the run may cost a client.
+    rounds
+        Rounds that a client takes part in.
+    dimension
+        Number of coordinates.
+    num_clients, num_honest
+        Clients in a round, and how many of them are counted on.
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int
+    dimension: int
+    num_clients: int
+    num_honest: int
+
+    @property
+    def separation(self) -> float:
+        """What one round may cost: the separation of two updates, as normal laws."""
+        return gaussian_separation(self.epsilon, self.delta) / math.sqrt(self.rounds)
+
+    @property
+    def central(self) -> float:
+        """The error of a central Gaussian, as that of one of the honest clients' noises."""
+        return 4.0 * self.dimension / (self.separation**2 * self.num_honest)
+
+    def update(self, norm_ratio: float) -> UpdateBound:
+        """How far apart two updates can be, whose L2 norm is that many coordinate clips at most."""
+        return UpdateBound(2.0 * norm_ratio * NORM_ROUNDING, self.dimension)
+
+    def coordinate_separation(self, norm_ratio: float) -> float:
+        """The separation that a coordinate may have, for inputs at distance 1: a run of it meets the target.
+
+        Raises InfeasibleDesignError where the certificate's own charge exceeds delta.
+        """
+        update = self.update(norm_ratio)
+        left = self.delta - self.rounds * update.charge
+        if left <= 0.0:
+            raise InfeasibleDesignError(
+                f"run_delta: {self.delta:g} is not above the {self.rounds * update.charge:.2g} that the "
+                f"certificate of {self.dimension} coordinates and {self.rounds} rounds takes; raise it"
+            )
+        allowed = gaussian_separation(self.epsilon * (1.0 - _GRID_ROOM), left)
+        return allowed / math.sqrt(self.rounds) / update.widened
+
+
+def usual_norm_ratio(dimension: int) -> float:
+    """L2 clip over coordinate clip, for rotated updates: the square root of the dimension, over 3.
+
+    A rotation spreads an update over its coordinates: at the L2 clip, they have a standard deviation of the
+    L2 clip over sqrt(dimension), and 0.27 % of them exceed three of these and are clipped.
+
+    >>> usual_norm_ratio(900)
+    10.0
+    """
+    return math.sqrt(dimension) / _USUAL_SPREAD
+
+
+@dataclass(frozen=True)
+class _Normal:
+    """A normal law of mean 0, as the part of ``scipy.stats`` that takes long to import describes it."""
+
+    scale: float
+
+    def pdf(self, x: Floats) -> Floats:
+        return np.asarray(np.exp(-0.5 * (x / self.scale) ** 2) / (self.scale * math.sqrt(2.0 * math.pi)))
+
+    def cdf(self, x: float) -> float:
+        return float(ndtr(x / self.scale))
+
+    def sf(self, x: float) -> float:
+        return float(ndtr(-x / self.scale))
+
+    def ppf(self, share: Floats) -> Floats:
+        return np.asarray(self.scale * ndtri(share))
 
 
 def clipped_moments(spread: float) -> tuple[float, float]:
@@ -84,38 +176,47 @@ def error_of_mean(mse: Callable[[Density], float], spread: float, num_clients: i
     num_clients
         Clients whose codes are averaged.
     """
-    from scipy.stats import norm  # takes long to import
-
-    noise = spread**2 * mse(as_density(norm(scale=1.0 / spread)))
+    noise = spread**2 * mse(DistributionDensity(_Normal(1.0 / spread)))
     return noise / num_clients + clipped_moments(spread)[1]
 
 
-def error_at_norm_bound(
-    spread: float, trials: int, separation: float, dimension: int, num_clients: int, num_honest: int
-) -> float:
-    """The error with a sum of stratified bits that meets a target; infinite where none does.
+def error_at_norm_bound(spread: float, trials: int, target: RunTarget, stratified: bool = True) -> float:
+    """The error with a sum of bits that meets a target, about; infinite where none does.
 
     Parameters
     ----------
     spread
         Coordinate clip, in standard deviations of a coordinate.
-    separation
-        What one round may cost: the separation of two updates at the norm bound.
+    stratified
+        Whether the bits are stratified, or those of the Poisson binomial mechanism.
     """
-    update = UpdateBound(2.0 * math.sqrt(dimension) / spread * NORM_ROUNDING, dimension)
+    update = target.update(math.sqrt(target.dimension) / spread)
+    allowed = target.separation / update.widened
     try:
-        rare = bits_for_separation(trials, separation / update.widened, num_honest, update.rate, rough=True)
+        rare = bits_for_separation(
+            trials, allowed, target.num_honest, update.rate, stratified=stratified, rough=True
+        )
     except InfeasibleDesignError:
         return math.inf
-    rounding = rounding_at_norm_bound(spread, trials)
-    return spread**2 * error_of_strata(trials, rare, rounding) + num_clients * clipped_moments(spread)[1]
+    square, cut_off = clipped_moments(spread)
+    if stratified:
+        noise = error_of_strata(trials, rare, rounding_at_norm_bound(spread, trials))
+    else:
+        noise = error_of_bits(trials, rare, square / spread**2)
+    return spread**2 * noise + target.num_clients * cut_off
 
 
-def best_spread(trials: int, separation: float, dimension: int, num_clients: int, num_honest: int) -> float:
-    """The number of standard deviations with the least error; see :func:`error_at_norm_bound`."""
+def best_spread(
+    trials: int, target: RunTarget, stratified: bool = True, least: float = LEAST_SPREAD
+) -> float:
+    """The number of standard deviations, ``least`` or more, with the least error.
+
+    See :func:`error_at_norm_bound`.
+    """
+    from scipy.optimize import minimize_scalar  # takes long to import
 
     def error(spread: float) -> float:
-        return error_at_norm_bound(spread, trials, separation, dimension, num_clients, num_honest)
+        return error_at_norm_bound(spread, trials, target, stratified)
 
-    found = minimize_scalar(error, bounds=(LEAST_SPREAD, _MOST), method="bounded", options={"xatol": _CLOSE})
+    found = minimize_scalar(error, bounds=(least, _MOST), method="bounded", options={"xatol": _CLOSE})
     return float(found.x)

@@ -172,6 +172,11 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
         check_wrapped(strategy, self.aggregation)
+        if self.aggregation.simulated and not simulated:
+            raise InvalidSpecError(
+                f"aggregation: {type(self.aggregation).__name__} protects nobody, as "
+                f"{self.aggregation.simulated}; use SecureSum(), or say simulated=True"
+            )
 
     def _ranges(self, private_metrics: Mapping[str, tuple[float, float]]) -> tuple[MetricRange, ...]:
         if self.weighted_by_key in private_metrics:
@@ -248,6 +253,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
                 f"it holds {voted:g} of its update"
             )
         lines += metric_lines(self.private_metrics, self.uncounted_metrics)
+        lines += [f"privacy is simulated: {reason}" for reason in [self.aggregation.simulated] if reason]
         return lines + randomness_lines(self.simulated, self.simulated_nodes)
 
     def log_spent(self) -> None:

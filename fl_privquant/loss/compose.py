@@ -192,6 +192,8 @@ def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
 
 
 _RATES = np.geomspace(1e-5, 1e5, 161)
+# By how much, as a share, an epsilon that was solved for may have to grow to be enough.
+_SOLVED_ROOMS = (0.0, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 _kept_moments: WeakKeyDictionary[Moments, Floats] = WeakKeyDictionary()
 
 
@@ -425,18 +427,27 @@ def _power(unit: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
 
 
 def _single_epsilon(loss: PrivacyLoss, delta: float) -> float:
-    """The smallest epsilon with loss.delta(epsilon) <= delta, by bisection from above."""
+    """The smallest epsilon with loss.delta(epsilon) <= delta, or a hair above it."""
     if delta == 0.0 or loss.infinity >= delta:
         return loss.max_loss if loss.infinity == 0.0 else math.inf
-    low, high = 0.0, max(float(loss.losses[-1]), 0.0)
-    if loss.delta(low) <= delta:
+    if loss.delta(0.0) <= delta:
         return 0.0
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        low, high = (low, middle) if loss.delta(middle) <= delta else (middle, high)
-    return high
+    # The first of the losses that is enough.
+    before, enough = int(np.searchsorted(loss.losses, 0.0, side="right")) - 1, loss.losses.size - 1
+    while enough - before > 1:
+        middle = (before + enough) // 2
+        here = loss.delta(float(loss.losses[middle]))
+        before, enough = (before, middle) if here <= delta else (middle, enough)
+    # Up to it, delta is a constant less another one times e^epsilon.
+    highest = float(loss.losses[enough])
+    constant = float(loss.masses[enough:].sum()) - (delta - loss.infinity) / (1.0 + loss.slack)
+    factor = float((loss.masses[enough:] * np.exp(highest - loss.losses[enough:])).sum())
+    solved = highest + math.log(min(max(constant / factor, 1e-300), 1.0)) if factor > 0.0 else highest
+    for room in _SOLVED_ROOMS:
+        epsilon = max(solved, 0.0) * (1.0 + room)
+        if epsilon >= highest or loss.delta(epsilon) <= delta:
+            return min(epsilon, highest)
+    return highest
 
 
 def _minimise(function: Callable[[float], float]) -> float:

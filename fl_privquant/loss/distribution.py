@@ -85,9 +85,9 @@ class PrivacyLoss:
 
     def delta(self, epsilon: float) -> float:
         """The smallest delta of one release at ``epsilon``: exact but for rounding, which is upwards."""
-        beyond = self.losses > epsilon
-        excess = -np.expm1(epsilon - self.losses[beyond])
-        return min(float(self.masses[beyond] @ excess) * (1.0 + self.slack) + self.infinity, 1.0)
+        first = int(np.searchsorted(self.losses, epsilon, side="right"))
+        excess = -np.expm1(epsilon - self.losses[first:])
+        return min(float(self.masses[first:] @ excess) * (1.0 + self.slack) + self.infinity, 1.0)
 
     def log_moment(self, rate: float) -> float:
         """Log of E exp(rate * loss) over finite losses: rate times the Rényi divergence of order rate + 1.

@@ -92,6 +92,7 @@ _UNIT = 2.0**-53
 _LARGEST, _ROOM = 3.0, 1.25
 _RATES = np.geomspace(1e-6, 64.0, 161)
 _COARSE = 10
+_MOST_CHORDS = 64
 
 
 @dataclass(frozen=True)
@@ -307,16 +308,18 @@ class _Grid:
 def _hull_at(x: Floats, y: Floats, at: float) -> float:
     """The upper concave hull of points with increasing x >= 0 and y, at ``at``; flat beyond the last.
 
-    It is the least of slope * at + max(y - slope * x) over slopes >= 0: each slope gives a bound, and the
-    search for the best one, of a convex function, needs no care.
+    It is the least of slope * at + max(y - slope * x) over slopes >= 0: each slope gives a bound, so that the
+    search for the best one needs no care. A chord of two points around ``at`` gives a slope; the point that
+    is furthest above it takes the place of one of the two, until there is none.
     """
-
-    def bound(log_slope: float) -> float:
-        slope = math.exp(log_slope)
-        return slope * at + float((y - slope * x).max())
-
-    low, high = -40.0, 40.0
-    for _ in range(64):
-        third = (high - low) / 3.0
-        low, high = (low, high - third) if bound(low + third) <= bound(high - third) else (low + third, high)
-    return min(bound(0.5 * (low + high)), float(y[-1])) * _FLOAT_ROOM
+    left, right = 0, x.size - 1
+    best = float(y[-1])
+    for _ in range(_MOST_CHORDS):
+        slope = max(float(y[right] - y[left]) / float(x[right] - x[left]), 0.0)
+        above = y - slope * x
+        top = int(above.argmax())
+        best = min(best, slope * at + float(above[top]))
+        if top in (left, right) or above[top] <= above[left] * (1.0 + _UNIT):
+            break
+        left, right = (top, right) if x[top] <= at else (left, top)
+    return best * _FLOAT_ROOM

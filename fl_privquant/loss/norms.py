@@ -86,7 +86,7 @@ def table_update_losses(table: CertifiedTable, l2: float, dimension: int, num_ho
     """The losses of one update of bounded L2 norm, coordinates drawn from a table: all bounds that apply."""
     bounds = (
         secure_sum_loss(table, l2, dimension, num_honest),
-        two_row_loss(table, l2, dimension, num_honest),
+        two_row_loss(TwoRows.of(table), l2, dimension, num_honest),
         continuous_law_loss(table, l2, dimension, num_honest),
     )
     return [bound for bound in bounds if bound is not None]
@@ -116,7 +116,7 @@ def secure_sum_loss(
 
 
 def two_row_loss(
-    table: CertifiedTable,
+    law: TwoRows | None,
     l2: float,
     dimension: int,
     num_honest: int,
@@ -126,12 +126,13 @@ def two_row_loss(
 ) -> NamedLoss | None:
     """The guarantee by the worst case of the other clients, for laws of two rows drawn ``bits`` times.
 
-    Stratified draws are those of step 5 in :mod:`fl_privquant.loss.two_row_sums`.
+    Stratified draws are those of step 5 in :mod:`fl_privquant.loss.two_row_sums`. None where there is no such
+    law, or nothing is certified.
     """
-    if num_honest < 2:
+    if law is None or num_honest < 2:
         return None
     update = UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
-    separation = _two_row_separation(table, num_honest, update.rate, bits, stratified)
+    separation = sum_separation(law, num_honest, update.rate, bits, stratified)
     if math.isinf(separation):
         return None
     loss = gaussian_loss(separation * update.widened)
@@ -161,14 +162,6 @@ def continuous_law_loss(
     if math.isinf(renyi(2.0)):
         return None
     return NamedLoss(NormBound(rounded_up), "l2 renyi")
-
-
-@lru_cache(maxsize=64)
-def _two_row_separation(
-    table: CertifiedTable, num_honest: int, rate: float, bits: int, stratified: bool
-) -> float:
-    law = TwoRows.of(table)
-    return math.inf if law is None else sum_separation(law, num_honest, rate, bits, stratified)
 
 
 @lru_cache(maxsize=64)

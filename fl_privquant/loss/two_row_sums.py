@@ -48,10 +48,10 @@ sum of the others, * the convolution, and H_e the hockey-stick divergence.
 noise. In the cases with first..last clients at the upper row, ``first`` are at the upper and n - 1 - ``last``
 at the lower row for certain; of the g others nothing is known but that each draws, with a probability c,
 from the part that the two rows have in common, independently of its row. Tell which of them do so, and leave
-out those that do not. Fewer than g c - x are left with a probability (Bernstein) that is charged as a cut
-tail is. So one sum of three kinds of rows covers all these cases. Groups of cases are split, the worst first,
-until the worst bound belongs to a single case or is close to one; whenever this stops, the worst bound of
-all groups holds.
+out those that do not. How many are left, but for a probability that is charged as a cut tail is, follows
+from Chernoff's bound. So one sum of three kinds of rows covers all these cases. Groups of cases are split,
+the worst first, until the worst bound belongs to a single case or is close to one; whenever this stops, the
+worst bound of all groups holds.
 
 *Corrupt and lost clients* are not counted among the n: what they send is known, or missing, and shifts the
 sum. A law whose rows and codes mirror needs half of the cases: mirroring exchanges the two rows, and the
@@ -69,7 +69,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -120,6 +120,8 @@ class _Kind(Enum):
 class TwoRows:
     """A law of two rows: its codes, the lower and the upper row, and how fast the share grows with the input.
 
+    Two of them are equal if all their numbers are.
+
     Parameters
     ----------
     codes
@@ -134,6 +136,16 @@ class TwoRows:
     low: Floats
     high: Floats
     slope: float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TwoRows) and self._numbers == other._numbers
+
+    def __hash__(self) -> int:
+        return hash(self._numbers)
+
+    @cached_property
+    def _numbers(self) -> tuple[object, ...]:
+        return (*(array.tobytes() for array in (self.codes, self.low, self.high)), self.slope)
 
     @classmethod
     def of(cls, table: CertifiedTable) -> TwoRows | None:
@@ -178,11 +190,26 @@ class TwoRows:
         return float(np.minimum(self.low, self.high).sum()) * (1.0 - self.low.size * _UNIT)
 
     def drawn_in_common(self, draws: int) -> int:
-        """How many of so many draws are from the common part, but for a probability of 1e-30."""
-        missing = draws * (1.0 - self.common) * (1.0 + 8.0 * _UNIT)
-        third = -_UNCOUNTED / 3.0
-        beyond = third + math.sqrt(third**2 - 2.0 * _UNCOUNTED * missing)
-        return max(draws - math.ceil((missing + beyond) * (1.0 + 1e-12)), 0)
+        """How many of so many draws are from the common part, but for a probability of 1e-30.
+
+        That k of n draws or more are not has, by Chernoff, the probability exp(-n KL(k / n, q)) at most, q
+        being that of one; KL is the divergence of two coins.
+        """
+        other = (1.0 - self.common) * (1.0 + 8.0 * _UNIT)
+        if other == 0.0:
+            return draws
+
+        def exponent(count: int) -> float:
+            rest = draws - count
+            common = rest * math.log(rest / (draws * (1.0 - other))) if rest else 0.0
+            return count * math.log(count / (draws * other)) + common
+
+        enough, too_few = draws + 1, math.ceil(draws * other)
+        while enough - too_few > 1:
+            middle = (enough + too_few) // 2
+            certain = exponent(middle) * (1.0 - 1e-9) >= -_UNCOUNTED
+            enough, too_few = (middle, too_few) if certain else (enough, middle)
+        return draws - (enough - 1)
 
     def width(self, copies: int) -> float:
         """About how many points the sum of so many draws has, tails cut off."""
@@ -206,6 +233,7 @@ class TwoRows:
         return values
 
 
+@lru_cache(maxsize=256)
 def sum_separation(
     law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False
 ) -> float:
@@ -282,17 +310,17 @@ class _Cases:
         size = max(math.ceil(end / _GROUPS), 1)
         groups = [self._group(first, min(size, end - first)) for first in range(0, end, size)]
         heapq.heapify(groups)
-        left = self._affordable
+        looked_at = 0
         while True:
             bound, first, size = -groups[0][0], groups[0][1], groups[0][2]
-            if size == 1 or bound <= exact * (1.0 + _TOLERANCE) or left <= 0:
+            if size == 1 or bound <= exact * (1.0 + _TOLERANCE) or looked_at >= self._affordable:
                 return bound
             heapq.heappop(groups)
             part = math.ceil(size / _PARTS)
             for start in range(first, first + size, part):
                 group = self._group(start, min(part, first + size - start))
                 heapq.heappush(groups, group)
-                left -= 1
+                looked_at += 1
                 if group[2] == 1:
                     exact = max(exact, -group[0])
 
@@ -304,7 +332,7 @@ class _Cases:
     def _end(self) -> int:
         return self.others // 2 + 1 if self.law.symmetric else self.others + 1
 
-    @property
+    @cached_property
     def _affordable(self) -> int:
         width = self.law.width(self.others)
         return int(min(max(_WORK / width**2, _LEAST_CASES), _MOST_CASES))

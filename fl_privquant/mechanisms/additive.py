@@ -36,15 +36,10 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
+from fl_privquant.mechanisms.additive_spec import MAX_WRAP_BITS, AdditiveSpec
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, certified_delta
-from fl_privquant.mechanisms.registry import (
-    Spec,
-    checked_delta,
-    checked_epsilon,
-    checked_levels,
-    checked_whole,
-)
+from fl_privquant.mechanisms.integer_privacy import certified_delta, epsilon_at
+from fl_privquant.mechanisms.registry import checked_levels, checked_whole
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
 from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
@@ -52,82 +47,15 @@ from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["MAX_WRAP_BITS", "AdditiveMechanism", "AdditiveSpec", "ApproximateSpec", "rounding_variance"]
-
-MAX_WRAP_BITS = 32
-"""Widest ring: codes are at most uint32."""
+__all__ = ["AdditiveMechanism", "rounding_variance"]
 
 _MAX_CLIENTS = 1 << 31
-_LARGEST_OVERFLOW = 0.01
 # Widest ring whose output probabilities are listed one by one.
 _MAX_LISTED_BITS = 20
 # Covers the rounding of tails and bounds that are computed in floats, to 12 digits or better.
 _FLOAT_ROOM = 1.0 + 1e-9
 # A fraction as Python writes it. Not all that Python reads: 1e999999999 would keep us busy.
 _FRACTION = re.compile("[1-9][0-9]{0,99}(/[1-9][0-9]{0,99})?")
-
-
-@dataclass(frozen=True)
-class AdditiveSpec(Spec):
-    """What an additive mechanism is asked to be.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
-    levels
-        Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the
-        code that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`).
-    num_clients
-        The largest number of clients whose codes will be added up.
-    wrap_bits
-        Bits of a code; by default the fewest that keep ``overflow_probability``.
-    overflow_probability
-        Largest probability that noise carries one coordinate of the sum out of the ring.
-    """
-
-    epsilon: float
-    levels: int = 16
-    num_clients: int = 1
-    wrap_bits: int | None = None
-    overflow_probability: float = 1e-9
-
-    def __post_init__(self) -> None:
-        if checked_epsilon(self.epsilon) > MAX_EPSILON:
-            raise InvalidSpecError(
-                f"epsilon: {self.epsilon} is above {MAX_EPSILON:g}; for no privacy use 'stochastic'"
-            )
-        checked_levels(self.levels)
-        checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
-        if self.wrap_bits is not None:
-            checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
-        if not 0.0 < self.overflow_probability <= _LARGEST_OVERFLOW:
-            raise InvalidSpecError(
-                f"overflow_probability: {self.overflow_probability} is not above 0 and at most "
-                f"{_LARGEST_OVERFLOW:g}; typical values are 1e-9 to 1e-6"
-            )
-
-    @property
-    def max_shift(self) -> int:
-        """The largest difference of two rounded inputs."""
-        return self.levels - 1
-
-
-@dataclass(frozen=True)
-class ApproximateSpec(AdditiveSpec):
-    """What an additive mechanism of approximate differential privacy is asked to be.
-
-    Parameters
-    ----------
-    delta
-        The delta of one coordinate, one release, local view; the other fields are :class:`AdditiveSpec`'s.
-    """
-
-    delta: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_delta(self.delta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +118,21 @@ class AdditiveMechanism(Mechanism):
         )
 
     @classmethod
-    def fit(cls, name: str, spec: AdditiveSpec, noise: IntegerNoise, delta: float) -> Self:
+    def of_variance(cls, name: str, spec: AdditiveSpec, noise: IntegerNoise, delta: float = 0.0) -> Self:
+        """The certified mechanism with this noise, which claims the loss that it has at ``delta``."""
+        if noise.largest is None:
+            raise InvalidSpecError(
+                f"variance: {spec.variance:g} is too wide for the table of the noise; use fewer levels"
+            )
+        return cls.fit(name, spec, noise, cls._least_epsilon(noise, spec.max_shift, delta), delta)
+
+    @classmethod
+    def _least_epsilon(cls, noise: IntegerNoise, max_shift: int, delta: float) -> float:
+        """The least loss that is certified for noise of a given variance; infinite where none is."""
+        return epsilon_at(noise, max_shift, delta)
+
+    @classmethod
+    def fit(cls, name: str, spec: AdditiveSpec, noise: IntegerNoise, epsilon: float, delta: float) -> Self:
         """The certified mechanism with this noise, in the narrowest ring that is wide enough."""
         widths = range(1, MAX_WRAP_BITS + 1)
         enough = (
@@ -214,7 +156,7 @@ class AdditiveMechanism(Mechanism):
             int(spec.levels),
             int(spec.num_clients),
             int(wrap_bits),
-            float(spec.epsilon),
+            float(epsilon),
             float(delta),
             float(spec.overflow_probability),
             spec.parameters(),
@@ -231,7 +173,7 @@ class AdditiveMechanism(Mechanism):
 
     def delta_at(self, epsilon: float) -> float:
         """The certified delta of one coordinate, one release, local view, at another epsilon."""
-        return certified_delta(self.noise, self.max_shift, epsilon)
+        return 0.0 if math.isinf(epsilon) else certified_delta(self.noise, self.max_shift, epsilon)
 
     @property
     def max_shift(self) -> int:

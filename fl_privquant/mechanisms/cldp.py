@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -48,15 +47,10 @@ from fl_privquant.mechanisms.vector import (
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["CldpL2Mechanism", "CldpLinfMechanism", "CldpSpec", "design_cldp_l2", "design_cldp_linf"]
+__all__ = ["CldpL2Mechanism", "CldpLinfMechanism", "design_cldp_l2", "design_cldp_linf"]
 
 
 _DOMAIN = b"fl_privquant direction v1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CldpSpec(PrivateVectorSpec):
-    """What CLDP is asked to be; see :class:`PrivateVectorSpec`."""
 
 
 class CldpLinfMechanism(AxisMechanism, kind="cldp_linf"):
@@ -121,14 +115,14 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
 
 
-@register("cldp_linf", CldpSpec, cached=False, listing=Listing(180, "#606c38", plans_for_local=True))
-def design_cldp_linf(spec: CldpSpec) -> CldpLinfMechanism:
+@register("cldp_linf", PrivateVectorSpec, cached=False, listing=Listing(180, "#606c38", plans_for_local=True))
+def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
     """The certified mechanism for updates with coordinates in [-clip, clip]."""
     return CldpLinfMechanism.of("cldp_linf", spec)
 
 
-@register("cldp_l2", CldpSpec, cached=False, listing=Listing(190, "#8a9a5b", plans_for_local=True))
-def design_cldp_l2(spec: CldpSpec) -> CldpL2Mechanism:
+@register("cldp_l2", PrivateVectorSpec, cached=False, listing=Listing(190, "#8a9a5b", plans_for_local=True))
+def design_cldp_l2(spec: PrivateVectorSpec) -> CldpL2Mechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     return CldpL2Mechanism.of("cldp_l2", spec)
 

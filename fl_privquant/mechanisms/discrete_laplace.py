@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
+from fl_privquant.design.noise_lattice import LAPLACE
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec
+from fl_privquant.mechanisms.additive import AdditiveMechanism
+from fl_privquant.mechanisms.additive_spec import AdditiveSpec
 from fl_privquant.mechanisms.integer_privacy import certified_epsilon
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import DiscreteLaplace, IntegerNoise
@@ -33,6 +35,8 @@ _ROUNDING_ROOMS = [Fraction(1, 10**digits) for digits in range(12, 5, -1)]
 class DiscreteLaplaceSpec(AdditiveSpec):
     """What discrete Laplace is asked to be; see :class:`AdditiveSpec`."""
 
+    noise_kind = LAPLACE
+
 
 class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
     """Rounding plus two-sided geometric noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`.
@@ -46,6 +50,10 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
 
     def delta_at(self, epsilon: float) -> float:
         return 0.0 if epsilon >= self.epsilon else super().delta_at(epsilon)
+
+    @classmethod
+    def _least_epsilon(cls, noise: IntegerNoise, max_shift: int, delta: float) -> float:
+        return certified_epsilon(noise, max_shift, _reach(noise, max_shift))
 
     @cached_property
     def _privacy(self) -> tuple[float, float]:
@@ -79,18 +87,21 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
     listing=Listing(110, "#b56576", plans_for_sums=True, plans_for_local=True),
 )
 def design_discrete_laplace(spec: DiscreteLaplaceSpec) -> DiscreteLaplaceMechanism:
-    """The certified mechanism with the least noise at ``epsilon``, to 6 digits or more."""
+    """The certified mechanism with the least noise at ``epsilon``, to 6 digits, or of that variance."""
+    if (given := spec.noise) is not None:
+        return DiscreteLaplaceMechanism.of_variance("discrete_laplace", spec, given)
+    epsilon = float(spec.epsilon or 0.0)
     for room in _ROUNDING_ROOMS:
-        noise = DiscreteLaplace(spec.max_shift / (Fraction(spec.epsilon) * (1 - room)))
+        noise = DiscreteLaplace(spec.max_shift / (Fraction(epsilon) * (1 - room)))
         if noise.largest is None:
             raise InvalidSpecError(
-                f"levels: {spec.levels} at epsilon {spec.epsilon:g} need noise of scale "
+                f"levels: {spec.levels} at epsilon {epsilon:g} need noise of scale "
                 f"{float(noise.scale):.4g}, too wide for its table; use fewer levels, the noise hides so "
                 "fine a lattice anyway"
             )
-        if certified_epsilon(noise, spec.max_shift, _reach(noise, spec.max_shift)) <= spec.epsilon:
+        if certified_epsilon(noise, spec.max_shift, _reach(noise, spec.max_shift)) <= epsilon:
             break
-    return DiscreteLaplaceMechanism.fit("discrete_laplace", spec, noise, delta=0.0)
+    return DiscreteLaplaceMechanism.fit("discrete_laplace", spec, noise, epsilon, delta=0.0)
 
 
 def _reach(noise: IntegerNoise, max_shift: int) -> int:

@@ -41,7 +41,7 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.sampling.discrete import IntegerNoise
 
-__all__ = ["MAX_EPSILON", "calibrate", "certified_delta", "certified_epsilon"]
+__all__ = ["MAX_EPSILON", "calibrate", "certified_delta", "certified_epsilon", "epsilon_at"]
 
 MAX_EPSILON = 32.0
 """Beyond this the tables' distance to the ideal law, times e^epsilon, is no longer next to nothing."""
@@ -81,6 +81,22 @@ def certified_delta(noise: IntegerNoise, max_shift: int, epsilon: float) -> floa
     moved = 2 * (1 + Fraction(growth + 2, 1 << _EXP_BITS)) * Fraction(noise.total_variation)
     exact = Fraction(excess, 1 << (_EXP_BITS + _SIGNED_BITS)) + moved
     return min(math.nextafter(float(exact), math.inf), 1.0)
+
+
+def epsilon_at(noise: IntegerNoise, max_shift: int, delta: float) -> float:
+    """The least epsilon, to 6 digits, at which ``delta`` is certified; infinite above ``MAX_EPSILON``.
+
+    >>> from fl_privquant.sampling.discrete import DiscreteLaplace
+    >>> round(epsilon_at(DiscreteLaplace(3), max_shift=3, delta=1e-20), 4)
+    1.0
+    """
+    if certified_delta(noise, max_shift, MAX_EPSILON) > delta:
+        return math.inf
+    low, high = 0.0, MAX_EPSILON
+    while high - low > 1e-6 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if certified_delta(noise, max_shift, middle) <= delta else (middle, high)
+    return high
 
 
 def certified_epsilon(noise: IntegerNoise, max_shift: int, reach: int) -> float:

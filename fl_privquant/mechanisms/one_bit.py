@@ -9,6 +9,7 @@ JASA 2018.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.design.spread import usual_norm_ratio
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.pbm import binomial_bits
 from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, register
+from fl_privquant.mechanisms.sum_of_bits import loss_of_bits
+from fl_privquant.mechanisms.wish import Wish
 
 __all__ = ["OneBitSpec", "design_one_bit"]
 
@@ -36,6 +41,21 @@ class OneBitSpec(Spec):
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
         """All but the number of levels, which is 2."""
         return {key: value for key, value in super().accepted(wishes).items() if key != "levels"}
+
+    @classmethod
+    def proposes(cls, wish: Wish) -> bool:
+        """In the sum of updates of bounded L2 norm."""
+        return wish.counts_norms
+
+    @classmethod
+    def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """The bit that leans as far as the target allows: one Poisson binomial bit."""
+        target = dataclasses.replace(wish.run_target, epsilon=epsilon)
+        ratio = usual_norm_ratio(wish.dimension) if wish.norms.l2 is None else wish.norms.l2
+        best = binomial_bits(target, ratio, 1)
+        if best is None:
+            raise InfeasibleDesignError(f"no bit meets epsilon {epsilon:g}")
+        return {"epsilon": loss_of_bits(1, best.rare)} | dict(wish.parameters)
 
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon)

@@ -9,11 +9,12 @@ of that norm. Certified by :mod:`fl_privquant.loss.two_row_sums` on the table, o
 The loss of one coordinate in the local view is certified too, as of any table.
 Assumes: secure aggregation; the honest clients that the fractions leave in each round.
 
-It is the best of two kinds: sums of up to ``levels - 1`` stratified bits
+It is the best of three kinds: sums of up to ``levels - 1`` stratified bits
 (:mod:`fl_privquant.mechanisms.stratified_bits`), which are the bits of the Poisson binomial mechanism (Chen,
-Özgür, Kairouz, ICML 2022) with less randomness in how many of them lean up, and tables by linear program
-(:mod:`fl_privquant.design.aggregate`). So its error is never above that of the Poisson binomial mechanism
-with as many levels, counted by the same proof.
+Özgür, Kairouz, ICML 2022) with less randomness in how many of them lean up; tables by linear program
+(:mod:`fl_privquant.design.aggregate`); and, where few clients or a lax budget are counted better by a
+blanket, the bits of the Poisson binomial mechanism themselves (:mod:`fl_privquant.mechanisms.pbm`). So its
+error is never above that of the Poisson binomial mechanism with as many levels.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ from fl_privquant.cohort import checked_fraction, honest_clients
 from fl_privquant.design.aggregate import aggregate_table, best_shape, least_error_table
 from fl_privquant.design.bits import (
     bits_for_error,
-    bits_for_separation,
+    error_of_bits,
     error_of_strata,
+    least_error_bits,
     least_error_of_tables,
     numbers_of_trials,
 )
-from fl_privquant.design.spread import best_spread
+from fl_privquant.design.spread import LEAST_SPREAD, RunTarget, best_spread, usual_norm_ratio
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.law.table import CertifiedTable
-from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 from fl_privquant.loss.two_row_sums import TwoRows, probed_separation
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
+from fl_privquant.mechanisms.pbm import PbmMechanism, binomial_bits
 from fl_privquant.mechanisms.registry import (
     Listing,
     Spec,
@@ -56,74 +58,32 @@ from fl_privquant.mechanisms.stratified_bits import StratifiedBits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import Unit
 
-__all__ = [
-    "SPREAD",
-    "AggregateSpec",
-    "design_aggregate",
-    "planned_norm_ratio",
-    "usual_norm_ratio",
-    "wished_norm_ratio",
-]
+__all__ = ["AggregateSpec", "design_aggregate", "planned_norm_ratio"]
 
-SPREAD = 3.0
-"""Coordinate clip of a rotated update, in standard deviations of its coordinates, unless told otherwise."""
-
+_NAME = "optm_aggregate"
 _MOST_LEVELS = 256
 _MOST_CLIENTS = 1 << 24
 _MOST_ROUNDS = 1 << 20
 _MOST_COORDINATES = 1 << 31
 _MOST_EPSILON = 1e6
-# Composition on a grid gives a little away; the design leaves it this much of epsilon.
-_GRID_ROOM = 2e-4
-# Error over that of a central Gaussian from which on fewer levels are tried as well.
+# Error over that of a central Gaussian from which on independent bits are looked at.
 _LAX = 1.1
 # Tables are looked at where they could have less error by more than this; the search takes long.
 _WORTH = 1.005
 
 
-def usual_norm_ratio(dimension: int) -> float:
-    """L2 clip over coordinate clip, for rotated updates: the square root of the dimension, over 3.
-
-    A rotation spreads an update over its coordinates: at the L2 clip, they have a standard deviation of the
-    L2 clip over sqrt(dimension), and 0.27 % of them exceed three of these and are clipped.
-
-    >>> usual_norm_ratio(900)
-    10.0
-    """
-    return math.sqrt(dimension) / SPREAD
-
-
-def planned_norm_ratio(spec: AggregateSpec) -> float:
+def planned_norm_ratio(spec: AggregateSpec, least_spread: float = LEAST_SPREAD) -> float:
     """L2 clip over coordinate clip with the least error for rotated updates at the norm bound, for a target.
 
     Clip bias against noise, for clients that all have the same update; see :mod:`fl_privquant.design.spread`.
+    Coordinates are clipped at ``least_spread`` of their standard deviations or more.
 
     >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
     >>> 2.0 < math.sqrt(7850) / planned_norm_ratio(spec) < 3.0
     True
     """
-    if spec.run_epsilon is None:
-        raise InvalidSpecError("run_epsilon: give a target, by which the clip is chosen")
-    separation = gaussian_separation(spec.run_epsilon, spec.run_delta) / math.sqrt(spec.rounds)
     trials = numbers_of_trials(spec.levels - 1, spec.num_honest)[0]
-    spread = best_spread(trials, separation, spec.dimension, spec.num_clients, spec.num_honest)
-    return math.sqrt(spec.dimension) / spread
-
-
-def wished_norm_ratio(wish: Wish) -> float:
-    """The same for what a run is wished to be like, whichever mechanism encodes."""
-    return planned_norm_ratio(
-        AggregateSpec(
-            num_clients=wish.num_clients,
-            dimension=wish.dimension,
-            run_epsilon=wish.epsilon,
-            run_delta=wish.delta,
-            rounds=wish.rounds,
-            levels=min(2**wish.bits, _MOST_LEVELS),
-            corrupt_fraction=wish.corrupt / wish.num_clients,
-            dropout_fraction=wish.dropped / wish.num_clients,
-        )
-    )
+    return math.sqrt(spec.dimension) / best_spread(trials, spec.target, least=least_spread)
 
 
 @dataclass(frozen=True)
@@ -199,14 +159,19 @@ class AggregateSpec(Spec):
             raise InvalidSpecError("density: must be symmetric around 0, as laws for the sum are")
 
     @classmethod
-    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+    def proposes(cls, wish: Wish) -> bool:
+        """Always: it is designed for nothing else."""
+        return True
+
+    @classmethod
+    def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
         """The design whose whole run costs that epsilon."""
         if not wish.in_sum:
             raise InvalidSpecError(
                 "is made for secure sums with two or more honest clients; use secure aggregation, with more "
                 "clients or with lower fractions of them that may be corrupt or lost"
             )
-        if wish.norms.l2 is None or wish.unit is Unit.COORDINATE:
+        if not wish.counts_norms:
             raise InvalidSpecError(
                 "counts whole updates in the secure sum, by their L2 norm; give that, in units of the "
                 f"coordinate clip: {usual_norm_ratio(wish.dimension):.3g} suits rotated updates"
@@ -215,7 +180,7 @@ class AggregateSpec(Spec):
             "run_epsilon": epsilon,
             "run_delta": wish.delta,
             "rounds": wish.rounds if wish.unit is Unit.TOTAL else 1,
-            "levels": 2**wish.bits,
+            "levels": min(2**wish.bits, _MOST_LEVELS),
             "num_clients": wish.num_clients,
             "dimension": wish.dimension,
             "norm_ratio": wish.norms.l2,
@@ -230,14 +195,26 @@ class AggregateSpec(Spec):
         return coarse_count(honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction))
 
     @property
-    def update(self) -> UpdateBound:
-        """How far apart two updates can be."""
-        ratio = usual_norm_ratio(self.dimension) if self.norm_ratio is None else self.norm_ratio
-        return UpdateBound(2.0 * ratio * NORM_ROUNDING, self.dimension)
+    def clip_ratio(self) -> float:
+        """L2 clip over coordinate clip, as given or the usual one."""
+        return usual_norm_ratio(self.dimension) if self.norm_ratio is None else self.norm_ratio
+
+    @property
+    def target(self) -> RunTarget:
+        """What the run may cost."""
+        if self.run_epsilon is None:
+            raise InvalidSpecError("run_epsilon: give a target, which clip and design are chosen by")
+        cost = (self.run_epsilon, self.run_delta, self.rounds)
+        return RunTarget(*cost, self.dimension, self.num_clients, self.num_honest)
+
+    @property
+    def rate(self) -> float:
+        """The rate that certificates of an update are asked for."""
+        return UpdateBound(2.0 * self.clip_ratio * NORM_ROUNDING, self.dimension).rate
 
 
 @register(
-    "optm_aggregate",
+    _NAME,
     AggregateSpec,
     variant_of=("optm", "objective", "aggregate"),
     listing=Listing(10, "#f77f00", plans_for_sums=True),
@@ -248,51 +225,40 @@ def design_aggregate(spec: AggregateSpec) -> LatticeMechanism:
     input_variance = float(weights @ nodes**2)
     if spec.mse is not None:
         return _safest(spec, spec.mse, input_variance)
-    update = spec.update
-    left = spec.run_delta - spec.rounds * update.charge
-    if left <= 0.0:
-        raise InfeasibleDesignError(
-            f"run_delta: {spec.run_delta:g} is not above the {spec.rounds * update.charge:.2g} that the "
-            f"certificate of {spec.dimension} coordinates and {spec.rounds} rounds takes; raise it"
-        )
-    allowed = gaussian_separation((spec.run_epsilon or 0.0) * (1.0 - _GRID_ROOM), left)
-    return _least_error(spec, allowed / math.sqrt(spec.rounds) / update.widened, input_variance)
+    return _least_error(spec, spec.target.coordinate_separation(spec.clip_ratio), input_variance)
 
 
 def _least_error(spec: AggregateSpec, separation: float, input_variance: float) -> LatticeMechanism:
     """The sum of bits with the least error at that separation, or a table if one has less."""
-    honest, rate = spec.num_honest, spec.update.rate
-    best: tuple[float, int, int] | None = None
-    for trials in numbers_of_trials(spec.levels - 1, honest):
-        try:
-            rare = bits_for_separation(trials, separation, honest, rate)
-        except InfeasibleDesignError:
-            break
-        error = error_of_strata(trials, rare, rounding_variance(trials + 1, spec.density))
-        if best is not None and error >= best[0]:
-            break
-        best = error, trials, rare
-        # Fewer bits are better only where one coordinate by itself reveals much.
-        if error <= _LAX / (honest * separation**2):
-            break
+    honest, rate = spec.num_honest, spec.rate
+
+    def error_of(trials: int, rare: int) -> float:
+        return error_of_strata(trials, rare, rounding_variance(trials + 1, spec.density))
+
+    best = least_error_bits(spec.levels - 1, separation, honest, rate, error_of, stratified=True)
+    if best is None or best.error > _LAX / (honest * separation**2):
+        # Few clients, or a lax budget: independent bits have a certificate that stratified ones lack.
+        binomial = binomial_bits(spec.target, spec.clip_ratio, spec.levels - 1)
+        least = math.inf if best is None else best.error
+        if binomial and error_of_bits(binomial.trials, binomial.rare, input_variance) < least:
+            return PbmMechanism.of_bits(_NAME, binomial.trials, binomial.rare, spec.parameters())
     if best is None:
         return _of_table(spec, least_error_table(spec.levels, separation, input_variance, honest, rate))
-    error, trials, rare = best
-    if trials > 1 and error > _WORTH * least_error_of_tables(separation, input_variance, honest):
+    if best.trials > 1 and best.error > _WORTH * least_error_of_tables(separation, input_variance, honest):
         try:
-            _, found = best_shape(spec.levels, error, input_variance, honest, rate)
+            _, found = best_shape(spec.levels, best.error, input_variance, honest, rate)
         except InfeasibleDesignError:
             found = math.inf
         if found < separation:
             table = least_error_table(spec.levels, separation, input_variance, honest, rate)
-            if table.law.mse(spec.density) < error:
+            if table.law.mse(spec.density) < best.error:
                 return _of_table(spec, table)
-    return _of_bits(spec, trials, rare)
+    return _of_bits(spec, best.trials, best.rare)
 
 
 def _safest(spec: AggregateSpec, error: float, input_variance: float) -> LatticeMechanism:
     """Of the sum of bits and the tables with that error, what hides a client best."""
-    honest, rate = spec.num_honest, spec.update.rate
+    honest, rate = spec.num_honest, spec.rate
     trials = numbers_of_trials(spec.levels - 1, honest)[0]
     shape, of_tables = best_shape(spec.levels, error, input_variance, honest, rate)
     rare = bits_for_error(trials, error, rounding_variance(trials + 1, spec.density))
@@ -302,10 +268,10 @@ def _safest(spec: AggregateSpec, error: float, input_variance: float) -> Lattice
 
 
 def _of_table(spec: AggregateSpec, table: CertifiedTable) -> TableMechanism:
-    return TableMechanism("optm_aggregate", table, table.epsilon, spec.parameters())
+    return TableMechanism(_NAME, table, table.epsilon, spec.parameters())
 
 
 def _of_bits(spec: AggregateSpec, trials: int, rare: int) -> LatticeMechanism:
-    bits = StratifiedBits.of_bits("optm_aggregate", trials, rare, spec.parameters())
+    bits = StratifiedBits.of_bits(_NAME, trials, rare, spec.parameters())
     # One bit is a table, which is encoded faster.
     return bits if trials > 1 else _of_table(spec, bits.bit)

@@ -21,15 +21,23 @@ Secure Aggregation", ICML 2022.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.array_types import Floats
+from fl_privquant.design.bits import (
+    SumOfBitsDesign,
+    error_of_bits,
+    least_error_bits,
+    numbers_of_trials,
+)
+from fl_privquant.design.spread import RunTarget, best_spread, clipped_moments, usual_norm_ratio
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
@@ -40,20 +48,24 @@ from fl_privquant.loss.bit_sums import (
     check_sum,
     probed_renyi,
 )
-from fl_privquant.loss.compose import NamedLoss
+from fl_privquant.loss.compose import NamedLoss, Part, composed_epsilon
 from fl_privquant.loss.norms import Norms, secure_sum_loss
 from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["PbmMechanism", "PbmSpec", "design_pbm"]
+__all__ = ["PbmMechanism", "PbmSpec", "binomial_bits", "design_pbm"]
 
 
 _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129
 _ERROR_PANELS = 512
+# Error over that of a central Gaussian from which on another certificate is tried; it takes longer.
+_LAX = 1.1
+_MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,32 @@ class PbmSpec(Spec):
             if self.num_clients is None:
                 raise InvalidSpecError("num_clients: give the number of clients whose codes are added up")
             check_sum(self.levels - 1, self.num_clients, self.order)
+
+    @classmethod
+    def proposes(cls, wish: Wish) -> bool:
+        """In the sum of updates of bounded L2 norm."""
+        return wish.counts_norms
+
+    @classmethod
+    def planned_ratio(cls, wish: Wish) -> float:
+        """L2 clip over coordinate clip with the least error of its own bits."""
+        if not wish.in_sum or wish.delta == 0.0:
+            return super().planned_ratio(wish)
+        target = wish.run_target
+        trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
+        return math.sqrt(wish.dimension) / best_spread(trials, target, stratified=False)
+
+    @classmethod
+    def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """The number of bits and the theta with the least error."""
+        target = dataclasses.replace(wish.run_target, epsilon=epsilon)
+        given = dict(wish.parameters)
+        most = int(given.pop("levels", 2**wish.bits)) - 1
+        ratio = usual_norm_ratio(wish.dimension) if wish.norms.l2 is None else wish.norms.l2
+        best = binomial_bits(target, ratio, most)
+        if best is None:
+            raise InfeasibleDesignError(f"no sum of at most {most} bits meets epsilon {epsilon:g}")
+        return {"levels": best.trials + 1, "theta": (_HALF - best.rare) / TOTAL_WEIGHT, **given}
 
 
 @register(
@@ -174,6 +212,59 @@ class PbmMechanism(SumOfBits, kind="pbm"):
     @cached_property
     def _sampler(self) -> Sampler:
         return Sampler(self.bit)
+
+
+@lru_cache(maxsize=64)
+def binomial_bits(target: RunTarget, norm_ratio: float, most: int) -> SumOfBitsDesign | None:
+    """The Poisson binomial bits, at most so many, with the least error for rotated updates at the norm bound.
+
+    Bits are designed for the exact worst case of the other clients. Few clients, or a lax budget, are counted
+    better by a blanket: there theta grows as far as that allows.
+
+    Parameters
+    ----------
+    norm_ratio
+        L2 clip over coordinate clip.
+    """
+    spread = math.sqrt(target.dimension) / norm_ratio
+    square = clipped_moments(spread)[0] / spread**2
+    separation, rate = target.coordinate_separation(norm_ratio), target.update(norm_ratio).rate
+
+    def error(trials: int, rare: int) -> float:
+        return error_of_bits(trials, rare, square)
+
+    best = least_error_bits(most, separation, target.num_honest, rate, error, stratified=False)
+    if best is not None and best.error <= _LAX / (target.num_honest * separation**2):
+        return best
+    trials = numbers_of_trials(most, target.num_honest)[0]
+    start = _HALF // 2 if best is None else best.rare
+    rare = _rare_by_blanket(trials, start, target, norm_ratio)
+    if rare is None or (best is not None and best.error <= error(trials, rare)):
+        return best
+    return SumOfBitsDesign(trials, rare, error(trials, rare))
+
+
+def _rare_by_blanket(trials: int, start: int, target: RunTarget, norm_ratio: float) -> int | None:
+    """The least weight of the rare bit that a blanket certifies for the target, to a per cent of theta."""
+
+    def epsilon(rare: int) -> float:
+        bit = PbmMechanism.of_bits("pbm", trials, rare, {}).bit
+        loss = secure_sum_loss(bit, norm_ratio, target.dimension, target.num_honest, trials)
+        if loss is None:
+            return math.inf
+        return composed_epsilon([Part(loss.loss, target.rounds)], target.delta).epsilon
+
+    # Epsilon grows about as theta, or faster.
+    theta, low, high = _HALF - start, 0, _HALF
+    for _ in range(_MOST_STEPS):
+        cost = epsilon(_HALF - theta)
+        low, high = (theta, high) if cost <= target.epsilon else (low, theta)
+        if low and high - low <= _CLOSE * high:
+            break
+        ratio = min(max(target.epsilon / cost, 0.25), 4.0) if cost > 0.0 else 4.0
+        guess = int(theta * ratio ** (1.0 / _POWER) * (1.0 - 0.5 * _CLOSE))
+        theta = guess if low < guess < high else (low + high) // 2
+    return _HALF - low if low else None
 
 
 def _rare_for_epsilon(trials: int, epsilon: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
@@ -11,7 +12,9 @@ from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 import numpy as np
 
 from fl_privquant import checks
+from fl_privquant.design.bits import numbers_of_trials
 from fl_privquant.design.cache import DesignCache
+from fl_privquant.design.spread import best_spread, usual_norm_ratio
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.law.density import Density, as_density
@@ -33,11 +36,14 @@ __all__ = [
     "design",
     "entry",
     "mechanisms",
+    "planned_for",
     "planned_mechanisms",
     "register",
     "scout_mechanism",
 ]
 
+# More bits of a code hardly move the best clip.
+_MOST_TRIALS = 255
 # Part of every cache key: a change of the programs' results must not meet designs of before.
 _DESIGN_VERSION = 4
 
@@ -79,11 +85,33 @@ class Spec:
         return {key: value for key, value in wishes.items() if key in known}
 
     @classmethod
-    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The parameters of a design for a run, with that epsilon for what it :attr:`spends_on`.
+    def proposes(cls, wish: Wish) -> bool:
+        """Whether it has a :meth:`proposal` for such a run."""
+        return False
 
-        Raises InvalidSpecError, with the reason, where there is none for such a run.
+    @classmethod
+    def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """The parameters of its best design for a run that may cost that epsilon, in the unit of the wish.
+
+        Raises InvalidSpecError or InfeasibleDesignError, with the reason, where there is none.
         """
+        raise InvalidSpecError("is not designed for the target of a run")
+
+    @classmethod
+    def planned_ratio(cls, wish: Wish) -> float:
+        """L2 clip over coordinate clip for a run whose mechanisms choose it: about that of the least error.
+
+        In the sum that of stratified bits, to which other laws with as many levels are close.
+        """
+        if not wish.in_sum or wish.delta == 0.0:
+            return usual_norm_ratio(wish.dimension)
+        target = wish.run_target
+        trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
+        return math.sqrt(wish.dimension) / best_spread(min(trials, _MOST_TRIALS), target)
+
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """The parameters of a design for a run, with that epsilon for what it :attr:`spends_on`."""
         wanted = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.survivors}
         return cls.accepted(wanted) | dict(wish.parameters)
 
@@ -188,17 +216,27 @@ def mechanisms() -> tuple[str, ...]:
     return tuple(sorted(_ENTRIES))
 
 
-def planned_mechanisms(in_sum: bool) -> tuple[str, ...]:
-    """What a plan looks at unless told otherwise; first what is designed for the target itself."""
+def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
+    """What a plan looks at unless told otherwise; first what is designed for the target itself.
+
+    For sums ``by_norm`` of updates a mechanism is left out whose variant is designed for them.
+    """
+    replaced = {_VARIANTS[name][0] for name in _VARIANTS if _ENTRIES[name].listing.plans_for_sums}
     chosen = [
         listed
         for listed in _ENTRIES.values()
         if (listed.listing.plans_for_sums if in_sum else listed.listing.plans_for_local)
+        and not (in_sum and by_norm and listed.name in replaced)
     ]
     chosen.sort(
         key=lambda listed: (listed.spec.spends_on is not Unit.TOTAL, listed.listing.rank, listed.name)
     )
     return tuple(listed.name for listed in chosen)
+
+
+def planned_for(wish: Wish) -> tuple[str, ...]:
+    """What a plan for such a run looks at unless told otherwise."""
+    return planned_mechanisms(wish.in_sum, wish.own_clips or wish.counts_norms)
 
 
 def scout_mechanism() -> str:

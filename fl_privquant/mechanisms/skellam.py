@@ -11,16 +11,26 @@ variance. There that sum protects, here each client's noise does so alone: the l
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+from fl_privquant.design.noise_lattice import SKELLAM
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
-from fl_privquant.mechanisms.additive import AdditiveMechanism, ApproximateSpec
+from fl_privquant.mechanisms.additive import AdditiveMechanism
+from fl_privquant.mechanisms.additive_spec import ApproximateSpec
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import Skellam
 
-__all__ = ["SkellamMechanism", "design_skellam"]
+__all__ = ["SkellamMechanism", "SkellamSpec", "design_skellam"]
+
+
+@dataclass(frozen=True)
+class SkellamSpec(ApproximateSpec):
+    """What Skellam is asked to be; see :class:`ApproximateSpec`."""
+
+    noise_kind = SKELLAM
 
 
 class SkellamMechanism(AdditiveMechanism, kind="skellam"):
@@ -42,11 +52,12 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
         return math.asinh(mean / float(noise.variance))
 
 
-@register(
-    "skellam", ApproximateSpec, listing=Listing(130, "#6d597a", plans_for_sums=True, plans_for_local=True)
-)
-def design_skellam(spec: ApproximateSpec) -> SkellamMechanism:
-    """The certified mechanism with the least noise at (``epsilon``, ``delta``)."""
-    guess = analytic_sigma(spec.max_shift, spec.epsilon, spec.delta) ** 2
-    noise = calibrate(Skellam, guess, spec.max_shift, spec.epsilon, spec.delta)
-    return SkellamMechanism.fit("skellam", spec, noise, spec.delta)
+@register("skellam", SkellamSpec, listing=Listing(130, "#6d597a", plans_for_sums=True, plans_for_local=True))
+def design_skellam(spec: SkellamSpec) -> SkellamMechanism:
+    """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""
+    if (given := spec.noise) is not None:
+        return SkellamMechanism.of_variance("skellam", spec, given, spec.delta)
+    epsilon = float(spec.epsilon or 0.0)
+    guess = analytic_sigma(spec.max_shift, epsilon, spec.delta) ** 2
+    noise = calibrate(Skellam, guess, spec.max_shift, epsilon, spec.delta)
+    return SkellamMechanism.fit("skellam", spec, noise, epsilon, spec.delta)

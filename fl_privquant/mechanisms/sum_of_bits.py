@@ -28,6 +28,7 @@ from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
 from fl_privquant.loss.bit_sums import poisson_binomial_losses, sum_of_bits_loss
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.norms import NO_NORMS, Norms, two_row_loss
+from fl_privquant.loss.two_row_sums import TwoRows
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import checked_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
@@ -127,8 +128,8 @@ class SumOfBits(LatticeMechanism):
             return poisson_binomial_losses(self.trials, self.theta, self.epsilon, dimension, honest)
         if norms.l2 is None:
             return []
-        name = "l2 gaussian of bits"
-        bound = two_row_loss(self.bit, norms.l2, dimension, honest, self.trials, name, self.stratified)
+        law, name = TwoRows.bit(self.rare), "l2 gaussian of bits"
+        bound = two_row_loss(law, norms.l2, dimension, honest, self.trials, name, self.stratified)
         return [] if bound is None else [bound]
 
     @property

@@ -24,7 +24,6 @@ AISTATS 2021 (the cross-polytope scheme, and its private version by randomized r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -36,24 +35,12 @@ from fl_privquant.sampling.rejection import Continuation
 
 __all__ = [
     "PrivateVqsgdMechanism",
-    "PrivateVqsgdSpec",
     "VqsgdMechanism",
-    "VqsgdSpec",
     "design_private_vqsgd",
     "design_vqsgd",
 ]
 
 _SHARES = 1 << 53
-
-
-@dataclass(frozen=True, kw_only=True)
-class VqsgdSpec(VectorSpec):
-    """What the quantizer without privacy is asked to be; see :class:`VectorSpec`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivateVqsgdSpec(PrivateVectorSpec):
-    """What the private quantizer is asked to be; see :class:`PrivateVectorSpec`."""
 
 
 class VqsgdMechanism(AxisMechanism, kind="vqsgd"):
@@ -84,16 +71,16 @@ class PrivateVqsgdMechanism(VqsgdMechanism, kind="vqsgd_private"):
         return [respond(corner, self._weights, source) for corner in super()._draw(x, source)]
 
 
-@register("vqsgd", VqsgdSpec, cached=False, listing=Listing(200, "#c77dff"))
-def design_vqsgd(spec: VqsgdSpec) -> VqsgdMechanism:
+@register("vqsgd", VectorSpec, cached=False, listing=Listing(200, "#c77dff"))
+def design_vqsgd(spec: VectorSpec) -> VqsgdMechanism:
     """The quantizer without privacy."""
     return VqsgdMechanism.of("vqsgd", spec)
 
 
 @register(
-    "vqsgd_private", PrivateVqsgdSpec, cached=False, listing=Listing(210, "#7b2cbf", plans_for_local=True)
+    "vqsgd_private", PrivateVectorSpec, cached=False, listing=Listing(210, "#7b2cbf", plans_for_local=True)
 )
-def design_private_vqsgd(spec: PrivateVqsgdSpec) -> PrivateVqsgdMechanism:
+def design_private_vqsgd(spec: PrivateVectorSpec) -> PrivateVqsgdMechanism:
     """The certified mechanism at ``epsilon`` a client round."""
     return PrivateVqsgdMechanism.of("vqsgd_private", spec)
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fl_privquant import checks
+from fl_privquant.design.spread import RunTarget
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.norms import Norms
 from fl_privquant.statement import Unit, View
 
@@ -38,11 +40,15 @@ class Wish:
     in_sum
         Whether the target is for the aggregate view (secure aggregation), or for the local one.
     bits
-        2^bits output values, or lattice points where noise is added to them.
+        Bits of a code before it is masked: 2^bits output values. Integer noise for a target takes more bits
+        where so few cannot hold it; else it has 2^bits lattice points.
     corrupt, dropped
         Clients of each round that collude with the adversary, and that drop out.
     norms
-        Norms that updates are clipped to, in units of the coordinate clip.
+        Norms that updates are clipped to, in units of the coordinate clip. Updates with an L2 norm are
+        rotated.
+    own_clips
+        Whether updates have an L2 norm and each mechanism chooses its coordinate clip, and so ``norms``.
     parameters
         Further parameters of designs, each a name and its value.
     """
@@ -58,16 +64,16 @@ class Wish:
     corrupt: int = 0
     dropped: int = 0
     norms: Norms = field(default_factory=Norms)
+    own_clips: bool = False
     parameters: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("num_clients", "dimension", "rounds", "bits"):
             checks.whole(name, getattr(self, name), 1)
-        if not (0.0 < self.epsilon < math.inf and 0.0 <= self.delta < 1.0):
-            raise InvalidSpecError(
-                f"target: epsilon {self.epsilon}, delta {self.delta}; expected a finite epsilon above 0, and "
-                "delta in [0, 1)"
-            )
+        if not 0.0 < self.epsilon < math.inf:
+            raise InvalidSpecError(f"epsilon: {self.epsilon} is not a finite number above 0")
+        if not 0.0 <= self.delta < 1.0:
+            raise InvalidSpecError(f"delta: {self.delta} is outside 0..1; typical values are 1e-9 to 1e-5")
         for name, most in _MOST.items():
             if getattr(self, name) > most:
                 raise InvalidSpecError(f"{name}: {getattr(self, name)} is above {most}, the most planned for")
@@ -80,6 +86,25 @@ class Wish:
     def view(self) -> View:
         """What the adversary sees."""
         return View.aggregate(self.num_clients, self.corrupt, self.dropped) if self.in_sum else View()
+
+    @property
+    def spread(self) -> float | None:
+        """Coordinate clip in standard deviations of a rotated coordinate at the norm bound, if it has one."""
+        return None if self.norms.l2 is None else math.sqrt(self.dimension) / self.norms.l2
+
+    @property
+    def counts_norms(self) -> bool:
+        """Whether the target is for whole updates of bounded L2 norm in the sum, with a delta."""
+        return (
+            self.in_sum and self.unit is not Unit.COORDINATE and self.norms.l2 is not None and self.delta > 0
+        )
+
+    @property
+    def run_target(self) -> RunTarget:
+        """The target in the view of the sum, for updates of bounded L2 norm."""
+        rounds = self.rounds if self.unit is Unit.TOTAL else 1
+        honest = coarse_count(self.view.honest_count)
+        return RunTarget(self.epsilon, self.delta, rounds, self.dimension, self.num_clients, honest)
 
     @property
     def survivors(self) -> int:

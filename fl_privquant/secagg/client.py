@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import pack_codes
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.answered import answered
-from fl_privquant.secagg.client_state import ClientState, Stage
+from fl_privquant.secagg.client_state import ClientState, RosterTerms, Stage
 from fl_privquant.secagg.graph import neighbors_of, ring_order
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits
 from fl_privquant.secagg.messages import (
@@ -46,6 +45,7 @@ _FromServer = TypeVar("_FromServer", Roster, ShareDelivery, MaskRequest, Survivo
 _Passed = TypeVar("_Passed", ShareReceipt, SealedShares)
 
 _SHARE: Final = shamir.SHARE_BYTES
+_CONTEXT: Final = struct.Struct("<32sQQ32s32s")
 
 
 class ClientRound(ClientState):
@@ -112,27 +112,20 @@ class ClientRound(ClientState):
     def advertise_keys(self) -> bytes:
         """Draw the round's keys and return the public ones."""
         with self._step(Stage.JOINED, Stage.ADVERTISED):
-            mask, share = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-            self._mask_secret = bytearray(mask.private_bytes_raw())
-            self._share_secret = bytearray(share.private_bytes_raw())
-            message = KeyAdvertisement(
-                self.round_id,
-                self._client_id,
-                b"",
-                mask.public_key().public_bytes_raw(),
-                share.public_key().public_bytes_raw(),
-                self._own_identity(),
+            self._mask_secret, self._share_secret = keys.draw_secret(), keys.draw_secret()
+            public = keys.public_key(self._mask_secret), keys.public_key(self._share_secret)
+            self._advertised = b"".join(public)
+            return self._signed(
+                KeyAdvertisement(self.round_id, self._client_id, b"", *public, self._own_identity())
             )
-            return self._signed(message)
 
     def share_keys(self, roster: _Bytes) -> bytes:
         """Check the graph and the neighbours, and seal for each a share of this client's two secrets."""
         with self._step(Stage.ADVERTISED, Stage.SHARED):
             proposal = self._addressed(Roster.from_bytes(roster))
-            self._check_roster(proposal)
-            self._adopt(proposal)
-            private = X25519PrivateKey.from_private_bytes(self._share_secret)
-            own = self._entries[self._client_id]
+            own = self._check_roster(proposal)
+            self._terms = RosterTerms(proposal.num_clients, proposal.threshold, proposal.num_witnesses)
+            self._mask_keys = {entry.client_id: entry.mask_key for entry in proposal.entries}
             self._seed = bytearray(os.urandom(shamir.SECRET_BYTES))
             secrets = self._seed + self._mask_secret
             shares = shamir.split(secrets, proposal.threshold, len(proposal.entries))
@@ -144,7 +137,7 @@ class ClientRound(ClientState):
                     self._held[own.client_id] = bytearray(share[:_SHARE].tobytes())
                     continue
                 channel = keys.agree(
-                    private,
+                    self._share_secret,
                     own.share_key,
                     entry.share_key,
                     self._graph_digest,
@@ -152,11 +145,13 @@ class ClientRound(ClientState):
                     pairs.get(entry.identity, b""),
                 )
                 self._channels[entry.client_id] = bytearray(channel)
-                block = keys.seal(channel, share.tobytes(), share_context(self._graph_digest, own, entry))
-                self._sealed[entry.client_id] = bytearray(keys.digest(block))
+                block = keys.seal(
+                    channel, share.tobytes(), self._share_context(own.client_id, entry.client_id)
+                )
                 sealed.append(block)
             shares.fill(0)
             keys.wipe(self._share_secret)
+            self._sealed = b"".join([keys.digest(block) for block in sealed])
             commitment = keys.derive(self._seed, self._digest, keys.SELF_MASK_COMMITMENT, own.mask_key)
             return self._signed(SealedShares(self.round_id, self._client_id, b"", commitment, tuple(sealed)))
 
@@ -164,21 +159,21 @@ class ClientRound(ClientState):
         """Open and keep the neighbours' shares, and say which do not open."""
         with self._step(Stage.SHARED, Stage.ACCEPTED):
             message = self._addressed(ShareDelivery.from_bytes(delivery))
-            roster, own = self._known_roster(), self._entries[self._client_id]
+            threshold = self._known_terms().threshold
             for sender, sealed in zip(message.senders, message.sealed, strict=True):
                 channel = self._channels.get(sender)
                 if channel is None:
                     raise SecureAggregationError(f"a share from client {sender}, which is no neighbour")
-                bound_to = share_context(self._graph_digest, self._entries[sender], own)
-                text = keys.unseal(channel, sealed, bound_to)
-                if text is None or len(text) != 2 * _SHARE or not shamir.are_shares(text):
+                text = keys.unseal(channel, sealed, self._share_context(sender, self._client_id))
+                if text is None:
                     self._disputed[sender] = bytearray(keys.digest(sealed))
                 else:
                     self._held[sender] = bytearray(text)
-            if len(self._held) < roster.threshold:
+            self._dispute_numbers(message)
+            if len(self._held) < threshold:
                 raise SecureAggregationError(
                     f"the shares of {len(self._held) - 1} neighbours arrived and open: with this client "
-                    f"fewer than the threshold {roster.threshold}; those of {len(self._disputed)} do not "
+                    f"fewer than the threshold {threshold}; those of {len(self._disputed)} do not "
                     f"open: sealed for another client, round or roster, or changed on the way"
                 )
             keys.wipe(*self._channels.values())
@@ -194,50 +189,50 @@ class ClientRound(ClientState):
         """
         with self._step(Stage.ACCEPTED, Stage.SETTLED):
             message = self._addressed(MaskRequest.from_bytes(request))
-            members, roster = set(message.members), self._known_roster()
+            members, terms = set(message.members), self._known_terms()
             if self._client_id not in members:
                 raise SecureAggregationError(f"client {self._client_id} is asked to mask but is no member")
-            if strangers := members.difference(self._everyone or self._entries):
+            if strangers := members.difference(self._everyone or self._mask_keys):
                 raise SecureAggregationError(f"clients {sorted(strangers)} are members but not on the roster")
             if self._everyone:
-                self._policy.check_survivors(roster.num_clients, len(members))
+                self._policy.check_survivors(terms.num_clients, len(members))
             apart = self._accusers(message) | self._proven(message)
             for peer in self._held.keys() - (members - apart):
                 keys.wipe(self._held.pop(peer))
-            if missing := (members & self._entries.keys()) - apart - self._held.keys():
+            if missing := (members & self._mask_keys.keys()) - apart - self._held.keys():
                 raise SecureAggregationError(
                     f"clients {sorted(missing)} are members and neighbours, but their shares did not arrive "
                     f"or do not open, and nobody showed that they are to blame"
                 )
-            if len(self._held) < roster.threshold:
+            if len(self._held) < terms.threshold:
                 raise SecureAggregationError(
                     f"{len(self._held) - 1} neighbours are left: with this client fewer than the threshold "
-                    f"{roster.threshold}"
+                    f"{terms.threshold}"
                 )
             self._members = message.members if self._everyone else ()
             self._masks_digest = masks_digest(self._graph_digest, self._members, context)
-            self._sealed.clear()
+            self._sealed = b""
             self._disputed.clear()
 
     def mask(self, codes: ArrayLike) -> bytes:
         """Add the self mask and the masks agreed with the neighbours, then forget their keys."""
         with self._step(Stage.SETTLED, Stage.MASKED):
-            invitation, own, salt = self._invitation, self._entries[self._client_id], self._masks_digest
+            invitation, own_key, salt = self._invitation, self._mask_keys[self._client_id], self._masks_digest
             vector = _checked_codes(codes, invitation)
-            private = X25519PrivateKey.from_private_bytes(self._mask_secret)
 
             def mask_keys() -> Iterator[tuple[bytes, bool]]:
-                yield keys.derive(self._seed, salt, keys.SELF_MASK, own.mask_key), True
+                yield keys.derive(self._seed, salt, keys.SELF_MASK, own_key), True
                 for peer in self._held:
                     if peer != self._client_id:
-                        peer_key = self._entries[peer].mask_key
-                        key = keys.agree(private, own.mask_key, peer_key, salt, keys.PAIRWISE_MASK)
+                        peer_key = self._mask_keys[peer]
+                        key = keys.agree(self._mask_secret, own_key, peer_key, salt, keys.PAIRWISE_MASK)
                         # The two of a pair must take opposite signs.
                         yield key, self._client_id < peer
 
             apply_masks(vector, mask_keys())
             low_bits(vector, invitation.width)
             keys.wipe(self._mask_secret, self._seed)
+            self._mask_keys.clear()
             payload = pack_codes(vector, invitation.width)
             return self._signed(MaskedInput(self.round_id, self._client_id, b"", payload))
 
@@ -251,7 +246,7 @@ class ClientRound(ClientState):
                 raise SecureAggregationError(f"client {self._client_id} is missing from the survivors")
             if strangers := set(listed).difference(self._members):
                 raise SecureAggregationError(f"clients {sorted(strangers)} are survivors but no members")
-            self._policy.check_survivors(self._known_roster().num_clients, len(listed))
+            self._policy.check_survivors(self._known_terms().num_clients, len(listed))
             self._active = tuple(sorted(self._held.keys() & set(listed)))
             self._agreement = agreement_digest(self._masks_digest, listed)
             return self._signed(Confirmation(self.round_id, self._client_id, b"", self._agreement))
@@ -316,11 +311,10 @@ class ClientRound(ClientState):
         return message
 
     def _signed(self, message: ClientMessage) -> bytes:
-        identity = self._policy.identity
+        body, signature, identity = message.body(), b"", self._policy.identity
         if self._invitation.signed and identity is not None:
-            told = self._graph_digest or self._digest
-            message = message.with_signature(keys.sign(identity, told, message.body()))
-        return message.to_bytes()
+            signature = keys.sign(identity, self._graph_digest or self._digest, body)
+        return message.closed(body, signature)
 
     def _own_identity(self) -> bytes:
         """The public key that the client goes by in a signed round."""
@@ -337,20 +331,30 @@ class ClientRound(ClientState):
         peers = [entry.identity for entry in entries if entry.client_id != self._client_id]
         return self._pair_keys.of(identity, peers)
 
-    def _check_roster(self, roster: Roster) -> None:
-        own_keys = (keys.public_key(self._mask_secret), keys.public_key(self._share_secret))
-        checked_roster(
-            roster, self._invitation, self._client_id, (*own_keys, self._own_identity()), self._policy
-        )
+    def _check_roster(self, roster: Roster) -> RosterEntry:
+        """The client's own entry, if the roster is as it must be."""
+        sent = self._advertised[: keys.KEY_BYTES], self._advertised[keys.KEY_BYTES :], self._own_identity()
+        own = checked_roster(roster, self._invitation, self._client_id, sent, self._policy)
         self._graph_digest, self._everyone = checked_graph(
             roster, self._digest, self._client_id, self._policy
         )
         self._policy.check_identities(roster)
+        return own
 
-    def _adopt(self, roster: Roster) -> None:
-        # The list of all clients was checked, and is not needed again but for its ids.
-        self._roster = replace(roster, everyone=(), fingerprints=())
-        self._entries = {entry.client_id: entry for entry in roster.entries}
+    def _share_context(self, sender: int, receiver: int) -> bytes:
+        ends = [(client, self._mask_keys[client]) for client in (sender, receiver)]
+        return share_context(self._graph_digest, *ends)
+
+    def _dispute_numbers(self, delivery: ShareDelivery) -> None:
+        """Set aside shares that open but hold numbers outside the field; all are looked at as one."""
+        opened = [sender for sender in delivery.senders if sender in self._held]
+        if shamir.are_shares(b"".join([self._held[sender] for sender in opened])):
+            return
+        blocks = dict(zip(delivery.senders, delivery.sealed, strict=True))
+        for sender in opened:
+            if not shamir.are_shares(self._held[sender]):
+                keys.wipe(self._held.pop(sender))
+                self._disputed[sender] = bytearray(keys.digest(blocks[sender]))
 
     def _accusers(self, request: MaskRequest) -> set[int]:
         """Neighbours that could not open what this client sealed for them: they lie, or the server does."""
@@ -358,7 +362,7 @@ class ClientRound(ClientState):
         for data in request.accusations:
             receipt = self._vouched(ShareReceipt.from_bytes(data))
             complaints = dict(zip(receipt.disputed, receipt.digests, strict=True))
-            if complaints.get(self._client_id) != self._sealed.get(receipt.client_id):
+            if complaints.get(self._client_id) != self._sealed_for(receipt.client_id):
                 raise SecureAggregationError(
                     f"client {receipt.client_id} was given another share than this client sealed for it"
                 )
@@ -369,11 +373,11 @@ class ClientRound(ClientState):
         """Neighbours whose share does not open though it is the one that they sent."""
         if not self._policy.signed:
             return set(self._disputed)
-        roster, proven = self._known_roster(), set()
+        proven = set()
         order = ring_order(self._graph_digest, self._everyone) if request.evidence else []
         for data in request.evidence:
             message = self._vouched(SealedShares.from_bytes(data))
-            receivers = neighbors_of(message.client_id, order, len(roster.entries) - 1)
+            receivers = neighbors_of(message.client_id, order, len(self._mask_keys) - 1)
             blocks = dict(zip(receivers, message.sealed, strict=False))
             given = bytes(self._disputed.get(message.client_id, b""))
             if keys.digest(blocks.get(self._client_id, b"")) != given:
@@ -391,7 +395,7 @@ class ClientRound(ClientState):
         """
         if (
             message.round_id != self.round_id
-            or message.client_id not in self._entries
+            or message.client_id not in self._mask_keys
             or message.client_id == self._client_id
             or not self._policy.vouches(message, self._graph_digest)
         ):
@@ -401,18 +405,18 @@ class ClientRound(ClientState):
         return message
 
     def _check_confirmations(self, message: UnmaskRequest) -> None:
-        roster = self._known_roster()
-        witnesses = ring_order(self._graph_digest, self._everyone)[: roster.num_witnesses]
+        terms = self._known_terms()
+        witnesses = ring_order(self._graph_digest, self._everyone)[: terms.num_witnesses]
         signed = zip(message.signers, message.signatures, strict=True)
         self._policy.check_quorum(
-            roster.num_clients,
+            terms.num_clients,
             witnesses,
             self._graph_digest,
             [Confirmation(self.round_id, client, mark, self._agreement) for client, mark in signed],
         )
 
     def _check_unmask_lists(self, message: UnmaskRequest) -> None:
-        active, dead, roster = set(message.active), set(message.dead), self._known_roster()
+        active, dead, terms = set(message.active), set(message.dead), self._known_terms()
         if active & dead:
             raise SecureAggregationError(
                 f"clients {sorted(active & dead)} are called active and dead: both of their secrets "
@@ -425,22 +429,20 @@ class ClientRound(ClientState):
                 f"clients {sorted((active | dead) ^ self._held.keys())}: the roster changed since the shares "
                 f"were delivered"
             )
-        if len(active) < roster.threshold:
+        if len(active) < terms.threshold:
             raise SecureAggregationError(
                 f"{len(active)} of {len(self._held)} holders are active, below the threshold "
-                f"{roster.threshold}"
+                f"{terms.threshold}"
             )
         if self._everyone and not self._invitation.signed:
             # Of members with which this client has no mask in common it is not told: they may be active.
             unknown = len(self._members) - len(self._held)
-            self._policy.check_survivors(roster.num_clients, len(active) + unknown)
+            self._policy.check_survivors(terms.num_clients, len(active) + unknown)
 
 
-def share_context(graph: bytes, sender: RosterEntry, receiver: RosterEntry) -> bytes:
-    """What a sealed share is bound to: the round and its graph, and who sends it to whom."""
-    ends = (sender.client_id, receiver.client_id)
-    numbers = b"".join(client.to_bytes(8, "little") for client in ends)
-    return graph + numbers + sender.mask_key + receiver.mask_key
+def share_context(graph: bytes, sender: tuple[int, bytes], receiver: tuple[int, bytes]) -> bytes:
+    """What a sealed share is bound to: the round and its graph, and who sends it to whom (id, mask key)."""
+    return _CONTEXT.pack(graph, sender[0], receiver[0], sender[1], receiver[1])
 
 
 def _checked_codes(codes: ArrayLike, invitation: Invitation) -> NDArray[Any]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg import keys, shamir
-from fl_privquant.secagg.messages import Invitation, Roster, RosterEntry, RoundId
+from fl_privquant.secagg.messages import Invitation, RoundId
 from fl_privquant.secagg.pair_keys import PairKeys
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.wire import Reader, pack_ids
 
-__all__ = ["ClientState", "Stage"]
+__all__ = ["ClientState", "RosterTerms", "Stage"]
 
 _Bytes = bytes | bytearray | memoryview
 
-_STATE_MAGIC: Final = b"SC\x03"
+_STATE_MAGIC: Final = b"SC\x04"
+# Stage, client, and the sizes of the parts that follow.
+_HEAD: Final = struct.Struct("<3sBQ18I")
+_TERMS: Final = struct.Struct("<III")
 _SHARE: Final = shamir.SHARE_BYTES
 
 
@@ -34,6 +39,15 @@ class Stage(IntEnum):
     ENDED = 7
 
 
+@dataclass(frozen=True)
+class RosterTerms:
+    """What a client goes by for the rest of the round, of the roster that it checked."""
+
+    num_clients: int
+    threshold: int
+    num_witnesses: int
+
+
 class ClientState:
     """The state of one client in one round; :class:`~fl_privquant.secagg.client.ClientRound` acts on it."""
 
@@ -43,8 +57,11 @@ class ClientState:
         self._client_id = client_id
         self._policy = policy
         self._stage = Stage.JOINED
-        self._roster: Roster | None = None
-        self._entries: dict[int, RosterEntry] = {}
+        # The public keys that were sent; then, of the roster, its terms and the mask keys of all holders, by
+        # increasing ids, until they were used.
+        self._advertised = b""
+        self._terms: RosterTerms | None = None
+        self._mask_keys: dict[int, bytes] = {}
         # All clients of the round, where this client was told; and what it was told, as digests.
         self._everyone: tuple[int, ...] = ()
         self._graph_digest = self._masks_digest = self._agreement = b""
@@ -58,8 +75,8 @@ class ClientState:
         # Keys to seal for, and to unseal from, each neighbour; then what they sealed for this client.
         self._channels: dict[int, bytearray] = {}
         self._held: dict[int, bytearray] = {}
-        # Digests of what this client sealed for each neighbour, and of what it could not open.
-        self._sealed: dict[int, bytearray] = {}
+        # Digests of what this client sealed for its neighbours, in their order, and of what does not open.
+        self._sealed = b""
         self._disputed: dict[int, bytearray] = {}
         # Keys shared with other identities: kept from round to round.
         self._pair_keys = PairKeys()
@@ -90,95 +107,126 @@ class ClientState:
         """End the round here and erase its secrets; keys shared with other identities stay."""
         self._stage = Stage.ENDED
         keys.wipe(self._mask_secret, self._share_secret, self._seed)
-        for table in (self._channels, self._held, self._sealed, self._disputed):
+        for table in self._tables():
             keys.wipe(*table.values())
             table.clear()
-        self._roster = None
-        self._entries.clear()
+        self._advertised, self._terms = b"", None
+        self._mask_keys.clear()
         self._everyone = self._members = self._active = ()
-        self._graph_digest = self._masks_digest = self._agreement = b""
+        self._graph_digest = self._masks_digest = self._agreement = self._sealed = b""
 
     def to_bytes(self) -> bytes:
         """The state, *with its secrets*: those of the round until it has ended."""
-        parts = [
+        terms = self._terms
+        parts: list[bytes | bytearray] = [
             self._invitation.to_bytes(),
-            b"" if self._roster is None else self._roster.to_bytes(),
-            *(pack_ids(clients) for clients in (self._everyone, self._members, self._active)),
+            self._advertised,
+            b"" if terms is None else _TERMS.pack(terms.num_clients, terms.threshold, terms.num_witnesses),
             self._graph_digest,
             self._masks_digest,
             self._agreement,
-            bytes(self._mask_secret),
-            bytes(self._share_secret),
-            bytes(self._seed),
+            self._mask_secret,
+            self._share_secret,
+            self._seed,
+            *(pack_ids(clients) if clients else b"" for clients in self._lists()),
+            *(_packed_table(table) for table in self._tables()),
+            _packed_table(self._mask_keys),
+            self._sealed,
+            self._pair_keys.to_bytes(),
         ]
-        for table in (self._channels, self._held, self._sealed, self._disputed):
-            ids = sorted(table)
-            sizes = struct.pack(f"<{len(ids)}I", *[len(table[client]) for client in ids])
-            parts += [pack_ids(ids), sizes + b"".join([table[client] for client in ids])]
-        parts.append(self._pair_keys.to_bytes())
-        head = _STATE_MAGIC + bytes([self._stage]) + self._client_id.to_bytes(8, "little")
-        return head + b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+        return b"".join([_HEAD.pack(_STATE_MAGIC, self._stage, self._client_id, *map(len, parts)), *parts])
 
     @classmethod
     def from_bytes(cls, data: _Bytes, policy: ClientPolicy | None = None) -> Self:
         """The state that :meth:`to_bytes` wrote, under the client's policy (which is not in it)."""
         reader = Reader(data, "ClientRound")
-
-        def part() -> bytes:
-            return reader.take(int.from_bytes(reader.take(4), "little"))
-
-        def ids() -> tuple[int, ...]:
-            head = Reader(part(), "ClientRound")
-            clients = head.ids()
-            head.finish()
-            return clients
-
-        def table() -> dict[int, bytearray]:
-            clients, values = ids(), Reader(part(), "ClientRound")
-            sizes = struct.unpack(f"<{len(clients)}I", values.take(4 * len(clients)))
-            entries = {
-                client: bytearray(values.take(size)) for client, size in zip(clients, sizes, strict=True)
-            }
-            values.finish()
-            return entries
-
-        if reader.take(len(_STATE_MAGIC)) != _STATE_MAGIC:
+        magic, stage, client_id, *sizes = _HEAD.unpack(reader.take(_HEAD.size))
+        if magic != _STATE_MAGIC:
             raise InvalidUpdateError("ClientRound: these bytes are no state of a client")
-        (stage,) = reader.take(1)
         if stage > Stage.ENDED:
             raise InvalidUpdateError(f"ClientRound: stage {stage}, expected 0 to {Stage.ENDED.value}")
-        client_id = int.from_bytes(reader.take(8), "little")
-        invitation = Invitation.from_bytes(part())
-        state = cls(invitation, client_id, ClientPolicy() if policy is None else policy)
-        roster = part()
-        state._stage = Stage(stage)
-        if roster:
-            state._roster = Roster.from_bytes(roster)
-            state._entries = {entry.client_id: entry for entry in state._roster.entries}
-        state._everyone, state._members, state._active = ids(), ids(), ids()
-        state._graph_digest, state._masks_digest, state._agreement = part(), part(), part()
-        state._mask_secret, state._share_secret, state._seed = (bytearray(part()) for _ in range(3))
-        state._channels, state._held, state._sealed, state._disputed = (table() for _ in range(4))
-        state._pair_keys = PairKeys(part())
+        invitation, advertised, terms, *parts = reader.pieces(sizes)
         reader.finish()
+        state = cls(
+            Invitation.from_bytes(invitation), client_id, ClientPolicy() if policy is None else policy
+        )
+        state._stage, state._advertised = Stage(stage), advertised
+        if terms:
+            head = Reader(terms, "ClientRound")
+            state._terms = RosterTerms(*head.unpack(_TERMS))
+            head.finish()
+        state._graph_digest, state._masks_digest, state._agreement = parts[:3]
+        state._mask_secret, state._share_secret, state._seed = map(bytearray, parts[3:6])
+        state._everyone, state._members, state._active = map(_read_ids, parts[6:9])
+        state._channels, state._held, state._disputed = (
+            {client: bytearray(value) for client, value in _read_table(part).items()} for part in parts[9:12]
+        )
+        state._mask_keys, state._sealed, pairs = _read_table(parts[12]), *parts[13:]
+        state._pair_keys = PairKeys(pairs)
         state._check_state()
         return state
 
+    def _lists(self) -> tuple[tuple[int, ...], ...]:
+        return self._everyone, self._members, self._active
+
+    def _tables(self) -> tuple[dict[int, bytearray], ...]:
+        return self._channels, self._held, self._disputed
+
+    def _sealed_for(self, neighbour: int) -> bytes:
+        """The digest of what this client sealed for a neighbour."""
+        at = [client for client in self._mask_keys if client != self._client_id].index(neighbour)
+        return self._sealed[at * keys.DIGEST_BYTES : (at + 1) * keys.DIGEST_BYTES]
+
     def _check_state(self) -> None:
-        secrets = (self._mask_secret, self._share_secret, self._seed, *self._channels.values())
+        """Refuse what :meth:`to_bytes` cannot have written. A digest has as many bytes as a key."""
+        secrets = (self._mask_secret, self._share_secret, self._seed)
         digests = (self._graph_digest, self._masks_digest, self._agreement)
-        tables = (self._sealed, self._disputed)
-        known = {client for table in (*tables, self._channels, self._held) for client in table}
+        optional = {len(each) for each in (*secrets, *digests)}
+        # Keys of masks that were added are gone: then the holders are those whose shares are held.
+        holders = self._mask_keys.keys() or self._held.keys()
+        tables = (self._channels, self._disputed, self._mask_keys)
+        whole = {len(each) for table in tables for each in table.values()}
         if (
-            any(len(secret) not in (0, keys.KEY_BYTES) for secret in (*secrets, *digests))
-            or any(len(each) != keys.DIGEST_BYTES for table in tables for each in table.values())
-            or any(len(shares) not in (_SHARE, 2 * _SHARE) for shares in self._held.values())
-            or not known <= self._entries.keys()
-            or (self._roster is not None and self._client_id not in self._entries)
+            not optional <= {0, keys.KEY_BYTES}
+            or not whole <= {keys.KEY_BYTES}
+            or len(self._advertised) not in (0, 2 * keys.KEY_BYTES)
+            or not {len(shares) for shares in self._held.values()} <= {_SHARE, 2 * _SHARE}
+            or len(self._sealed) not in (0, keys.DIGEST_BYTES * (len(self._mask_keys) - 1))
+            or (self._terms is not None and self._client_id not in holders)
+            or any(not table.keys() <= holders for table in self._tables())
         ):
             raise InvalidUpdateError("ClientRound: the state is damaged")
 
-    def _known_roster(self) -> Roster:
-        if self._roster is None:
+    def _known_terms(self) -> RosterTerms:
+        if self._terms is None:
             raise SecureAggregationError(f"client {self._client_id} has no roster: its state is damaged")
-        return self._roster
+        return self._terms
+
+
+def _packed_table(table: Mapping[int, bytes | bytearray]) -> bytes:
+    """Ids, sizes and values, as :func:`_read_table` reads them."""
+    if not table:
+        return b""
+    ids = sorted(table)
+    values = [table[client] for client in ids]
+    return b"".join([pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values])
+
+
+def _read_table(data: bytes) -> dict[int, bytes]:
+    if not data:
+        return {}
+    reader = Reader(data, "ClientRound")
+    ids = reader.ids()
+    sizes = struct.unpack(f"<{len(ids)}I", reader.take(4 * len(ids)))
+    values = reader.pieces(sizes)
+    reader.finish()
+    return dict(zip(ids, values, strict=True))
+
+
+def _read_ids(data: bytes) -> tuple[int, ...]:
+    if not data:
+        return ()
+    reader = Reader(data, "ClientRound")
+    ids = reader.ids()
+    reader.finish()
+    return ids

@@ -1,9 +1,12 @@
-"""Masks: a key expanded to one word a coordinate with AES-256-CTR, added modulo a power of two.
+"""Masks: a key expanded to one word a coordinate with AES-256 in counter mode, added modulo a power of two.
 
-The keystream starts at counter 0 (the key serves once) and is read as little-endian words of 8, 16
-or 32 bits, the fewest that hold the width of the sum: half the width is half the AES. Words are added
-in integers of that size, which wrap around at 2^8, 2^16 or 2^32. Since 2^width divides these, the
-low ``width`` bits are right at the end, and uniform if the words are.
+The keystream is that of GCM with a nonce of zeros (the key serves once): the counters 2, 3, ... It is read as
+little-endian words of 8, 16 or 32 bits, the fewest that hold the width of the sum: half the width is half the
+AES. Words are added in integers of that size, which wrap around at 2^8, 2^16 or 2^32. Since 2^width divides
+these, the low ``width`` bits are right at the end, and uniform if the words are.
+
+Why GCM, whose tag nobody asks for: on processors with vectors of AES (VAES) OpenSSL uses them for GCM and not
+for plain counter mode, and with its tag GCM takes two thirds of the time.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from numpy.typing import NDArray
 __all__ = ["apply_masks", "lane", "low_bits"]
 
 # Small enough to stay in the fast caches beside the part of the vector that it is added to.
-_CHUNK_BYTES: Final = 1 << 16
+_CHUNK_BYTES: Final = 1 << 18
 _ZEROS: Final = memoryview(bytes(_CHUNK_BYTES))
-_COUNTER: Final = modes.CTR(bytes(16))
+_COUNTER: Final = modes.GCM(bytes(12))
 
 
 def lane(width: int) -> np.dtype[Any]:
@@ -40,17 +43,19 @@ def apply_masks(vector: NDArray[Any], keys: Iterable[tuple[bytes, bool]]) -> Non
     >>> vector = np.zeros(3, dtype=lane(12))
     >>> apply_masks(vector, [(bytes(32), True)])
     >>> vector.tobytes().hex()
-    'dc95c078a240'
+    'cea7403d4d60'
     """
-    buffer = np.zeros(_CHUNK_BYTES // vector.itemsize, dtype=vector.dtype)
+    buffer = np.zeros(min(vector.size, _CHUNK_BYTES // vector.itemsize), dtype=vector.dtype)
     octets = buffer.view(np.uint8).data
+    parts = [vector[start : start + buffer.size] for start in range(0, vector.size, buffer.size or 1)]
+    # What the keystream of each part is read from, written to and added from: the same for all keys.
+    views = [(_ZEROS[: part.nbytes], octets[: part.nbytes], buffer[: part.size]) for part in parts]
     for key, added in keys:
         combine = np.add if added else np.subtract
-        encryptor = Cipher(algorithms.AES(key), _COUNTER).encryptor()
-        for start in range(0, vector.size, buffer.size):
-            part = vector[start : start + buffer.size]
-            encryptor.update_into(_ZEROS[: part.nbytes], octets[: part.nbytes])
-            combine(part, buffer[: part.size], out=part)
+        expand = Cipher(algorithms.AES(key), _COUNTER).encryptor().update_into
+        for part, (zeros, written, words) in zip(parts, views, strict=True):
+            expand(zeros, written)
+            combine(part, words, out=part)
     buffer.fill(0)
 
 

@@ -23,6 +23,7 @@ What clients send may end with their Ed25519 signature over all that stands befo
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -115,8 +116,8 @@ class KeyAdvertisement(ClientMessage):
     share_key: bytes
     identity: bytes = b""
 
-    def content(self) -> bytes:
-        return self.mask_key + self.share_key + bytes([bool(self.identity)]) + self.identity
+    def content(self) -> Sequence[bytes]:
+        return self.mask_key, self.share_key, bytes([bool(self.identity)]), self.identity
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
@@ -212,8 +213,8 @@ class SealedShares(ClientMessage):
     commitment: bytes
     sealed: tuple[bytes, ...]
 
-    def content(self) -> bytes:
-        return self.commitment + pack_blocks(self.sealed)
+    def content(self) -> Sequence[bytes]:
+        return self.commitment, pack_blocks(self.sealed)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
@@ -257,8 +258,8 @@ class ShareReceipt(ClientMessage):
     disputed: tuple[int, ...]
     digests: tuple[bytes, ...]
 
-    def content(self) -> bytes:
-        return pack_ids(self.disputed) + b"".join(self.digests)
+    def content(self) -> Sequence[bytes]:
+        return pack_ids(self.disputed), *self.digests
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
@@ -306,8 +307,8 @@ class MaskedInput(ClientMessage):
 
     payload: bytes
 
-    def content(self) -> bytes:
-        return len(self.payload).to_bytes(8, "little") + self.payload
+    def content(self) -> Sequence[bytes]:
+        return len(self.payload).to_bytes(8, "little"), self.payload
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
@@ -345,8 +346,8 @@ class Confirmation(ClientMessage):
 
     agreement: bytes
 
-    def content(self) -> bytes:
-        return self.agreement
+    def content(self) -> Sequence[bytes]:
+        return (self.agreement,)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
@@ -398,8 +399,8 @@ class UnmaskReply(ClientMessage):
         # The shares are for the server alone.
         return f"UnmaskReply(client_id={self.client_id})"
 
-    def content(self) -> bytes:
-        return pack_blocks(self.seed_shares) + pack_blocks(self.key_shares)
+    def content(self) -> Sequence[bytes]:
+        return pack_blocks(self.seed_shares), pack_blocks(self.key_shares)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:

@@ -182,6 +182,7 @@ def choose_parameters(
     )
 
 
+@lru_cache(maxsize=256)
 def security_failure(
     parameters: GraphParameters,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg.graph import neighbors_of, ring_order
-from fl_privquant.secagg.messages import Invitation, Roster
+from fl_privquant.secagg.messages import Invitation, Roster, RosterEntry
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.transcript import graph_digest, listing_digest, listing_of
 
@@ -17,8 +17,8 @@ def checked_roster(
     client_id: int,
     own_keys: tuple[bytes, bytes, bytes],
     policy: ClientPolicy,
-) -> Roster:
-    """The roster, if it names the client with the keys it sent, and a graph that its policy accepts."""
+) -> RosterEntry:
+    """The client's own entry, if it has the keys that it sent and its policy accepts the graph."""
     entries = {entry.client_id: entry for entry in roster.entries}
     own = entries.get(client_id)
     if own is None:
@@ -36,7 +36,7 @@ def checked_roster(
         )
     policy.check_size(roster.num_clients)
     policy.check_graph(roster.num_clients, holders, roster.threshold)
-    return roster
+    return own
 
 
 def checked_graph(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
@@ -371,13 +370,12 @@ class ServerRound(StagedRound):
             peers = [peer for peer in self._members[client] if peer in self._active]
             if peers:
                 secret = self._secret(client, shares, self._is_mask_secret)
-                private = X25519PrivateKey.from_private_bytes(secret)
+                for peer in peers:
+                    peer_key = self._entries[peer].mask_key
+                    key = keys.agree(secret, public, peer_key, self._masks_digest, keys.PAIRWISE_MASK)
+                    # The peer added its mask if its id is the smaller one: take that back.
+                    yield key, peer > client
                 keys.wipe(secret)
-            for peer in peers:
-                peer_key = self._entries[peer].mask_key
-                # The peer added its mask if its id is the smaller one: take that back.
-                key = keys.agree(private, public, peer_key, self._masks_digest, keys.PAIRWISE_MASK)
-                yield key, peer > client
 
     def _secret(
         self, client: int, shares: dict[int, bytes], is_right: Callable[[int, bytearray], bool]

@@ -43,7 +43,7 @@ SHARE_BYTES: Final = 36
 _LIMBS: Final = 9
 _LIMB_BITS: Final = 29
 _LIMB_WEIGHTS: Final = np.left_shift(np.uint64(1), np.arange(_LIMB_BITS, dtype=np.uint64))
-# Below this, Horner's rule needs one reduction a step: values under 2^32 times x stay under 2^48.
+# Points below 2^16, as the compiled loop takes them.
 _MAX_SHARES: Final = (1 << 16) - 1
 _P: Final = np.uint64(PRIME)
 _SHIFT: Final = np.uint64(31)
@@ -104,17 +104,10 @@ def evaluate(coefficients: Elements, num_points: int) -> Elements:
     >>> evaluate(np.array([[1234], [166], [94]], dtype=np.uint64), 3).ravel().tolist()
     [1494, 1942, 2578]
     """
-    x = np.arange(1, num_points + 1, dtype=np.uint64)[:, None]
-    values = np.repeat(coefficients[-1:], num_points, axis=0)
-    carry = np.empty_like(values)
-    for row in coefficients[-2::-1]:
-        values *= x
-        values += row
-        np.right_shift(values, _SHIFT, out=carry)
-        values &= _P
-        values += carry
-    values %= _P
-    carry.fill(0)
+    from fl_privquant.secagg.share_loops import evaluate_polynomials
+
+    values = np.empty((num_points, coefficients.shape[1]), dtype=np.uint64)
+    evaluate_polynomials(coefficients, values)
     return values
 
 

@@ -63,14 +63,16 @@ class StagedRound:
             return False
         try:
             message = kind.from_bytes(data)
-            self._check_sender(sender, message)
+            self._check_sender(sender, message, data)
             take(message)
         except InvalidUpdateError as error:
             self.rejected[sender] = str(error)
             return False
         return True
 
-    def _check_sender(self, sender: int, message: ClientMessage) -> None:
+    def _check_sender(
+        self, sender: int, message: ClientMessage, data: bytes | bytearray | memoryview
+    ) -> None:
         name = type(message).__name__
         if message.round_id != self._round_id:
             raise InvalidUpdateError(f"{name}: of another session, or of round {message.round_id.number}")
@@ -79,9 +81,8 @@ class StagedRound:
         identities = self._config.identities
         if identities is not None:
             identity = identities.get(sender)
-            if identity is None or not keys.verifies(
-                identity, message.signature, self._graph_digest or self._digest, message.body()
-            ):
+            told, body = self._graph_digest or self._digest, message.body_of(data)
+            if identity is None or not keys.verifies(identity, message.signature, told, body):
                 raise InvalidUpdateError(f"{name}: not signed by the identity of client {sender}")
         elif message.signature:
             raise InvalidUpdateError(f"{name}: signed, but the round is not")
@@ -92,7 +93,7 @@ class StagedRound:
         owned = b"" if identities is None else identities[message.client_id]
         if message.identity not in (owned if isinstance(owned, tuple) else (owned,)):
             raise InvalidUpdateError("KeyAdvertisement: goes by a key that is not its sender's identity")
-        if message.identity and not keys.is_usable(keys.exchange_key(message.identity)):
+        if message.identity and not keys.is_usable_identity(message.identity):
             raise InvalidUpdateError("KeyAdvertisement: goes by a key that is no usable Ed25519 key")
 
     def _close(self, stage: ServerStage) -> None:

@@ -18,7 +18,7 @@ __all__ = ["agreement_digest", "graph_digest", "listing_digest", "listing_of", "
 
 def listing_digest(clients: Sequence[int], fingerprints: Iterable[bytes]) -> bytes:
     """Of the ids of all clients of the round, increasing, and the fingerprints of their keys."""
-    return digest(b"listing", pack_ids(clients), *fingerprints)
+    return digest(b"listing", pack_ids(clients), b"".join(fingerprints))
 
 
 def listing_of(entries: Sequence[RosterEntry]) -> bytes:

@@ -11,7 +11,8 @@ import operator
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar, Final, Self
 
 from fl_privquant.errors import InvalidUpdateError
@@ -33,7 +34,7 @@ SESSION_BYTES: Final = 16
 
 _PREFIX: Final = struct.Struct("<2sBB16sQ")
 _MAGIC: Final = b"SA"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _COUNT: Final = struct.Struct("<I")
 _ID_BYTES: Final = 8
 _MAX_ID: Final = (1 << 64) - 1
@@ -99,6 +100,11 @@ class Reader:
         joined = self.take(count * size)
         return tuple([joined[start : start + size] for start in range(0, len(joined), size)])
 
+    def pieces(self, sizes: Sequence[int]) -> list[bytes]:
+        """The next blocks, of these sizes."""
+        joined = self.take(sum(sizes))
+        return [joined[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
     def texts(self) -> tuple[bytes, ...]:
         """A counted list of byte strings, each with its length before it."""
         (count,) = self.unpack(_COUNT)
@@ -121,7 +127,7 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 
 def pack_blocks(blocks: Sequence[bytes]) -> bytes:
     """A counted list of blocks of one size, as :meth:`Reader.blocks` reads it."""
-    return _COUNT.pack(len(blocks)) + b"".join(blocks)
+    return b"".join([_COUNT.pack(len(blocks)), *blocks])
 
 
 def pack_texts(texts: Sequence[bytes]) -> bytes:
@@ -176,18 +182,24 @@ class ClientMessage(Message):
 
     def body(self) -> bytes:
         """All but the signature: what is signed."""
-        return self.prefix() + self.client_id.to_bytes(_ID_BYTES, "little") + self.content()
+        return b"".join([self.prefix(), self.client_id.to_bytes(_ID_BYTES, "little"), *self.content()])
 
     def to_bytes(self) -> bytes:
-        return self.body() + bytes([bool(self.signature)]) + self.signature
+        return self.closed(self.body(), self.signature)
 
-    def with_signature(self, signature: bytes) -> Self:
-        """The same message, signed."""
-        return replace(self, signature=signature)
+    @staticmethod
+    def closed(body: bytes, signature: bytes) -> bytes:
+        """The message of this body and signature, which is empty in unsigned rounds."""
+        return b"".join([body, bytes([bool(signature)]), signature])
+
+    @staticmethod
+    def body_of(data: bytes | bytearray | memoryview) -> memoryview:
+        """The body within the bytes of a signed message, without a copy."""
+        return memoryview(data)[: -1 - SIGNATURE_BYTES]
 
     @abstractmethod
-    def content(self) -> bytes:
-        """What the message says besides who sends it."""
+    def content(self) -> Sequence[bytes]:
+        """What the message says besides who sends it, in parts."""
 
     @classmethod
     def read_client(cls, data: bytes | bytearray | memoryview) -> tuple[RoundId, int, Reader]:

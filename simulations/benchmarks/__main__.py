@@ -31,7 +31,13 @@ QUICK: dict[str, dict[str, object]] = {
         "THREAD_TURNS": 1,
         "IMAGES": 64,
     },
-    "secagg": {"DIMENSIONS": (10**3,), "CLIENTS": (10,), "GROWTH_CLIENTS": (10, 20), "ROUNDS": 1},
+    "secagg": {
+        "DIMENSIONS": (10**3,),
+        "CLIENTS": (10,),
+        "GROWTH_CLIENTS": (10, 50),
+        "ROUNDS": 1,
+        "SIGNED_ROUNDS": 1,
+    },
     "sweep": {"RUNS": 2, "RAY_RUNS": 1},
     "growth": {
         "DIMENSIONS": (10**3, 10**4),

@@ -19,8 +19,8 @@ from flwr.serverapp.strategy import FedAvg
 import fl_privquant as pq
 from fl_privquant.accounting import Norms, Release, View
 from fl_privquant.accounting.accountant import statement_levels
+from fl_privquant.design.spread import usual_norm_ratio
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from simulations.benchmarks import flower
 from simulations.benchmarks.measure import Row, print_rows
 

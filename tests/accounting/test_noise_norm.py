@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import fl_privquant as pq
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
+from fl_privquant.design.spread import usual_norm_ratio
 from fl_privquant.law.lattice import LatticeLaw
 from fl_privquant.loss.integer_noise import ideal_sum
-from fl_privquant.loss.integer_noise_norm import _rounded_loss, rounded_length, shift_separation
+from fl_privquant.loss.integer_noise_norm import _hull_at, _rounded_loss, rounded_length, shift_separation
 from fl_privquant.loss.normal_pairs import spare_for
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 from fl_privquant.statement import View
 from tests.brute_sums import excess_of_pair
@@ -143,3 +143,19 @@ def test_noise_that_hides_nothing_is_not_certified() -> None:
     mechanism = pq.design("discrete_laplace", epsilon=8.0, levels=16)
     names = [each.name for each in mechanism.update_losses(Norms(l2=3.0), 10)]
     assert names == []
+
+
+def test_the_concave_hull_is_never_too_low_and_hardly_too_high() -> None:
+    """Against all chords of two points around the place, of which the hull is the highest."""
+    rng = np.random.default_rng(8)
+    for _ in range(100):
+        x = np.concatenate([[0.0], np.sort(rng.random(30))])
+        y = np.sort(rng.random(31) ** rng.integers(1, 4))
+        at = float(rng.uniform(0.0, x[-1]))
+        chords = [
+            y[i] + (y[j] - y[i]) * (at - x[i]) / (x[j] - x[i])
+            for i in range(31)
+            for j in range(31)
+            if x[i] <= at < x[j]
+        ]
+        assert max(chords) <= _hull_at(x, y, at) <= max(chords) * (1.0 + 1e-8)

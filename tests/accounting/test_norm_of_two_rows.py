@@ -7,11 +7,11 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
+from fl_privquant.design.spread import usual_norm_ratio
 from fl_privquant.loss import norms as norms_module
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms import sum_of_bits as bits_module
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.optm_aggregate import usual_norm_ratio
 from fl_privquant.statement import PrivacyStatement, View
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
 import pytest
+from scipy.stats import norm
 
 import fl_privquant as pq
 from fl_privquant.accounting import Norms, Unit, Wish, plan, run_statement
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.design.spread import clipped_moments
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.law.density import as_density
+from fl_privquant.mechanisms.registry import entry
+from simulations.central import noise_of_sum
 
 CHEAP = ("one_bit", "discrete_gaussian", "pbm")
 
@@ -107,6 +114,81 @@ def test_a_curve_of_error_against_epsilon() -> None:
     assert [p.mean_squared_error for p in points] == sorted(
         (p.mean_squared_error for p in points), reverse=True
     )
+
+
+SUMS = ("optm_aggregate", "pbm", "one_bit", "skellam", "discrete_gaussian", "discrete_laplace")
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_clients": 60, "dimension": 650, "rounds": 20, "epsilon": 6.0},
+        {"num_clients": 30, "dimension": 40, "rounds": 3, "epsilon": 2.0, "corrupt": 3, "dropped": 4},
+        {"num_clients": 40, "dimension": 300, "rounds": 9, "epsilon": 1.0, "unit": Unit.ROUND},
+    ],
+)
+def test_every_mechanism_for_sums_proposes_a_design_with_a_clip_of_its_own(sizes: dict[str, Any]) -> None:
+    wish = Wish(**sizes, own_clips=True)
+    found = plan(wish)
+    assert {each.name for each in found.designs} == set(SUMS)
+    assert not found.missing
+    ranks = [each.rank for each in found.designs]
+    assert ranks == sorted(ranks)
+    for each in found.designs:
+        assert each.norm_ratio is not None
+        assert each.ratio_to_central is not None
+        # Two standard deviations of a coordinate or more, and the least error of all is that of the ranking.
+        assert math.sqrt(wish.dimension) / each.norm_ratio >= 2.0
+        clipped = dataclasses.replace(wish, norms=Norms(l2=each.norm_ratio), own_clips=False)
+        again = run_statement(clipped, each.mechanism)
+        assert again.epsilon == each.statement.epsilon <= wish.epsilon
+        spread = math.sqrt(wish.dimension) / each.norm_ratio
+        inputs = as_density(norm(scale=1.0 / spread))
+        survivors = wish.num_clients - wish.dropped
+        error = each.mechanism.mse(inputs) / survivors + clipped_moments(spread)[1] / spread**2
+        assert each.mean_squared_error == pytest.approx(error, rel=1e-9)
+    ratios = [each.ratio_to_central for each in found.designs]
+    assert ratios == sorted(ratios)
+    assert ratios[0] > 1.0
+
+
+def test_the_budget_of_a_proposal_is_used() -> None:
+    """All but a per cent of epsilon where clients are many; a design for 2 % less has more error."""
+    wish = Wish(num_clients=100, dimension=300, rounds=4, epsilon=6.0, own_clips=True)
+    for name in ("optm_aggregate", "pbm", "skellam"):
+        (best,) = plan(wish, (name,)).designs
+        assert 0.99 * 6.0 < best.statement.epsilon <= 6.0
+        (tighter,) = plan(dataclasses.replace(wish, epsilon=0.98 * 6.0), (name,)).designs
+        assert tighter.rank > best.rank
+
+
+def test_a_central_gaussian_is_what_errors_are_over() -> None:
+    """By the noise that a trusted server adds to the sum of all updates that are averaged."""
+    wish = Wish(num_clients=50, dimension=200, rounds=4, epsilon=3.0, dropped=5, own_clips=True)
+    (found,) = plan(wish, ("pbm",)).designs
+    noise = noise_of_sum(math.sqrt(200), 4, 3.0, 1e-5) / 45
+    assert found.ratio_to_central == pytest.approx(found.rank * 200 / noise**2, rel=1e-6)
+
+
+def test_integer_noise_takes_the_bits_that_it_needs_and_no_more() -> None:
+    wish = Wish(num_clients=100, dimension=650, rounds=20, epsilon=6.0, own_clips=True)
+    (few,) = plan(wish, ("skellam",)).designs
+    (many,) = plan(dataclasses.replace(wish, bits=16), ("skellam",)).designs
+    assert few.ratio_to_central is not None
+    assert many.ratio_to_central is not None
+    assert few.bytes_per_round < many.bytes_per_round
+    assert many.ratio_to_central < few.ratio_to_central < 1.012 * many.ratio_to_central
+    fixed = dataclasses.replace(wish, parameters=(("levels", 5),))
+    assert plan(fixed, ("skellam",)).designs[0].mechanism.levels == 5
+
+
+def test_without_a_proposal_an_epsilon_of_a_coordinate_is_searched() -> None:
+    """One honest client: nobody hides it in the sum, but its own randomness does."""
+    wish = Wish(num_clients=2, corrupt=1, dimension=5, rounds=1, epsilon=12.0, norms=Norms(l2=1.0))
+    with pytest.raises(InfeasibleDesignError):
+        entry("pbm").spec.proposal(wish, wish.epsilon)
+    (found,) = plan(wish, ("pbm",)).designs
+    assert found.statement.epsilon <= 12.0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fl_privquant.cohort import count_of
 from fl_privquant.errors import SecureAggregationError
@@ -257,8 +256,7 @@ def seal_garbage(round_: Round, culprit: int, receivers: Collection[int] | None 
         message = replace(message, sealed=tuple(blocks), signature=b"")
         state = round_.clients[culprit]
         # It knows what it sealed.
-        for peer, block in zip(peers, blocks, strict=True):
-            state._sealed[peer] = bytearray(keys.digest(block))
+        state._sealed = b"".join(keys.digest(block) for block in blocks)
         return state._signed(message)
 
     round_.wire = wire
@@ -360,7 +358,7 @@ def test_a_server_cannot_set_honest_clients_apart(num_clients: int) -> None:
 def test_an_accusation_that_nobody_signed() -> None:
     round_ = at("mask", 20)
     requests = round_.server.mask_requests(CONTEXT)
-    digest = bytes(round_.clients[VICTIM]._sealed[10])
+    digest = round_.clients[VICTIM]._sealed_for(10)
     forged = ShareReceipt(round_.server._round_id, 10, bytes(64), (VICTIM,), (digest,)).to_bytes()
     request = replace(MaskRequest.from_bytes(requests[VICTIM]), accusations=(forged,)).to_bytes()
     with pytest.raises(SecureAggregationError, match="not the word of a neighbour"):
@@ -398,7 +396,7 @@ def invented(roster: Roster, posing: bytes | None = None) -> bytes:
     def own(entry: RosterEntry) -> RosterEntry:
         if entry.client_id == VICTIM:
             return entry
-        public = [X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(2)]
+        public = [keys.public_key(keys.draw_secret()) for _ in range(2)]
         return RosterEntry(entry.client_id, *public, entry.identity if posing is None else posing)
 
     return shown([own(entry) for entry in roster.entries], roster)
@@ -415,22 +413,23 @@ def test_keys_that_the_server_put_in_the_place_of_clients_keys_open_nothing() ->
     """Shares are sealed for identities: the server, which has none of them, can neither open nor seal one."""
     round_ = at("share", 20)
     roster = Roster.from_bytes(invented(roster_of(round_)))
-    private = {entry.client_id: X25519PrivateKey.generate() for entry in roster.entries}
+    private = {entry.client_id: keys.draw_secret() for entry in roster.entries}
     entries = [
         entry
         if entry.client_id == VICTIM
-        else replace(entry, share_key=private[entry.client_id].public_key().public_bytes_raw())
+        else replace(entry, share_key=keys.public_key(private[entry.client_id]))
         for entry in roster.entries
     ]
     victim = round_.client(VICTIM)
     sealed = SealedShares.from_bytes(victim.share_keys(shown(entries, roster))).sealed
-    graph, own = victim._graph_digest, victim._entries[VICTIM]
+    graph, own = victim._graph_digest, next(each for each in entries if each.client_id == VICTIM)
     blocks = {}
     for entry, block in zip([each for each in entries if each.client_id != VICTIM], sealed, strict=True):
         channel = keys.agree(private[entry.client_id], entry.share_key, own.share_key, graph, keys.CHANNEL)
-        assert keys.unseal(channel, block, share_context(graph, own, entry)) is None
+        ends = [(each.client_id, each.mask_key) for each in (own, entry)]
+        assert keys.unseal(channel, block, share_context(graph, *ends)) is None
         share = bytes(2 * shamir.SHARE_BYTES)
-        blocks[entry.client_id] = keys.seal(channel, share, share_context(graph, entry, own))
+        blocks[entry.client_id] = keys.seal(channel, share, share_context(graph, *ends[::-1]))
     forged = ShareDelivery(victim.round_id, tuple(blocks), tuple(blocks.values()))
     with pytest.raises(SecureAggregationError, match="those of 19 do not open"):
         victim.accept_shares(forged.to_bytes())

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, choose_parameters, keys, new_session
@@ -213,7 +212,8 @@ class Server:
             channel = keys.agree(
                 INVENTED[receiver], ends[1].share_key, ends[0].share_key, graph, keys.CHANNEL, pair
             )
-            if keys.unseal(channel, block, client_module.share_context(graph, *ends)) is not None:
+            context = client_module.share_context(graph, *[(end.client_id, end.mask_key) for end in ends])
+            if keys.unseal(channel, block, context) is not None:
                 return True
         return False
 
@@ -302,15 +302,15 @@ class Server:
         self.each(unmask)
 
 
-INVENTED: dict[int, X25519PrivateKey] = {}
+INVENTED: dict[int, bytearray] = {}
 SERVER_IDENTITY = Ed25519PrivateKey.generate()
 
 
 def invented(entry: RosterEntry, posing: Ed25519PrivateKey | None = None) -> RosterEntry:
     """The entry with keys of the server's own, and under an identity of its own if one is given."""
-    share = X25519PrivateKey.generate()
-    public = [each.public_key().public_bytes_raw() for each in (X25519PrivateKey.generate(), share)]
-    INVENTED[entry.client_id] = share
+    private = keys.draw_secret(), keys.draw_secret()
+    public = [keys.public_key(each) for each in private]
+    INVENTED[entry.client_id] = private[1]
     identity = entry.identity if posing is None else posing.public_key().public_bytes_raw()
     return replace(entry, mask_key=public[0], share_key=public[1], identity=identity)
 

@@ -258,7 +258,7 @@ def test_receipts_of_another_list_are_no_accusations() -> None:
     accuser, accused = second[0], first[-1]
     state = round_.clients[accuser]
     # It would refuse by itself, as too few shares open; its word is what is tested.
-    state._roster = replace(state._known_roster(), threshold=1)
+    state._terms = replace(state._known_terms(), threshold=1)
     receipt = state.accept_shares(delivered(round_, accuser, sealed))
     round_.clients[accused].accept_shares(delivered(round_, accused, sealed))
     request = MaskRequest(round_.server._round_id, tuple(round_.inputs), (receipt,)).to_bytes()

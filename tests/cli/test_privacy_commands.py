@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fl_privquant as pq
-from fl_privquant.cli.main import app
+from fl_privquant.cli.main import app, main
 from fl_privquant.errors import CertificationError
 from simulations.inversion import correlation, gradient, received, reconstruct
 
@@ -43,7 +43,7 @@ def test_plan_lists_and_draws(tmp_path: Path) -> None:
         "plan", "--epsilon", "8", "--clients", "100", "--dimension", "100", "--rounds", "5",
         "--mechanism", "one_bit", "--mechanism", "discrete_gaussian", "--plot", str(picture),
     )  # fmt: skip
-    for text in ("one_bit", "discrete_gaussian", "client total, view: aggregate of 100", "MSE of mean"):
+    for text in ("one_bit", "discrete_gaussian", "client total, view: aggregate of 100", "error over"):
         assert text in out
     assert picture.read_bytes().startswith(b"\x89PNG")
     local = run(
@@ -51,15 +51,45 @@ def test_plan_lists_and_draws(tmp_path: Path) -> None:
         "--mechanism", "one_bit",
     )  # fmt: skip
     assert "client round, view: local" in local
+    assert "MSE of mean" in local
+
+
+def test_plan_offers_every_mechanism_for_sums_at_its_own_clip() -> None:
+    out = run("plan", "--epsilon", "4", "--clients", "10", "--dimension", "10")
+    names = ("optm_aggregate", "pbm", "one_bit", "skellam", "discrete_gaussian", "discrete_laplace")
+    rows = {name: next(line for line in out.splitlines() if line.split()[:1] == [name]) for name in names}
+    # Each has a row with a clip of its own, and nothing is said to be missing.
+    clips = {name: row.split("L2/")[1].split()[0] for name, row in rows.items()}
+    assert len(set(clips.values())) > 1
+    assert not [line for line in out.splitlines() if line.split(":")[0] in names]
+    # Quiet where there is no terminal: no bar, no control characters.
+    assert "\x1b" not in out
+    assert "planning" not in out
+
+
+@pytest.mark.parametrize("epsilon", ["-1", "0", "nan"])
+def test_a_target_that_is_no_target_is_refused_at_once(
+    epsilon: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "sys.argv", ["fl-privquant", "plan", "--epsilon", epsilon, "--clients", "10", "--dimension", "10"]
+    )
+    monkeypatch.setattr("fl_privquant.accounting.planner.design", None)  # nothing is designed before
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [f"error: epsilon: {float(epsilon)} is not a finite number above 0"]
 
 
 def test_plan_says_what_would_do() -> None:
     out = run(
         "plan", "--epsilon", "0.1", "--clients", "5", "--dimension", "5000", "--rounds", "9",
-        "--mechanism", "one_bit",
+        "--mechanism", "one_bit", "--local",
     )  # fmt: skip
     assert "no design meets the target" in out
-    assert "clients" in out
+    assert "a target of" in out
 
 
 def test_audit_attacks_the_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

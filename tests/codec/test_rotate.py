@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.linalg import hadamard as hadamard_matrix
 
-from fl_privquant.codec.rotate import Rotation
+from fl_privquant.codec.rotate import Rotation, _sizes, _steps
 from fl_privquant.codec.vector_loops import hadamard_blocks, hadamard_columns
 from fl_privquant.errors import InvalidUpdateError
 
@@ -109,17 +109,17 @@ def test_large_updates_keep_their_norm_as_accounting_assumes_and_come_back(dimen
 @pytest.mark.parametrize("dimension", [1, 3, 255, 650, 7850, 2**20 + 1, 10**7, 2**30 - 1, 2**30])
 def test_stages_are_no_more_than_the_proof_of_the_norm_counts(dimension: int) -> None:
     # The proof in codec/clip.py: at most 2^36 in block and column together, two of each at the most.
-    block, rows = Rotation(dimension, seed=0)._sizes()
+    block, rows = _sizes(dimension)
     assert block * rows <= 2**36
     assert block * rows >= 64 * dimension or dimension < 256
     if dimension < 10_000:
-        assert len(Rotation(dimension, seed=0)._steps()) <= 4
+        assert len(_steps(dimension, 0)) <= 4
 
 
 def adversarial(dimension: int) -> dict[str, Vector]:
     """Updates that a rotation by transforms of blocks could leave uneven, of norm sqrt(dimension)."""
     rng = np.random.default_rng(dimension)
-    block, rows = Rotation(dimension, seed=0)._sizes()
+    block, rows = _sizes(dimension)
     positions = np.arange(dimension)
     walsh = 1.0 - 2.0 * (np.bitwise_count(positions & 0b1010110) % 2)
     half = 1 << ((dimension - 1).bit_length() - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -13,10 +14,10 @@ from fl_privquant.design.noise_lattice import (
     LAPLACE,
     SKELLAM,
     NoiseKind,
-    RunTarget,
     best_lattice,
-    certified_noise,
+    certified_lattice,
 )
+from fl_privquant.design.spread import RunTarget
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.skellam import SkellamMechanism
@@ -47,15 +48,15 @@ def test_a_code_holds_the_lattice_and_the_noise(kind: NoiseKind) -> None:
 def test_certified_noise_is_little_more_than_what_is_searched_with(kind: NoiseKind) -> None:
     target = RunTarget(epsilon=4.0, delta=1e-5, rounds=10, dimension=300, num_clients=200, num_honest=150)
     lattice = best_lattice(kind, target, 10)
-    noise, error = certified_noise(kind, target, lattice)
-    assert 1.0 < float(noise.variance) / lattice.variance < 1.3
-    assert lattice.error < error < 1.3 * lattice.error
+    certified = certified_lattice(kind, target, lattice)
+    assert 1.0 < certified.variance / lattice.variance < 1.3
+    assert lattice.error < certified.error < 1.3 * lattice.error
 
 
 def test_the_accountant_states_that_certified_noise_meets_the_target_and_hardly_less() -> None:
     target = RunTarget(epsilon=4.0, delta=1e-5, rounds=10, dimension=300, num_clients=200, num_honest=150)
     lattice = best_lattice(SKELLAM, target, 10)
-    noise, _ = certified_noise(SKELLAM, target, lattice)
+    noise = SKELLAM.make(Fraction(certified_lattice(SKELLAM, target, lattice).variance))
     mechanism = SkellamMechanism("skellam", noise, lattice.levels, 200, 20, 32.0, 1.0, 1e-6)
     norms = Norms(l2=math.sqrt(target.dimension) / lattice.spread)
     accountant = Accountant()

@@ -29,7 +29,16 @@ TABLE = Path(__file__).with_suffix(".json")
 _MEAN = "task=mean task.dimension=37 federation.num_clients=7 federation.rounds=2"
 _DIGITS = "task=digits federation.num_clients=11 federation.rounds=2"
 # These have no sum of codes: their replies are floating-point numbers, or mean nothing when summed.
-_NOT_SUMMABLE = {"gaussian", "laplace", "snapping", "none", "cldp_l2", "vqsgd", "vqsgd_private"}
+_NOT_SUMMABLE = {
+    "gaussian",
+    "laplace",
+    "snapping",
+    "none",
+    "cldp_l2",
+    "shared_codebook",
+    "vqsgd",
+    "vqsgd_private",
+}
 # These are made for a target.
 _TARGETS = {"optm_aggregate", "central_gaussian"}
 _VARIANTS = (

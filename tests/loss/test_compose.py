@@ -200,3 +200,16 @@ def test_large_counts_are_fast(count: int) -> None:
     start = time.process_time()
     composed_epsilon([Part(loss, count)], 1e-5)
     assert time.process_time() - start < 2.0
+
+
+def test_the_epsilon_of_one_release_is_the_least_that_is_enough() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        losses = np.unique(rng.normal(0.5, 2.0, size=rng.integers(1, 40)))
+        masses = rng.random(losses.size)
+        masses /= masses.sum() * rng.uniform(1.0, 1.2)
+        loss = PrivacyLoss(losses, masses, infinity=float(rng.choice([0.0, 1e-7])))
+        delta = float(10.0 ** rng.uniform(-6.0, 0.0))
+        epsilon = composed_epsilon([Part(loss, 1)], delta).epsilon
+        assert loss.delta(epsilon) <= delta
+        assert epsilon == 0.0 or loss.delta(epsilon * (1.0 - 1e-9)) > delta * (1.0 - 1e-12)

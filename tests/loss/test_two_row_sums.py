@@ -226,3 +226,26 @@ def test_a_normal_pair_has_its_own_separation() -> None:
     assert pair_separation(first, second, 1e-6, 0.0, 1e-11) > exact
     assert pair_separation(first, second, 0.0, 1e-12, 1e-11) > exact
     assert pair_separation(first, second, 0.0, 0.0, 1e-8) < exact
+
+
+@pytest.mark.parametrize("theta", [0.4, 0.1, 0.01, 1e-4])
+@pytest.mark.parametrize("draws", [1, 40, 1000, 50_000])
+def test_draws_from_the_common_part_are_as_many_as_counted(theta: float, draws: int) -> None:
+    law = TwoRows.bit(round(TOTAL_WEIGHT * (0.5 - theta)))
+    counted = law.drawn_in_common(draws)
+    assert 0 <= counted <= draws
+    if counted:
+        # Fewer are drawn with a probability of 1e-30 at most; the tail is exact.
+        assert binom.logcdf(counted - 1, draws, law.common) <= math.log(1e-30)
+    # And hardly fewer are counted than could be.
+    likely = draws - binom.isf(1e-30, draws, 1.0 - law.common)
+    assert counted >= likely - 4 - 0.1 * (draws - likely)
+
+
+def test_design_and_accountant_share_a_certificate() -> None:
+    law, same = TwoRows.bit(10**9), TwoRows.bit(10**9)
+    assert law == same
+    assert law != TwoRows.bit(10**9 + 1)
+    sum_separation.cache_clear()
+    assert sum_separation(law, 20, RATE, 3) == sum_separation(same, 20, RATE, 3)
+    assert sum_separation.cache_info().hits == 1

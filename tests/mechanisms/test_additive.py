@@ -7,6 +7,7 @@ G-test once in 10^6, and a bound of 5 standard errors about once in 2 * 10^6.
 from __future__ import annotations
 
 import itertools
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 from scipy import special, stats
 
 import fl_privquant as pq
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.additive import AdditiveMechanism
+from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling import chunks
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, Skellam
 from fl_privquant.sampling.rounding import encode_on_lattice
@@ -360,3 +363,31 @@ def test_skellam_noise_is_closed_under_sums() -> None:
     k = np.arange(-300, 301)
     twice = np.convolve(noise.pmf(k), noise.pmf(k), mode="same")
     np.testing.assert_allclose(twice[200:401], Skellam(2 * noise.variance).pmf(k[200:401]), atol=1e-14)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_noise_of_a_given_variance_claims_the_loss_that_it_has(name: str) -> None:
+    mechanism = pq.design(name, variance=40.0, levels=9, num_clients=3, cache=False)
+    assert float(mechanism.noise.variance) == pytest.approx(40.0, rel=1e-6)
+    assert mechanism.epsilon < math.inf
+    # As the design for that loss, to the digits of the search.
+    other = pq.design(name, epsilon=mechanism.epsilon, levels=9, num_clients=3, cache=False)
+    assert float(other.noise.variance) == pytest.approx(40.0, rel=1e-4)
+    again = Mechanism.from_bytes(mechanism.to_bytes())
+    assert again.epsilon == mechanism.epsilon
+    assert again.mse() == mechanism.mse()
+
+
+@pytest.mark.parametrize("name", ["skellam", "discrete_gaussian"])
+def test_noise_too_small_to_hide_a_client_alone_is_not_called_private(name: str) -> None:
+    mechanism = pq.design(name, variance=4.0, levels=200, num_clients=1000, cache=False)
+    assert mechanism.epsilon == math.inf
+    assert Mechanism.from_bytes(mechanism.to_bytes()).epsilon == math.inf
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"epsilon": 1.0, "variance": 3.0}, {"variance": -1.0}, {"variance": math.nan}]
+)
+def test_one_of_epsilon_and_variance(given: dict[str, float]) -> None:
+    with pytest.raises(InvalidSpecError, match="variance"):
+        pq.design("skellam", **given)

@@ -7,7 +7,9 @@ import hmac
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import keys
@@ -35,9 +37,8 @@ def test_derived_keys_are_hkdf_with_the_stated_info() -> None:
 
 
 def test_agreed_keys_are_x25519_and_hkdf_with_the_public_keys_in_order() -> None:
-    private = X25519PrivateKey.from_private_bytes(BOB)
     assert keys.public_key(BOB) == BOB_PUBLIC
-    key = keys.agree(private, BOB_PUBLIC, ALICE_PUBLIC, SALT, keys.PAIRWISE_MASK)
+    key = keys.agree(BOB, BOB_PUBLIC, ALICE_PUBLIC, SALT, keys.PAIRWISE_MASK)
     info = b"fl_privquant secagg v1\0pairwise mask\0" + ALICE_PUBLIC + BOB_PUBLIC
     assert ALICE_PUBLIC < BOB_PUBLIC
     assert key == hkdf(SHARED, SALT, info)
@@ -45,8 +46,8 @@ def test_agreed_keys_are_x25519_and_hkdf_with_the_public_keys_in_order() -> None
 
 
 def test_both_sides_agree_and_every_part_matters() -> None:
-    one, two = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-    first, second = one.public_key().public_bytes_raw(), two.public_key().public_bytes_raw()
+    one, two = keys.draw_secret(), keys.draw_secret()
+    first, second = keys.public_key(one), keys.public_key(two)
     key = keys.agree(one, first, second, SALT, keys.CHANNEL)
     assert key == keys.agree(two, second, first, SALT, keys.CHANNEL)
     assert key != keys.agree(one, first, second, SALT, keys.PAIRWISE_MASK)
@@ -57,18 +58,72 @@ def test_the_digest_of_a_round_is_fixed() -> None:
     """All keys hang on it: session, number, clients, dimension, width, largest code, signed or not."""
     invitation = Invitation(RoundId(bytes(range(16)), 7), 10, 1000, 8, 15, False)
     assert invitation.to_bytes().hex() == (
-        "53410301000102030405060708090a0b0c0d0e0f07000000000000000a000000e803000000000000080f0000000000000000"
+        "53410401000102030405060708090a0b0c0d0e0f07000000000000000a000000e803000000000000080f0000000000000000"
     )
     expected = hashlib.sha256(b"fl_privquant secagg v1\0" + invitation.to_bytes()).digest()
     assert keys.digest(invitation.to_bytes()) == expected
 
 
-def test_a_point_of_small_order_is_no_key() -> None:
-    for public in (bytes(32), (1).to_bytes(32, "little")):
-        assert not keys.is_usable(public)
-        with pytest.raises(SecureAggregationError, match="usable"):
-            keys.agree(X25519PrivateKey.generate(), ALICE_PUBLIC, public, SALT, keys.CHANNEL)
-    assert keys.is_usable(ALICE_PUBLIC)
+PRIME = 2**255 - 19
+# A point of order 8 on the curve of X25519: doubled, it has the coordinate 1, which is of order 4.
+ORDER_8 = 325606250916557431795983626356110631294008115727848805560023387167927233504
+
+
+def doubled(u: int) -> int:
+    """The coordinate of twice a point (RFC 7748, section 5)."""
+    return (u * u - 1) ** 2 * pow(4 * u * (u * u + 486662 * u + 1), -1, PRIME) % PRIME
+
+
+def agrees_by_openssl(public: bytes) -> bool:
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("u", [0, 1, PRIME - 1, ORDER_8, pow(ORDER_8, -1, PRIME)])
+def test_a_point_of_small_order_is_no_key(u: int) -> None:
+    """However it is written: not reduced, or with the bit that is not part of it. OpenSSL says the same."""
+    assert u in (0, 1, PRIME - 1) or doubled(u) == 1
+    for written in (u, u + PRIME):
+        for bit in (0, 1 << 255):
+            if written < 1 << 255:
+                public = (written + bit).to_bytes(32, "little")
+                assert not keys.is_usable(public)
+                assert not agrees_by_openssl(public)
+                with pytest.raises(SecureAggregationError, match="usable"):
+                    keys.agree(keys.draw_secret(), ALICE_PUBLIC, public, SALT, keys.CHANNEL)
+
+
+@given(st.binary(min_size=32, max_size=32))
+@example(ALICE_PUBLIC)
+@example((2).to_bytes(32, "little"))
+@example((PRIME - 2).to_bytes(32, "little"))
+def test_every_other_point_is_a_key(public: bytes) -> None:
+    assert keys.is_usable(public) == agrees_by_openssl(public)
+    if keys.is_usable(public):
+        assert len(keys.agree(keys.draw_secret(), ALICE_PUBLIC, public, SALT, keys.CHANNEL)) == 32
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_keys_of_another_size_are_refused(size: int) -> None:
+    """The library reads 32 bytes, however few it is given."""
+    assert not keys.is_usable(bytes([9]) * size)
+    assert not keys.is_usable_identity(bytes([9]) * size)
+    assert not keys.is_signature(bytes(size), bytes(64), b"text")
+    assert not keys.is_signature(bytes(32), bytes(32 + size), b"text")
+    with pytest.raises(SecureAggregationError, match=f"a key of {size} bytes"):
+        keys.public_key(bytes(size))
+    for private, public in ((BOB, bytes(size)), (bytes(size), ALICE_PUBLIC)):
+        with pytest.raises(SecureAggregationError, match=f"a key of {size} bytes"):
+            keys.agree(private, BOB_PUBLIC, public, SALT, keys.CHANNEL)
+
+
+def test_signatures_are_those_of_openssl() -> None:
+    identity = Ed25519PrivateKey.generate()
+    signature = keys.sign(identity, SALT, b"body")
+    assert signature == identity.sign(keys.digest(b"signature", SALT, b"body"))
 
 
 def test_a_seal_opens_only_unchanged_with_its_key_and_context() -> None:

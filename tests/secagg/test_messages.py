@@ -173,9 +173,12 @@ def test_counts_larger_than_the_message_are_refused_before_anything_is_made() ->
 
 def test_a_signature_is_of_all_that_stands_before_it() -> None:
     message = MaskedInput(RoundId(bytes(16), 1), 5, b"", b"payload")
-    signed = message.with_signature(b"s" * 64)
-    assert signed == replace(message, signature=b"s" * 64)
-    assert signed.to_bytes()[:-65] == signed.body() == message.body() == message.to_bytes()[:-1]
+    signed = replace(message, signature=b"s" * 64)
+    data = signed.to_bytes()
+    assert data[:-65] == signed.body() == message.body() == message.to_bytes()[:-1]
+    assert bytes(MaskedInput.body_of(data)) == message.body()
+    assert MaskedInput.closed(message.body(), b"s" * 64) == data
+    assert MaskedInput.closed(message.body(), b"") == message.to_bytes()
 
 
 def test_rounds_are_checked() -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import example, given
+from hypothesis import strategies as st
 from nacl.bindings import (
     crypto_scalarmult,
     crypto_sign_ed25519_pk_to_curve25519,
@@ -24,6 +26,10 @@ def public(identity: Ed25519PrivateKey) -> bytes:
     return identity.public_key().public_bytes_raw()
 
 
+def small(y: int) -> bytes:
+    return y.to_bytes(32, "little")
+
+
 def pair(own: Ed25519PrivateKey, peer: bytes) -> bytes:
     return keys.identity_pairs(own, [peer])[peer]
 
@@ -39,7 +45,7 @@ def test_the_map_between_the_curves_is_that_of_libsodium() -> None:
     for _ in range(20):
         one, two = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
         there = crypto_sign_ed25519_pk_to_curve25519(public(two))
-        assert keys.exchange_key(public(two)) == there
+        assert keys.exchange_keys([public(two)]) == [there]
         secret = crypto_scalarmult(
             crypto_sign_ed25519_sk_to_curve25519(one.private_bytes_raw() + public(one)), there
         )
@@ -47,10 +53,32 @@ def test_the_map_between_the_curves_is_that_of_libsodium() -> None:
         assert pair(one, public(two)) == expected
 
 
-@pytest.mark.parametrize("y", [0, 1, 2**255 - 20, 2**255 - 18])
-def test_points_of_small_order_are_no_identities(y: int) -> None:
-    with pytest.raises(SecureAggregationError, match="no usable Ed25519 key"):
-        pair(Ed25519PrivateKey.generate(), y.to_bytes(32, "little"))
+PRIME = 2**255 - 19
+# The y of a point of order 8: twice it has y = 0, which is of order 4.
+ORDER_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022
+SMALL_ORDER = (0, 1, PRIME - 1, PRIME, PRIME + 1, ORDER_8, PRIME - ORDER_8)
+
+
+@pytest.mark.parametrize("y", SMALL_ORDER)
+@pytest.mark.parametrize("bit", [0, 1 << 255])
+def test_points_of_small_order_are_no_identities(y: int, bit: int) -> None:
+    identity = (y + bit).to_bytes(32, "little")
+    assert not keys.is_usable_identity(identity)
+    for peers in ([identity], [public(Ed25519PrivateKey.generate()), identity]):
+        with pytest.raises(SecureAggregationError, match=f"identity {identity.hex()}: no usable Ed25519 key"):
+            keys.identity_pairs(Ed25519PrivateKey.generate(), peers)
+
+
+@given(st.binary(min_size=32, max_size=32))
+@example((2).to_bytes(32, "little"))
+def test_every_other_identity_is_usable(identity: bytes) -> None:
+    """The server lets pass what clients can agree on, and nothing else."""
+    assert keys.is_usable_identity(identity) == keys.is_usable(keys.exchange_keys([identity])[0])
+
+
+@given(st.lists(st.binary(min_size=32, max_size=32) | st.sampled_from(SMALL_ORDER).map(small)))
+def test_keys_of_the_other_curve_are_the_same_one_by_one_and_together(identities: list[bytes]) -> None:
+    assert keys.exchange_keys(identities) == [keys.exchange_keys([each])[0] for each in identities]
 
 
 def test_keys_come_back_from_bytes_and_are_not_derived_again(monkeypatch: pytest.MonkeyPatch) -> None:

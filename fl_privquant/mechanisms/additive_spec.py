@@ -1,0 +1,163 @@
+"""What integer noise on a lattice is asked to be: for a loss of a coordinate, or for a whole run in the sum.
+
+For a run whose updates have a bounded L2 norm, of which only sums are seen, the number of lattice points, the
+clip and the noise follow from the target (:mod:`fl_privquant.design.noise_lattice`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from fl_privquant.design.noise_lattice import (
+    MOST_LEVELS,
+    SPREADS,
+    Lattice,
+    NoiseKind,
+    best_lattice,
+    certified_lattice,
+)
+from fl_privquant.design.spread import RunTarget
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON
+from fl_privquant.mechanisms.registry import (
+    Spec,
+    checked_delta,
+    checked_epsilon,
+    checked_levels,
+    checked_whole,
+)
+from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.sampling.discrete import IntegerNoise
+
+__all__ = ["MAX_WRAP_BITS", "AdditiveSpec", "ApproximateSpec"]
+
+MAX_WRAP_BITS = 32
+"""Widest ring: codes are at most uint32."""
+
+_MAX_CLIENTS = 1 << 31
+_LARGEST_OVERFLOW = 0.01
+_MOST_VARIANCE = 1e18
+# Codes of so many bits hold every lattice that is tried; narrower ones may have this times its error.
+_WIDE, _WORTH = 24, 1.01
+
+
+@dataclass(frozen=True)
+class AdditiveSpec(Spec):
+    """What an additive mechanism is asked to be: give ``epsilon`` or ``variance``.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one coordinate, one release, local view.
+    variance
+        Variance of the noise (sigma^2 of a discrete Gaussian) in squared lattice steps, not ``epsilon``.
+    levels
+        Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the
+        code that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`).
+    num_clients
+        The largest number of clients whose codes will be added up.
+    wrap_bits
+        Bits of a code; by default the fewest that keep ``overflow_probability``.
+    overflow_probability
+        Largest probability that noise carries one coordinate of the sum out of the ring.
+    """
+
+    noise_kind: ClassVar[NoiseKind]
+
+    epsilon: float | None = None
+    levels: int = 16
+    num_clients: int = 1
+    wrap_bits: int | None = None
+    overflow_probability: float = 1e-9
+    variance: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) == (self.variance is None):
+            raise InvalidSpecError(
+                f"epsilon={self.epsilon}, variance={self.variance}: give one of the two, the loss of a "
+                "coordinate or the variance of the noise"
+            )
+        if self.variance is not None and not 0.0 < self.variance <= _MOST_VARIANCE:
+            raise InvalidSpecError(f"variance: {self.variance} is not above 0 and at most {_MOST_VARIANCE:g}")
+        if self.epsilon is not None and checked_epsilon(self.epsilon) > MAX_EPSILON:
+            raise InvalidSpecError(
+                f"epsilon: {self.epsilon} is above {MAX_EPSILON:g}; for no privacy use 'stochastic'"
+            )
+        checked_levels(self.levels)
+        checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
+        if self.wrap_bits is not None:
+            checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
+        if not 0.0 < self.overflow_probability <= _LARGEST_OVERFLOW:
+            raise InvalidSpecError(
+                f"overflow_probability: {self.overflow_probability} is not above 0 and at most "
+                f"{_LARGEST_OVERFLOW:g}; typical values are 1e-9 to 1e-6"
+            )
+
+    @property
+    def max_shift(self) -> int:
+        """The largest difference of two rounded inputs."""
+        return self.levels - 1
+
+    @property
+    def noise(self) -> IntegerNoise | None:
+        """The noise of the given variance."""
+        return None if self.variance is None else self.noise_kind.make(Fraction(self.variance))
+
+    @classmethod
+    def proposes(cls, wish: Wish) -> bool:
+        """In the sum of updates of bounded L2 norm."""
+        return wish.counts_norms
+
+    @classmethod
+    def planned_ratio(cls, wish: Wish) -> float:
+        """L2 clip over coordinate clip with the least error of its own noise."""
+        if not wish.in_sum or wish.delta == 0.0:
+            return super().planned_ratio(wish)
+        return math.sqrt(wish.dimension) / cls._lattice(wish, wish.run_target, SPREADS).spread
+
+    @classmethod
+    def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """Its best lattice for the clip, and the least noise that is certified."""
+        target = dataclasses.replace(wish.run_target, epsilon=epsilon)
+        lattice = cls._lattice(wish, target, SPREADS if wish.spread is None else (wish.spread,))
+        certified = certified_lattice(cls.noise_kind, target, lattice)
+        found = {"levels": certified.levels, "num_clients": wish.survivors, "variance": certified.variance}
+        return found | dict(wish.parameters)
+
+    @classmethod
+    def _lattice(cls, wish: Wish, target: RunTarget, spreads: tuple[float, ...]) -> Lattice:
+        """The best lattice for codes as wide as wished; for wider ones where these are clearly worse."""
+        given = dict(wish.parameters).get("levels")
+        levels = MOST_LEVELS if given is None else int(given)
+        finest = best_lattice(cls.noise_kind, target, _WIDE, levels, spreads)
+        if given is not None:
+            return finest
+        for bits in range(wish.bits, _WIDE):
+            try:
+                lattice = best_lattice(cls.noise_kind, target, bits, levels, spreads)
+            except InfeasibleDesignError:
+                continue
+            if lattice.error <= _WORTH * finest.error:
+                return lattice
+        return finest
+
+
+@dataclass(frozen=True)
+class ApproximateSpec(AdditiveSpec):
+    """What an additive mechanism of approximate differential privacy is asked to be.
+
+    Parameters
+    ----------
+    delta
+        The delta of one coordinate, one release, local view; the other fields are :class:`AdditiveSpec`'s.
+    """
+
+    delta: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_delta(self.delta)

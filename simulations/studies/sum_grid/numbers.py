@@ -1,0 +1,146 @@
+"""The numbers of the page, from the tables of the study."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from fl_privquant.statement import PrivacyStatement, Unit
+from simulations.studies.page import table_or_none
+from simulations.studies.study import ReadTable
+from simulations.studies.sum_grid.grid import (
+    ANY_CLIP,
+    CLIENTS,
+    DELTA,
+    DIMENSIONS,
+    EPSILONS,
+    OURS,
+    ROUNDS,
+    WITHIN,
+    grid_name,
+)
+
+__all__ = ["LIMITS", "Numbers", "computed_cells", "wins"]
+
+LIMITS = {
+    (100, 1.0): (1.03, 1.02, 1.02),
+    (100, 4.0): (1.03, 1.02, 1.02),
+    (100, 10.0): (1.06, 1.03, 1.02),
+    (1000, 1.0): (1.03, 1.02, 1.02),
+    (1000, 4.0): (1.06, 1.03, 1.02),
+    (1000, 10.0): (1.13, 1.05, 1.03),
+}
+"""What the error over a central Gaussian's must not exceed with 1, 2 and 3 bits, d = 7850."""
+
+_SETTING = ["dimension", "num_clients", "run_epsilon"]
+
+
+def computed_cells(read: ReadTable) -> pd.DataFrame:
+    """All cells of the grid that were computed."""
+    tables = [table_or_none(read, grid_name(*sizes)) for sizes in itertools.product(DIMENSIONS, CLIENTS)]
+    return pd.concat([table for table in tables if table is not None], ignore_index=True)
+
+
+def wins(cells: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
+    """Cells of ours, each with that of a mechanism that has clearly less error at the setting and width."""
+    for _, row in cells.groupby([*_SETTING, "bits"]):
+        ours = next(row[row["mechanism"] == OURS].itertuples())
+        best = next(row.sort_values("ratio_to_central").itertuples())
+        if ours.ratio_to_central > WITHIN * best.ratio_to_central:
+            yield ours, best
+
+
+class Numbers:
+    """What the page's template names; each is read when the template uses it."""
+
+    rounds, delta = ROUNDS, DELTA
+    heading = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
+    widths = range(1, 9)
+
+    def __init__(self, read: ReadTable) -> None:
+        self._read = read
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """All cells of the grid that were computed."""
+        return computed_cells(self._read)
+
+    @cached_property
+    def limits(self) -> list[dict[str, Any]]:
+        """For each setting with 7850 coordinates that has limits the errors of ours with 1, 2 and 3 bits."""
+        ours = self.cells[(self.cells["mechanism"] == OURS) & (self.cells["dimension"] == 7850)]
+        rows = []
+        for (num_clients, run_epsilon), limits in LIMITS.items():
+            here = ours[(ours["num_clients"] == num_clients) & (ours["run_epsilon"] == run_epsilon)]
+            errors = here.sort_values("bits")["ratio_to_central"].tolist()
+            pairs = list(zip(errors, limits, strict=False))
+            rows.append({"num_clients": num_clients, "budget": _budget(run_epsilon), "pairs": pairs})
+        return rows
+
+    @cached_property
+    def settings(self) -> list[dict[str, Any]]:
+        """For each setting the errors of ours by bits, and the best of the others."""
+        rows = []
+        for (dimension, num_clients, run_epsilon), here in self.cells.groupby(_SETTING):
+            others = here[here["mechanism"] != OURS].sort_values("ratio_to_central")
+            ours = here[here["mechanism"] == OURS].sort_values("bits")
+            rows.append(
+                {
+                    "dimension": dimension,
+                    "num_clients": num_clients,
+                    "budget": _budget(run_epsilon),
+                    "errors": ours["ratio_to_central"].tolist(),
+                    "other": next(others.itertuples()),
+                }
+            )
+        return rows
+
+    @cached_property
+    def lost(self) -> list[tuple[Any, Any]]:
+        """Cells of the grid in which another mechanism has clearly less error, with that mechanism's."""
+        return list(wins(self.cells))
+
+    @property
+    def absent(self) -> list[tuple[int, int, str]]:
+        """Settings that were not computed: coordinates, clients, and the budgets."""
+        there = set(self.cells[_SETTING].itertuples(index=False, name=None))
+        absent = []
+        for dimension, num_clients in itertools.product(DIMENSIONS, CLIENTS):
+            left = [epsilon for epsilon in EPSILONS if (dimension, num_clients, epsilon) not in there]
+            if left:
+                absent.append((dimension, num_clients, ", ".join(f"{epsilon:g}" for epsilon in left)))
+        return absent
+
+    @property
+    def earlier(self) -> int:
+        """How many settings have rows of ours by an earlier version, which did not ask the accountant."""
+        ours = self.cells[self.cells["mechanism"] == OURS]
+        return len(ours[ours["epsilon_reached"].isna()].groupby(_SETTING))
+
+    @cached_property
+    def any_clip(self) -> list[dict[str, Any]]:
+        """Without a floor of the clip: ours and the Poisson binomial mechanism with 1 to 3 bits."""
+        table = self._read(ANY_CLIP)
+        return [
+            {
+                "num_clients": num_clients,
+                "budget": _budget(run_epsilon),
+                "bits": bits,
+                "ours": next(rows[rows["mechanism"] == OURS].itertuples()),
+                "pbm": next(rows[rows["mechanism"] == "pbm"].itertuples()),
+            }
+            for (num_clients, run_epsilon, bits), rows in table.groupby([*_SETTING[1:], "bits"])
+        ]
+
+    @property
+    def lost_with_any_clip(self) -> list[tuple[Any, Any]]:
+        """The same as ``lost``, without a floor."""
+        return list(wins(self._read(ANY_CLIP)))
+
+
+def _budget(run_epsilon: float) -> str:
+    return PrivacyStatement(run_epsilon, DELTA, Unit.TOTAL, "aggregate").epsilon_cell
