@@ -13,7 +13,7 @@ from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import copied_records
-from fl_privquant.flower.protocol import Request
+from fl_privquant.flower.protocol import PROTOCOL_VERSION, Request
 from tests.flower.apps import (
     CLIP,
     SEED,

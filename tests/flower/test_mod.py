@@ -16,7 +16,7 @@ from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.arrays import ReceivedArray
 from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger
 from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.protocol import Reply, Request
+from fl_privquant.flower.protocol import PROTOCOL_VERSION, Reply, Request
 from tests.flower.apps import as_arrays, as_record, initial_arrays
 from tests.mechanisms.forgery import forged
 
