@@ -94,9 +94,8 @@ class Target:
     ) -> Plan:
         """The encoding with the least error of a mechanism whose whole run meets the target.
 
-        Updates are clipped to an L2 norm and rotated, and each coordinate is then clipped and encoded. Where
-        noise is far larger than the update, a random part of the coordinates carries nearly as much: ``keep``
-        says how many are sent, or ``most_error`` what that may cost.
+        Updates are clipped to an L2 norm and rotated; each coordinate, or a random part of them (``keep``, or
+        ``most_error``), which carries nearly as much where noise is large, is then clipped and encoded.
 
         Parameters
         ----------
@@ -110,32 +109,27 @@ class Target:
             Bits of a coordinate before it is masked, at most; integer noise for secure sums takes more where
             so few cannot hold it.
         clip
-            Bound of each rotated coordinate. By default the number of its standard deviations at the L2 clip,
-            two or more, with which the mechanism has the least error, clip bias against noise, in the view of
-            a sum; three of them in the local view.
+            Bound of each rotated coordinate. By default as many of its standard deviations at the L2 clip, two
+            or more, as the mechanism errs least with in a sum; three of them in the local view.
         keep
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
-            Instead of ``keep``: send as few coordinates as keep the squared error of the mean update, for
-            clients that all hold the same update at the L2 clip, within this many times that of a central
-            Gaussian, such as 1.1. For secure sums. Clients that are not counted on (corrupt or lost) make
-            the others add more noise: with a tenth of each the error is already 1.1 times or more.
+            Instead of ``keep``, for secure sums: as few coordinates as keep the squared error of the mean of
+            equal updates at the L2 clip within this many times a central Gaussian's. Clients that are not
+            counted on make others add noise: with a tenth of them corrupt and lost 1.1 times at the least.
         aggregation
-            What the server sees; by default a secure sum in which a tenth of the clients may be corrupt and
-            another tenth lost.
+            What the server sees; by default a secure sum, a tenth of its clients corrupt, another tenth lost.
         parameters
             Further parameters of the mechanism's design.
 
         Raises
         ------
         InfeasibleDesignError
-            No design of that mechanism meets the target, or none has so small an error; the text says what
-            would.
+            No design of that mechanism meets the target or the error; the text says what would.
         """
         aggregation = SecureSum() if aggregation is None else aggregation
-        for name, bound in (("l2_clip", l2_clip), ("clip", clip)):
-            if bound is not None:
-                checks.positive(name, bound)
+        checks.positive("l2_clip", l2_clip)
+        clip = None if clip is None else checks.positive("clip", clip)
 
         def planned(keep: int | float | None) -> Plan:
             bound = kept_norm(l2_clip, keep, dimension)
@@ -146,11 +140,7 @@ class Target:
             encoding = Encoding(best.mechanism, chosen, l2_clip, rotate=True, keep=keep)
             return Plan.of(self, encoding, aggregation, dimension, best)
 
-        if most_error is None:
-            return planned(None if keep is None else checked_keep(keep))
-        if keep is not None:
-            raise InvalidSpecError(f"keep: {keep}, but most_error chooses it; give one of the two")
-        return _fewest_kept(planned, dimension, checks.positive("most_error", most_error))
+        return _kept_plan(planned, dimension, keep, most_error)
 
     def _wish(
         self,
@@ -187,6 +177,20 @@ class Target:
                 f"{planned.missing.get(name, planned.advice)}"
             )
         return planned.designs[0]
+
+
+def _kept_plan(
+    planned: Callable[[int | float | None], Plan],
+    dimension: int,
+    keep: int | float | None,
+    most_error: float | None,
+) -> Plan:
+    """The plan that keeps so many coordinates, or the fewest with so small an error."""
+    if most_error is None:
+        return planned(None if keep is None else checked_keep(keep))
+    if keep is not None:
+        raise InvalidSpecError(f"keep: {keep}, but most_error chooses it; give one of the two")
+    return _fewest_kept(planned, dimension, checks.positive("most_error", most_error))
 
 
 def _fewest_kept(planned: Callable[[int | float | None], Plan], dimension: int, most_error: float) -> Plan:
