@@ -106,17 +106,15 @@ class Target:
         mechanism
             Name of the mechanism; by default the first of those that plans look at for such a view.
         max_bits
-            Bits of a coordinate before it is masked, at most; integer noise for secure sums takes more where
-            so few cannot hold it.
+            Bits of a coordinate before it is masked, at most; integer noise takes more where it must.
         clip
-            Bound of each rotated coordinate. By default as many of its standard deviations at the L2 clip, two
-            or more, as the mechanism errs least with in a sum; three of them in the local view.
+            Bound of each rotated coordinate. By default as many of its standard deviations at the L2 clip,
+            two or more, as the mechanism errs least with in a sum; three of them in the local view.
         keep
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
             Instead of ``keep``, for secure sums: as few coordinates as keep the squared error of the mean of
-            equal updates at the L2 clip within this many times a central Gaussian's. Clients that are not
-            counted on make others add noise: with a tenth of them corrupt and lost 1.1 times at the least.
+            equal updates at the L2 clip within this many times a central Gaussian's (1.1 or more by default).
         aggregation
             What the server sees; by default a secure sum, a tenth of its clients corrupt, another tenth lost.
         parameters
@@ -136,7 +134,7 @@ class Target:
             norms = NO_NORMS if clip is None else Norms(l2=bound / clip)
             wish = self._wish(kept_of(keep, dimension), max_bits, aggregation, norms, parameters)
             best = self._best(wish, mechanism, aggregation)
-            chosen = bound / (best.norm_ratio or 1.0) if clip is None else clip
+            chosen = clip or bound / (best.norm_ratio or 1.0)
             encoding = Encoding(best.mechanism, chosen, l2_clip, rotate=True, keep=keep)
             return Plan.of(self, encoding, aggregation, dimension, best)
 
