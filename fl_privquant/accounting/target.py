@@ -36,7 +36,7 @@ _MOST_CLIENTS = 1 << 24
 _LEARNS = 3.0
 # Plans that are made to find how few coordinates are enough.
 _MOST_STEPS = 6
-_CLOSE = 0.01
+_AIM, _CLOSE = 0.98, 0.98
 
 
 @dataclass(frozen=True)
@@ -199,18 +199,20 @@ def _fewest_kept(planned: Callable[[int | float | None], Plan], dimension: int, 
             f"most_error: {most_error:g}, but with all coordinates the error is {plan.ratio_to_central:.4g} "
             f"times a central Gaussian's; raise it, or max_bits"
         )
-    # Leaving coordinates out adds (d / k - 1) times the same; the mechanism's own error grows slowly with it.
-    unit = plan.signal_to_central
-    own, best, kept = plan.ratio_to_central, plan, dimension
+    # In d / k the error is nearly a straight line, whose slope is at least what is lost of the signal.
+    best, fewest = plan, 1.0
+    slope = plan.signal_to_central
     for _ in range(_MOST_STEPS):
-        before, kept = kept, max(1, math.ceil(dimension / (1.0 + max(most_error - own, 0.0) / unit)))
-        if abs(kept - before) <= _CLOSE * before:
+        ratio = best.ratio_to_central or most_error
+        kept = max(1, math.ceil(dimension / (fewest + _AIM * (most_error - ratio) / slope)))
+        if kept >= _CLOSE * best.encoding.kept(dimension):
             break
         plan = planned(kept)
-        ratio = math.inf if plan.ratio_to_central is None else plan.ratio_to_central
-        own = ratio - (dimension / kept - 1.0) * unit
-        if ratio <= most_error and kept < best.encoding.kept(dimension):
-            best = plan
+        if plan.ratio_to_central is None:
+            break
+        slope = max((plan.ratio_to_central - ratio) / (dimension / kept - fewest), plan.signal_to_central)
+        if plan.ratio_to_central <= most_error:
+            best, fewest = plan, dimension / kept
     return best
 
 
