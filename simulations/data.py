@@ -18,6 +18,7 @@ from simulations.config import TaskConfig
 __all__ = ["Examples", "load_examples"]
 
 _TEST_SHARE = 0.2
+_ON_THE_HUB = {"mnist": "ylecun/mnist", "fashion_mnist": "zalando-datasets/fashion_mnist"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def load_examples(task: TaskConfig) -> Examples:
     elif task.data_root is not None:
         examples = _from_idx(Path(task.data_root))
     else:
-        examples = _from_hub("ylecun/mnist" if task.name == "mnist" else task.dataset)
+        examples = _from_hub(_ON_THE_HUB.get(task.name, task.dataset))
     count = task.max_examples
     return Examples(
         examples.train_x[:count].astype(np.float32),

@@ -21,6 +21,7 @@ from fl_privquant.accounting import (
     PrivacyStatement,
     Release,
     SecureSum,
+    SimulatedSum,
     SumOfCodes,
     Target,
     Unit,
@@ -42,8 +43,10 @@ _NEED_SINGLE_UPDATES = ("fedmedian",)
 
 def aggregation_of(config: RunConfig) -> Aggregation:
     """What the server of a run sees of its clients' codes."""
-    if config.secagg.enabled:
-        return SecureSum(config.secagg.corrupt_fraction, config.secagg.dropout_fraction)
+    secagg = config.secagg
+    if secagg.enabled:
+        summed = SecureSum if secagg.masked else SimulatedSum
+        return summed(secagg.corrupt_fraction, secagg.dropout_fraction)
     return PerClient() if config.federation.strategy in _NEED_SINGLE_UPDATES else SumOfCodes()
 
 
@@ -55,7 +58,13 @@ def plan_of(config: RunConfig, dimension: int) -> Plan | None:
     target = Target(epsilon, config.federation.rounds, _participants(config), config.privacy.delta)
     parameters = json.dumps(dict(config.mechanism), sort_keys=True)
     return _planned(
-        target, dimension, config.l2_clip or 1.0, config.encoding.clip, aggregation_of(config), parameters
+        target,
+        dimension,
+        config.l2_clip or 1.0,
+        config.encoding.clip,
+        config.encoding.keep,
+        aggregation_of(config),
+        parameters,
     )
 
 
@@ -107,12 +116,14 @@ def _participants(config: RunConfig) -> int:
     return max(1, int(config.federation.num_clients * config.federation.fraction))
 
 
-@lru_cache(maxsize=64)
+# 1 is one coordinate, 1.0 all of them.
+@lru_cache(maxsize=64, typed=True)
 def _planned(
     target: Target,
     dimension: int,
     l2_clip: float,
     clip: float | None,
+    keep: int | float | None,
     aggregation: Aggregation,
     parameters: str,
 ) -> Plan:
@@ -126,6 +137,7 @@ def _planned(
         mechanism=name,
         max_bits=1 if bits is None else int(bits),
         clip=clip,
+        keep=keep,
         aggregation=aggregation,
         **mechanism,
     )

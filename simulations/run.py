@@ -86,7 +86,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         node_config={key: value for key, value in limits.items() if value is not None},
         seed=config.seed,
     )
-    client = "secure_client_app" if config.secagg.enabled else "client_app"
+    client = "secure_client_app" if config.secagg.enabled and config.secagg.masked else "client_app"
     runner = engine(config.engine.name, **options)
     with _quiet_flower():
         done = runner.run("simulations.app:server_app", f"simulations.app:{client}", federation)

@@ -15,7 +15,7 @@ from fl_privquant.accounting.accountant import (
     round_statement,
     statement_levels,
 )
-from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
+from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.accounting.audit import EmpiricalBound, empirical_bound
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.accounting.planner import PlannedDesigns, plan, run_statement
@@ -40,6 +40,7 @@ __all__ = [
     "PrivacyStatement",
     "Release",
     "SecureSum",
+    "SimulatedSum",
     "SpendingLedger",
     "SumOfCodes",
     "Target",

@@ -10,18 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from fl_privquant.cohort import checked_fraction, count_of, honest_clients
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["Aggregation", "PerClient", "SecureSum", "SumOfCodes"]
+__all__ = ["Aggregation", "PerClient", "SecureSum", "SimulatedSum", "SumOfCodes"]
 
 
 @dataclass(frozen=True)
 class Aggregation(ABC):
     """How the codes of a round's clients reach the server."""
+
+    simulated: ClassVar[str] = ""
+    """What makes its view a simulation, which protects nobody; empty where the view is what is seen."""
 
     @abstractmethod
     def view(self, num_clients: int) -> View:
@@ -64,41 +68,15 @@ class SumOfCodes(PerClient):
 
 
 @dataclass(frozen=True)
-class SecureSum(Aggregation):
-    """The server learns the sum of the codes of a round's clients and nothing else.
-
-    Mechanism ``none`` then sends fixed point, as floats cannot be masked: clipped, and rounded at random to a
-    lattice of 20 bits.
-
-    Parameters
-    ----------
-    corrupt_fraction, dropout_fraction
-        Clients of a round that may collude with the server, and that may be lost. Both are rounded up to
-        whole clients (:mod:`fl_privquant.cohort`). A round that loses more opens no sum.
-    server_may_lie, num_neighbors, threshold, identities
-        As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the clients' public keys by node
-        id where they sign, or the operator's list of known clients
-        (:func:`~fl_privquant.secagg.identities.read_known_clients`), by which nodes are asked who they are.
-    timeout
-        Seconds that a stage of the protocol may take.
-
-    >>> SecureSum(corrupt_fraction=0.1, dropout_fraction=0.1).view(25)
-    View(num_honest=19)
-    """
+class _HonestSum(Aggregation):
+    """A sum that is counted by the honest clients in it: those neither corrupt nor lost."""
 
     corrupt_fraction: float = 0.1
     dropout_fraction: float = 0.1
-    server_may_lie: bool = False
-    num_neighbors: int | None = None
-    threshold: int | None = None
-    identities: Mapping[int, bytes | tuple[bytes, ...]] | None = field(default=None, repr=False, hash=False)
-    timeout: float = 600.0
 
     def __post_init__(self) -> None:
         checked_fraction("corrupt_fraction", self.corrupt_fraction)
         checked_fraction("dropout_fraction", self.dropout_fraction)
-        if not self.timeout > 0.0:
-            raise InvalidSpecError(f"timeout: {self.timeout} is not a number of seconds above 0")
 
     def view(self, num_clients: int) -> View:
         honest = honest_clients(num_clients, self.corrupt_fraction, self.dropout_fraction)
@@ -124,3 +102,58 @@ class SecureSum(Aggregation):
                 f"mechanism {mechanism.name!r} gives no integers to be summed, as secure aggregation needs"
             )
         return summed
+
+
+@dataclass(frozen=True)
+class SimulatedSum(_HonestSum):
+    """The server adds codes up in the open, and they are counted as if only their sum were seen.
+
+    This is for simulations, in which one process has all codes anyway: the model and the stated figures are
+    those of :class:`SecureSum` to the last bit, without the work of masking. It protects nobody, so that a
+    strategy takes it only with ``simulated=True``, and every privacy statement says so.
+
+    Parameters
+    ----------
+    corrupt_fraction, dropout_fraction
+        As in :class:`SecureSum`.
+
+    >>> SimulatedSum(corrupt_fraction=0.1, dropout_fraction=0.1).view(25)
+    View(num_honest=19)
+    """
+
+    simulated: ClassVar[str] = "codes are added up in the open and counted as if only their sum were seen"
+
+
+@dataclass(frozen=True)
+class SecureSum(_HonestSum):
+    """The server learns the sum of the codes of a round's clients and nothing else.
+
+    Mechanism ``none`` then sends fixed point, as floats cannot be masked: clipped, and rounded at random to a
+    lattice of 20 bits.
+
+    Parameters
+    ----------
+    corrupt_fraction, dropout_fraction
+        Clients of a round that may collude with the server, and that may be lost. Both are rounded up to
+        whole clients (:mod:`fl_privquant.cohort`). A round that loses more opens no sum.
+    server_may_lie, num_neighbors, threshold, identities
+        As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the clients' public keys by node
+        id where they sign, or the operator's list of known clients
+        (:func:`~fl_privquant.secagg.identities.read_known_clients`), by which nodes are asked who they are.
+    timeout
+        Seconds that a stage of the protocol may take.
+
+    >>> SecureSum(corrupt_fraction=0.1, dropout_fraction=0.1).view(25)
+    View(num_honest=19)
+    """
+
+    server_may_lie: bool = False
+    num_neighbors: int | None = None
+    threshold: int | None = None
+    identities: Mapping[int, bytes | tuple[bytes, ...]] | None = field(default=None, repr=False, hash=False)
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.timeout > 0.0:
+            raise InvalidSpecError(f"timeout: {self.timeout} is not a number of seconds above 0")

@@ -6,7 +6,7 @@ A user adds two lines to an ordinary Flower app:
 * on the server ``strategy = PrivQuantStrategy(FedAvg(...), mechanism=mechanism, clip=0.1)``
 """
 
-from fl_privquant.accounting.aggregation import PerClient, SecureSum, SumOfCodes
+from fl_privquant.accounting.aggregation import PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.flower.checkpoint import CheckpointStrategy
 from fl_privquant.flower.mod import PrivQuantMod
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledMechanism
@@ -29,6 +29,7 @@ __all__ = [
     "SecureAggregationMod",
     "SecureAggregationStrategy",
     "SecureSum",
+    "SimulatedSum",
     "StoppedResult",
     "StrategyWrapper",
     "SumOfCodes",

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SumOfCodes
+from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
@@ -120,7 +120,51 @@ class SummingExchange(Exchange):
         return Opened(tuple(nodes), total, failures=failures)
 
 
-class SecureExchange(Exchange):
+class HonestSumExchange(Exchange):
+    """What is opened is one sum, of no fewer honest clients than the view of the round promises."""
+
+    def __init__(self, aggregation: Aggregation) -> None:
+        super().__init__(aggregation)
+        self._asked = 0
+
+    def begin(
+        self, server_round: int, messages: list[Message], codec: UpdateCodec, grid: Grid
+    ) -> list[Message]:
+        self._asked = len(messages)
+        return messages
+
+    def check(self, opened: Opened, codec: UpdateCodec) -> None:
+        """Refuse a sum that honest clients cannot have sent; it is open, so it is counted all the same."""
+        if opened.total is not None:
+            honest_sum_test(codec, len(opened.nodes)).check(opened.total)
+
+    def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
+        """As wide as the sum, as masked codes are."""
+        return packed_size(codec.dimension, width=codec.mechanism.sum_bits(num_clients))
+
+    def _check_honest(self, survivors: int) -> None:
+        """Refuse to open a sum with fewer honest clients than the view of the round promises."""
+        honest = survivors - self.aggregation.corrupt(self._asked)
+        planned = self.aggregation.view(self._asked).num_honest or 1
+        if honest < planned:
+            raise SecureAggregationError(
+                f"{survivors} of {self._asked} clients are left, {honest} of them honest, fewer than the "
+                f"{planned} that the guarantee counts on; ask more clients, or raise dropout_fraction"
+            )
+
+
+class SimulatedExchange(HonestSumExchange, SummingExchange):
+    """Codes are added up in the open, under the rules of a secure sum."""
+
+    def open(
+        self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
+    ) -> Opened:
+        opened = super().open(replies, codec, model)
+        self._check_honest(len(opened.nodes))
+        return opened
+
+
+class SecureExchange(HonestSumExchange):
     """Masks are agreed on before clients train, and the sum of what arrives is opened after."""
 
     def __init__(self, aggregation: SecureSum) -> None:
@@ -134,12 +178,11 @@ class SecureExchange(Exchange):
             threshold=aggregation.threshold,
             identities=aggregation.identities,
         )
-        self._asked = 0
 
     def begin(
         self, server_round: int, messages: list[Message], codec: UpdateCodec, grid: Grid
     ) -> list[Message]:
-        self._asked = len(messages)
+        messages = super().begin(server_round, messages, codec, grid)
         nodes = [message.metadata.dst_node_id for message in messages]
         deliveries = self._rounds.agree(
             server_round,
@@ -165,31 +208,13 @@ class SecureExchange(Exchange):
         opened = self._rounds.open(payloads, self._check_honest)
         return Opened(opened.survivors, opened.total)
 
-    def check(self, opened: Opened, codec: UpdateCodec) -> None:
-        """Refuse a sum that honest clients cannot have sent; it is open, so it is counted all the same."""
-        if opened.total is not None:
-            honest_sum_test(codec, len(opened.nodes)).check(opened.total)
-
-    def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
-        """As wide as the sum, as masked codes are."""
-        return packed_size(codec.dimension, width=codec.mechanism.sum_bits(num_clients))
-
-    def _check_honest(self, survivors: int) -> None:
-        """Refuse to open a sum with fewer honest clients than the view of the round promises."""
-        honest = survivors - self.aggregation.corrupt(self._asked)
-        planned = self.aggregation.view(self._asked).num_honest or 1
-        if honest < planned:
-            raise SecureAggregationError(
-                f"{survivors} of {self._asked} clients are left, {honest} of them honest, fewer than the "
-                f"{planned} that the guarantee counts on; ask more clients, or raise dropout_fraction"
-            )
-
 
 @singledispatch
 def exchange_of(aggregation: Aggregation) -> Exchange:
     """The exchange that does what an aggregation describes."""
     raise InvalidSpecError(
-        f"aggregation: {type(aggregation).__name__}, expected PerClient(), SumOfCodes() or SecureSum()"
+        f"aggregation: {type(aggregation).__name__}, expected PerClient(), SumOfCodes(), SecureSum() or "
+        "SimulatedSum()"
     )
 
 
@@ -204,12 +229,25 @@ def _(aggregation: SumOfCodes) -> Exchange:
 
 
 @exchange_of.register
+def _(aggregation: SimulatedSum) -> Exchange:
+    return SimulatedExchange(aggregation)
+
+
+@exchange_of.register
 def _(aggregation: SecureSum) -> Exchange:
     return SecureExchange(aggregation)
 
 
-def check_wrapped(strategy: Strategy, aggregation: Aggregation) -> None:
-    """Refuse a wrapped strategy that compares single updates where only sums are seen."""
+def check_wrapped(strategy: Strategy, aggregation: Aggregation, simulated: bool) -> None:
+    """Refuse a wrapped strategy that compares single updates where only sums are seen.
+
+    Also a simulated aggregation where privacy is not said to be ``simulated``.
+    """
+    if aggregation.simulated and not simulated:
+        raise InvalidSpecError(
+            f"aggregation: {type(aggregation).__name__} protects nobody, as {aggregation.simulated}; use "
+            f"SecureSum(), or say simulated=True"
+        )
     if type(aggregation) is PerClient:
         return
     for wrapped in strategy_stack(strategy):

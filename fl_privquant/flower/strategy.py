@@ -171,7 +171,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.simulated_nodes: set[int] = set()
         self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
-        check_wrapped(strategy, self.aggregation)
+        check_wrapped(strategy, self.aggregation, simulated)
 
     def _ranges(self, private_metrics: Mapping[str, tuple[float, float]]) -> tuple[MetricRange, ...]:
         if self.weighted_by_key in private_metrics:
@@ -248,6 +248,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
                 f"it holds {voted:g} of its update"
             )
         lines += metric_lines(self.private_metrics, self.uncounted_metrics)
+        lines += [f"privacy is simulated: {reason}" for reason in [self.aggregation.simulated] if reason]
         return lines + randomness_lines(self.simulated, self.simulated_nodes)
 
     def log_spent(self) -> None:

@@ -24,7 +24,7 @@ from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from simulations.config_checks import nearest
 from simulations.studies.catalogue import STUDIES
 from simulations.studies.page import write_page
-from simulations.studies.study import MNIST_VARIABLE, QUICK, Outcome, Part, Scale, Store, Study, Tell
+from simulations.studies.study import DATA_VARIABLES, QUICK, Outcome, Part, Scale, Store, Study, Tell
 
 __all__ = ["app"]
 
@@ -53,7 +53,11 @@ def chosen_parts(names: list[str]) -> dict[Study, list[Part]]:
 def main(
     names: Annotated[list[str], typer.Argument(help="Studies, or parts of them.")],
     mnist: Annotated[
-        Path | None, typer.Option(help=f"Directory of MNIST's IDX files; or set {MNIST_VARIABLE}.")
+        Path | None, typer.Option(help=f"Directory of MNIST's IDX files; or set {DATA_VARIABLES['mnist']}.")
+    ] = None,
+    fashion_mnist: Annotated[
+        Path | None,
+        typer.Option(help=f"The same of Fashion-MNIST; or set {DATA_VARIABLES['fashion_mnist']}."),
     ] = None,
     output: Annotated[Path, typer.Option(help="Where runs and finished parts are kept.")] = Path("outputs"),
     quick: Annotated[bool, typer.Option("--quick", help="A small version, written to OUTPUT/quick.")] = False,
@@ -63,7 +67,9 @@ def main(
     ] = False,
 ) -> None:
     """Compute what is missing, print its tables, and write tables, figures and page."""
-    scale = dataclasses.replace(QUICK if quick else Scale(), mnist=mnist, output=output)
+    scale = dataclasses.replace(
+        QUICK if quick else Scale(), mnist=mnist, fashion_mnist=fashion_mnist, output=output
+    )
     for study, parts in chosen_parts(names).items():
         # A small version must never take the place of the tables that the page is about.
         store = Store(output / "quick" / study.name if quick else study.home, output / "parts")
@@ -82,7 +88,7 @@ def _compute(store: Store, parts: list[Part], scale: Scale, fresh: bool) -> list
     with display:
         for part in parts:
             try:
-                _ = scale.mnist_root if part.needs_mnist else None
+                _ = scale.data_root(part.needs) if part.needs else None
             except InvalidSpecError as error:
                 if len(parts) == 1:
                     raise

@@ -26,7 +26,7 @@ from simulations.config import hash_of
 from simulations.results import ResultsError
 
 __all__ = [
-    "MNIST_VARIABLE",
+    "DATA_VARIABLES",
     "QUICK",
     "Computed",
     "Figure",
@@ -40,8 +40,8 @@ __all__ = [
     "Tell",
 ]
 
-MNIST_VARIABLE = "FL_PRIVQUANT_MNIST"
-"""Environment variable with the directory of MNIST's IDX files."""
+DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST", "fashion_mnist": "FL_PRIVQUANT_FASHION_MNIST"}
+"""Environment variables that say where the files of a task lie."""
 
 Tables = dict[str, pd.DataFrame]
 ReadTable = Callable[[str], pd.DataFrame]
@@ -70,8 +70,8 @@ class Scale:
         Random configurations in each check of a theorem.
     overrides
         Overrides of every federated run.
-    mnist
-        Directory of MNIST's IDX files.
+    mnist, fashion_mnist
+        Directories of the IDX files of MNIST and of Fashion-MNIST.
     output
         Directory of runs and of finished parts.
     """
@@ -84,28 +84,29 @@ class Scale:
     configurations: int = 200
     overrides: tuple[str, ...] = ()
     mnist: Path | None = None
+    fashion_mnist: Path | None = None
     output: Path = Path("outputs")
 
-    @property
-    def mnist_root(self) -> str:
-        """The directory of MNIST, as given or from the environment.
+    def data_root(self, task: str) -> str:
+        """The directory of MNIST or Fashion-MNIST, as given or from the environment.
 
         Raises
         ------
         InvalidSpecError
             Neither says where it is.
         """
-        root = self.mnist or os.environ.get(MNIST_VARIABLE)
+        variable = DATA_VARIABLES[task]
+        root = getattr(self, task) or os.environ.get(variable)
         if not root:
             raise InvalidSpecError(
-                f"mnist: no directory given; pass --mnist DIRECTORY or set {MNIST_VARIABLE} to the directory "
-                "that holds MNIST's four IDX files"
+                f"{task}: no directory given; pass --{task.replace('_', '-')} DIRECTORY or set {variable} to "
+                "the directory that holds its four IDX files"
             )
         return str(root)
 
     def settings(self) -> dict[str, Any]:
         """What results depend on: all but where data and results lie."""
-        return {name: value for name, value in vars(self).items() if name not in ("mnist", "output")}
+        return {name: value for name, value in vars(self).items() if name not in (*DATA_VARIABLES, "output")}
 
 
 QUICK = Scale(
@@ -130,8 +131,8 @@ class Part(ABC):
         What it is called on the command line.
     title
         The question, or what the paper calls it, in a line.
-    needs_mnist
-        Whether it can run only where MNIST is.
+    needs
+        The task whose files it needs ("mnist" or "fashion_mnist"), if any.
     shown
         Columns of its first table that are printed, where not all are.
     note
@@ -140,7 +141,7 @@ class Part(ABC):
 
     name: str
     title: str
-    needs_mnist: bool = False
+    needs: str = ""
     shown: tuple[str, ...] = ()
     note: str = ""
 
@@ -152,7 +153,8 @@ class Part(ABC):
     @property
     def command(self) -> str:
         """The command that computes its tables."""
-        return f"python -m simulations.studies {self.name}{' --mnist DIRECTORY' if self.needs_mnist else ''}"
+        data = f" --{self.needs.replace('_', '-')} DIRECTORY" if self.needs else ""
+        return f"python -m simulations.studies {self.name}{data}"
 
     @abstractmethod
     def configuration(self, scale: Scale) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -60,11 +61,13 @@ _NEGLIGIBLE_BIAS = 1e-3
 class Sweep(Part):
     """All runs of an experiment, with some overrides; its table has one row for runs that differ in seeds.
 
-    ``overrides`` are those of Hydra, sweeps such as ``encoding.clip=0.1,0.2`` included.
+    ``overrides`` are those of Hydra, sweeps such as ``encoding.clip=0.1,0.2`` included. ``variants`` are
+    further runs of the same table, each with more overrides after these.
     """
 
     experiment: str
     overrides: tuple[str, ...] = ()
+    variants: tuple[tuple[str, ...], ...] = ()
 
     def configuration(self, scale: Scale) -> Mapping[str, Any]:
         """The hashes of its runs."""
@@ -82,22 +85,22 @@ class Sweep(Part):
 
     def runs(self, scale: Scale | None = None) -> list[RunConfig]:
         """The config of every run, each once, in the order of the sweep."""
-        if scale is None:
-            return list(_composed(self.experiment, self.overrides))
-        placed = [f"output={scale.output}", f"study={self.name}"]
-        if self.needs_mnist:
-            placed.append(f"task.data_root={scale.mnist_root}")
-        return list(_composed(self.experiment, (*self.overrides, *scale.overrides, *placed)))
+        placed: list[str] = []
+        if scale is not None:
+            placed += [*scale.overrides, f"output={scale.output}", f"study={self.name}"]
+            placed += [f"task.data_root={scale.data_root(self.needs)}"] if self.needs else []
+        runs: dict[str, RunConfig] = {}
+        for more in ((), *self.variants):
+            for config in _composed(self.experiment, (*self.overrides, *more, *placed)):
+                # What a mechanism ignores does not multiply its runs.
+                runs.setdefault(config.run_name, config)
+        return list(runs.values())
 
 
 # Composing takes a tenth of a second for each run.
 @lru_cache(maxsize=128)
 def _composed(experiment: str, overrides: tuple[str, ...]) -> tuple[RunConfig, ...]:
-    runs: dict[str, RunConfig] = {}
-    for config in _swept(experiment, overrides):
-        # What a mechanism ignores does not multiply its runs.
-        runs.setdefault(config.run_name, config)
-    return tuple(runs.values())
+    return tuple(_swept(experiment, overrides))
 
 
 def _swept(experiment: str, overrides: Sequence[str]) -> Iterator[RunConfig]:
@@ -133,7 +136,24 @@ def collect(configs: Iterable[RunConfig]) -> pd.DataFrame:
         values = config.to_mapping()
         del values["seed"]
         groups.setdefault(json.dumps(values, sort_keys=True), []).append(config)
-    return pd.DataFrame([_row(group) for group in groups.values()])
+    table = pd.DataFrame([_row(group) for group in groups.values()])
+    return _beside_central(table).drop(columns="accuracies")
+
+
+def _beside_central(table: pd.DataFrame) -> pd.DataFrame:
+    """Add how much accuracy is lost to the central Gaussian at the same budget, paired by seed.
+
+    The mean of the differences and its standard error; NaN where there is no such row or one seed only.
+    """
+    gaps, errors = [], []
+    for row in table.itertuples():
+        same = table["run_epsilon"].eq(row.run_epsilon) & table["task"].eq(row.task)
+        central = table[same & table["mechanism"].eq(CENTRAL) & table["num_clients"].eq(row.num_clients)]
+        paired = central["accuracies"].iloc[0] if len(central) == 1 else {}
+        lost = [paired[seed] - accuracy for seed, accuracy in row.accuracies.items() if seed in paired]
+        gaps.append(float(np.mean(lost)) if lost else math.nan)
+        errors.append(float(np.std(lost, ddof=1) / math.sqrt(len(lost))) if len(lost) > 1 else math.nan)
+    return table.assign(accuracy_lost=gaps, accuracy_lost_error=errors)
 
 
 def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
@@ -147,11 +167,13 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "model": first.task.model,
         "partition": first.partition.name,
         "mechanism": first.label,
+        "bits": first.mechanism.get("bits", math.nan),
         "secure_aggregation": first.secagg.enabled,
         "clip": first.encoding.clip,
         "l2_clip": first.l2_clip,
         "seeds": len(runs),
         **_interval("accuracy", [run["accuracy"] for run in runs]),
+        "accuracies": {config.seed: run["accuracy"] for config, run in zip(configs, runs, strict=True)},
         **_interval("mean_squared_error", [run["mean_squared_error"] for run in runs]),
         "noise_error": _noise(first, mechanism),
         "share_clipped": sum(run["share_clipped"] for run in runs) / len(runs),

@@ -68,26 +68,25 @@ def test_design_then_audit(tmp_path: Path) -> None:
         (["audit", "nowhere.pqm"], "no such file"),
     ],
 )
-def test_user_errors_are_messages_not_tracebacks(arguments: list[str], message: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", "from fl_privquant.cli.main import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-def test_an_error_of_ours_is_a_message_and_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_user_errors_are_messages_not_tracebacks(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["fl-privquant", "audit", "nowhere.pqm"])
+    monkeypatch.setattr(sys, "argv", ["fl-privquant", *arguments])
     with pytest.raises(SystemExit) as stopped:
         cli.main()
+    shown = capsys.readouterr().err
     assert stopped.value.code == 2
-    assert "error: nowhere.pqm: no such file" in capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+
+
+def test_an_error_of_ours_is_a_message_and_exit_code_2() -> None:
+    command = [sys.executable, "-m", "fl_privquant.cli.main", "audit", "nowhere.pqm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: nowhere.pqm: no such file")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_file_is_audited_drawn_and_stated(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import copied_records
-from fl_privquant.flower.protocol import Request
+from fl_privquant.flower.protocol import PROTOCOL_VERSION, Request
 from tests.flower.apps import (
     CLIP,
     SEED,
@@ -141,7 +141,7 @@ PAYLOAD_FAULTS = {
     "another length": (with_payload(lambda data: data[:8] + b"\x07" + data[9:]), "length 7"),
     "stale round": (with_info(round=0), "reply to round 0, not 1"),
     "another mechanism": (with_info(mechanism="0" * 32), "another than was asked"),
-    "another version": (with_info(version=7), "protocol: version 7 is not 2"),
+    "another version": (with_info(version=7), f"protocol: version 7 is not {PROTOCOL_VERSION}"),
     "round of another type": (with_info(round="one"), "privquant-round"),
     "no payload": (without("privquant-update"), "holds no encoded update"),
     "no header": (without("privquant-reply"), "holds no encoded update"),
@@ -247,7 +247,7 @@ def test_a_reply_of_the_round_before_does_not_shut_out_the_right_one(mechanism, 
     assert_same_arrays(
         as_arrays(result.arrays), expected_model(mechanism, range(4), server_round=2, arrays=first)
     )
-    assert flower_log.text.count("dropped: reply to round 1, not 2") == 4
+    assert "4 nodes (1, 2, 3, 4): dropped: reply to round 1, not 2" in flower_log.text
 
 
 class Malicious(PrivQuantStrategy):

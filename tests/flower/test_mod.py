@@ -16,7 +16,7 @@ from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.arrays import ReceivedArray
 from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger
 from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.protocol import Reply, Request
+from fl_privquant.flower.protocol import PROTOCOL_VERSION, Reply, Request
 from tests.flower.apps import as_arrays, as_record, initial_arrays
 from tests.mechanisms.forgery import forged
 
@@ -141,10 +141,10 @@ def test_a_limit_that_cannot_be_read_is_refused_rather_than_ignored(mechanism):
     ("changes", "reason"),
     [
         ({"version": None}, "wrap its strategy in PrivQuantStrategy"),
-        ({"version": 1}, "protocol: version 1 is not 2"),
+        ({"version": 1}, f"protocol: version 1 is not {PROTOCOL_VERSION}"),
         ({"version": 1}, "install the same fl-privquant on clients and server"),
-        ({"version": True}, "protocol: version True is not 2"),
-        ({"version": "2"}, "protocol: version '2' is not 2"),
+        ({"version": True}, f"protocol: version True is not {PROTOCOL_VERSION}"),
+        ({"version": "2"}, f"protocol: version '2' is not {PROTOCOL_VERSION}"),
         ({"round": None}, "privquant-round"),
         ({"round": -1}, "round: -1"),
         ({"round": True}, "privquant-round"),

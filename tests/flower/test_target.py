@@ -21,6 +21,7 @@ from fl_privquant.flower import (
     PrivQuantStrategy,
     SecureAggregationMod,
     SecureSum,
+    SimulatedSum,
     SumOfCodes,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -67,7 +68,8 @@ def run(planned: Plan, rounds: int = 3, lost: int = 0) -> tuple[PrivQuantStrateg
     def main(grid: Grid, context: Context) -> None:
         start = ArrayRecord({"model": Array(np.zeros(DIMENSION, np.float32))})
         inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=clients)
-        kept.append(PrivQuantStrategy(inner, planned, max_failed_rounds=1))
+        simulated = bool(planned.aggregation.simulated)
+        kept.append(PrivQuantStrategy(inner, planned, max_failed_rounds=1, simulated=simulated))
         context.state["arrays"] = kept[0].start(grid, start, num_rounds=rounds).arrays
 
     result = InlineEngine().run(server, client, Federation(num_clients=clients))
@@ -130,6 +132,23 @@ def test_as_many_as_planned_may_be_lost() -> None:
     assert strategy.survivors == {1: 20, 2: 18, 3: 20}
     assert spent(strategy) <= 6.0
     assert model.mean() * math.sqrt(DIMENSION) > 2.4
+
+
+@pytest.mark.parametrize(("lost", "survivors"), [(0, 20), (2, 18), (4, 0)])
+def test_a_simulated_sum_is_a_secure_sum_without_masks(lost: int, survivors: int) -> None:
+    """Model, survivors and statements are the same, also where clients are lost, and no sum is opened."""
+    secure, model = run(plan(aggregation=SecureSum()), lost=lost)
+    simulated, same = run(plan(aggregation=SimulatedSum()), lost=lost)
+    assert np.array_equal(model, same)
+    assert simulated.survivors == secure.survivors == {1: 20, 2: survivors, 3: 20}
+    assert simulated.statements() == secure.statements()
+    assert any(SimulatedSum.simulated in line for line in simulated.privacy_statement())
+    assert not any("simulated: codes" in line for line in secure.privacy_statement())
+
+
+def test_a_simulated_sum_is_refused_where_privacy_is_not_simulated() -> None:
+    with pytest.raises(InvalidSpecError, match=r"SimulatedSum protects nobody.*simulated=True"):
+        PrivQuantStrategy(FedAvg(), plan(aggregation=SimulatedSum()))
 
 
 def test_a_plan_decides_what_belongs_to_it() -> None:

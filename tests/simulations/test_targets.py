@@ -78,6 +78,7 @@ def test_no_run_ends_above_its_target(overrides: tuple[str, ...], tmp_path: Path
         (["privacy.epsilon=8", "mechanism=none"], "protects nothing"),
         (["privacy.epsilon=8", "mechanism=stochastic"], "protects nothing"),
         (["privacy.epsilon=-8"], "privacy.epsilon"),
+        ([*FOR_SUMS, "secagg=simulated", "privacy=secure"], "secagg.masked: false, which only simulates"),
         ([*FOR_SUMS, "+mechanism.run_epsilon=9"], "mechanism.run_epsilon: follows"),
         ([*FOR_SUMS, "+mechanism.dimension=650"], "mechanism.dimension: follows"),
     ],

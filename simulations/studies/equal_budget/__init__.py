@@ -9,24 +9,43 @@ from pathlib import Path
 
 from simulations.studies.equal_budget.figures import FIGURES
 from simulations.studies.equal_budget.numbers import Numbers
-from simulations.studies.equal_budget.secure_sum import SECURE_SUM
+from simulations.studies.equal_budget.secure_sum import BY_ROUNDS, SECURE_SUM
 from simulations.studies.study import Study
 from simulations.studies.sweep import MNIST, Sweep
 
 __all__ = ["STUDY"]
 
-_MNIST_GRADIENTS = ("task=mnist", "federation.server_learning_rate=1.0", "privacy.epsilon=8")
+_MNIST_GRADIENTS = ("task=mnist", "task.max_examples=10000", "encoding.l2_clip=0.3")
+_FASHION_GRADIENTS = ("task=fashion_mnist", "task.max_examples=10000", "encoding.l2_clip=0.3")
+_LONG = "federation.rounds=50"
+_ONE_BIT = ("mechanism=optm_aggregate", "mechanism.bits=1")
 
 
-def _sweep(name: str, title: str, experiment: str, *overrides: str, mnist: bool = False) -> Sweep:
+def _sweep(
+    name: str, title: str, experiment: str, *overrides: str, variants: tuple[tuple[str, ...], ...] = ()
+) -> Sweep:
+    needs = next((word.removeprefix("task=") for word in overrides if word.startswith("task=")), "")
     return Sweep(
         name=name,
         title=title,
         experiment=experiment,
         overrides=overrides,
-        needs_mnist=mnist,
+        variants=variants,
+        needs=needs,
         shown=("run_epsilon", "mechanism", "l2_clip", "accuracy", "mean_squared_error", "bits_in_secure_sum"),
         note="run epsilon: client total, aggregate view of all clients, δ = 1e-5",
+    )
+
+
+def _gradients(name: str, title: str, rate: float, *overrides: str) -> Sweep:
+    """Two bits of every mechanism, and one bit of ours."""
+    return _sweep(
+        f"gradients-{name}",
+        f"One gradient a round, {title}",
+        "equal_budget/gradients",
+        f"federation.server_learning_rate={rate}",
+        *overrides,
+        variants=(_ONE_BIT,),
     )
 
 
@@ -35,6 +54,7 @@ STUDY = Study(
     title="Mechanisms at an equal budget for the whole run",
     parts=(
         SECURE_SUM,
+        BY_ROUNDS,
         _sweep("norm-digits", "Which L2 clip, digits?", "clip/norm"),
         _sweep(
             "norm-mnist",
@@ -42,7 +62,6 @@ STUDY = Study(
             "clip/norm",
             *MNIST,
             "encoding.l2_clip=0.1,0.2,0.4,0.8,3.2",
-            mnist=True,
         ),
         _sweep("equal-budget-digits", "Local training, digits", "equal_budget/local_training"),
         _sweep(
@@ -51,27 +70,13 @@ STUDY = Study(
             "equal_budget/local_training",
             *MNIST,
             "encoding.l2_clip=0.4",
-            "encoding.clip=0.00903",  # 2 standard deviations of a rotated coordinate: 2 l2_clip / sqrt(7850)
-            mnist=True,
         ),
-        _sweep("gradients-digits", "One gradient a round, digits", "equal_budget/gradients"),
-        _sweep(
-            "gradients-mnist",
-            "One gradient a round, MNIST, 100 clients",
-            "equal_budget/gradients",
-            *_MNIST_GRADIENTS,
-            "encoding.l2_clip=0.3",
-            mnist=True,
-        ),
-        _sweep(
-            "gradients-mnist-1000",
-            "One gradient a round, MNIST, 1000 clients",
-            "equal_budget/gradients",
-            *_MNIST_GRADIENTS,
-            "encoding.l2_clip=0.4",
-            "federation.num_clients=1000",
-            mnist=True,
-        ),
+        _gradients("digits", "digits, 10 rounds", 4.0),
+        _gradients("mnist", "MNIST, 10 rounds", 2.0, *_MNIST_GRADIENTS),
+        _gradients("fashion", "Fashion-MNIST, 10 rounds", 1.0, *_FASHION_GRADIENTS),
+        _gradients("digits-50", "digits, 50 rounds", 3.0, _LONG),
+        _gradients("mnist-50", "MNIST, 50 rounds", 1.0, *_MNIST_GRADIENTS, _LONG),
+        _gradients("fashion-50", "Fashion-MNIST, 50 rounds", 0.5, *_FASHION_GRADIENTS, _LONG),
     ),
     figures=FIGURES,
     numbers=Numbers,

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.config import CENTRAL
+from simulations.report.marks import mark_of
 from simulations.studies.drawing import ERROR, INTERVAL, draw_curve
-from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, best_errors
+from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, TASKS, best_errors, series_of
 from simulations.studies.equal_budget.secure_sum import PEERS
 from simulations.studies.page import table_or_none
 from simulations.studies.study import Figure, ReadTable
@@ -22,25 +24,15 @@ _HEADING = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
 
 
 def _secure_sum(read: ReadTable) -> Any:
-    """Exact errors against the budget, and accuracies of training by gradients, beside a central Gaussian."""
+    """Exact errors against the budget, beside a central Gaussian."""
     errors = best_errors(read("secure_sum"))
-    trained = pd.concat([table for name in GRADIENTS if (table := table_or_none(read, name)) is not None])
     counts = sorted(errors["num_clients"].unique())
-    settings = list(trained.groupby(["task", "num_clients"]))
-    wide = max(len(counts) + 1, len(settings))
-    figure, (upper, lower) = pyplot().subplots(2, wide, figsize=(3.7 * wide, 6.4), squeeze=False)
-    for unused in (*upper[len(counts) :], *lower[len(settings) :]):
-        unused.axis("off")
-    for axis, num_clients in zip(upper, counts, strict=False):
+    figure, axes = pyplot().subplots(1, len(counts), figsize=(4.2 * len(counts), 3.2), layout="constrained")
+    for axis, num_clients in zip(axes, counts, strict=True):
         _draw_errors(axis, errors[errors["num_clients"] == num_clients])
         axis.set_title(f"{num_clients} clients, exact")
-    for axis, ((task, num_clients), table) in zip(lower, settings, strict=False):
-        _draw_accuracies(axis, table)
-        axis.set_title(f"{task}, {num_clients} clients")
-    upper[0].set_ylabel("error of the mean update,\ntimes the central Gaussian's")
-    upper[len(counts)].legend(*upper[0].get_legend_handles_labels(), loc="center left")
-    lower[0].set_ylabel("test accuracy, %, 95 % over seeds")
-    figure.tight_layout()
+    axes[0].set_ylabel("error of the mean update,\ntimes the central Gaussian's")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     return figure
 
 
@@ -61,17 +53,53 @@ def _draw_errors(axis: Any, errors: pd.DataFrame) -> None:
     axis.minorticks_off()
 
 
-def _draw_accuracies(axis: Any, table: pd.DataFrame) -> None:
+def _gradients(read: ReadTable) -> Any:
+    """Accuracies of training by gradients, and what is lost to the central Gaussian, paired by seed."""
+    tables = [table for name in GRADIENTS if (table := table_or_none(read, name)) is not None]
+    figure, axes = pyplot().subplots(
+        2, len(tables), figsize=(1.5 + 3.0 * len(tables), 6.0), squeeze=False, layout="constrained"
+    )
+    for (top, bottom), table in zip(axes.T, tables, strict=True):
+        first = next(table.itertuples())
+        top.set_title(f"{TASKS[first.task]}, {first.num_clients} clients, {first.rounds} rounds")
+        bottom.axhline(0.0, color=colour_of(CENTRAL), linestyle="--", linewidth=1.0)
+        _draw_training(top, bottom, table)
+    axes[0, 0].set_ylabel("test accuracy, %, 95 % over seeds")
+    axes[1, 0].set_ylabel("points of accuracy lost, paired by seed:\none standard error (thick), 95 % (thin)")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_training(top: Any, bottom: Any, table: pd.DataFrame) -> None:
     epsilons = sorted(table["run_epsilon"].unique())
-    width = 0.8 / (1 + len(PEERS))
-    for place, mechanism in enumerate((CENTRAL, *PEERS)):
-        rows = table[table["mechanism"] == mechanism].sort_values("run_epsilon")
-        at = np.array([epsilons.index(epsilon) for epsilon in rows["run_epsilon"]]) + (place - 2) * width
-        half = 100 * (rows["accuracy_high"] - rows["accuracy_low"]) / 2
-        axis.bar(at, 100 * rows["accuracy"], width, yerr=half, color=colour_of(mechanism), capsize=2)
-    axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
-    axis.grid(visible=False, axis="x")
-    axis.set(xlabel=_HEADING, ylim=(max(0.0, 100 * float(table["accuracy_low"].min()) - 3.0), None))
+    kinds = table[["mechanism", "bits"]].drop_duplicates().sort_values("bits", na_position="first")
+    width = 0.8 / len(kinds)
+    for place, (mechanism, bits) in enumerate(kinds.itertuples(index=False)):
+        same = table["bits"].isna() if mechanism == CENTRAL else table["bits"].eq(bits)
+        rows = table[table["mechanism"].eq(mechanism) & same].sort_values("run_epsilon")
+        at = np.array([epsilons.index(epsilon) for epsilon in rows["run_epsilon"]])
+        at = at + (place - (len(kinds) - 1) / 2) * width
+        look = {
+            "color": colour_of(mechanism),
+            "marker": mark_of(mechanism).marker,
+            "markerfacecolor": "white" if bits == 1 else colour_of(mechanism),
+            "markersize": 5,
+            "linestyle": "",
+        }
+        half = 100.0 * (rows["accuracy_high"] - rows["accuracy_low"]) / 2
+        label = series_of(mechanism, bits)
+        top.errorbar(at, 100.0 * rows["accuracy"], yerr=half, capsize=2, label=label, **look)
+        if mechanism == CENTRAL:
+            continue
+        lost, error = 100.0 * rows["accuracy_lost"], 100.0 * rows["accuracy_lost_error"]
+        student_half = error * student.ppf(0.975, rows["seeds"] - 1)
+        bottom.errorbar(at, lost, yerr=student_half, elinewidth=0.8, capsize=2, **look)
+        bottom.errorbar(at, lost, yerr=error, elinewidth=2.6, **look)
+    for axis in (top, bottom):
+        axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
+        axis.set_xlim(-0.5, len(epsilons) - 0.5)
+        axis.grid(visible=False, axis="x")
+    bottom.set_xlabel(_HEADING)
 
 
 def _local_training(read: ReadTable) -> Any:
@@ -99,7 +127,8 @@ def _local_training(read: ReadTable) -> Any:
 
 
 FIGURES = (
-    Figure("secure-sum", _secure_sum, ("secure_sum", "gradients-digits")),
+    Figure("secure-sum", _secure_sum, ("secure_sum",)),
+    Figure("gradients", _gradients, ("gradients-digits",)),
     Figure("local-training", _local_training, ("equal-budget-digits", "equal-budget-mnist")),
 )
 """Each figure of the page."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
+from scipy.stats import t as student
 
+from fl_privquant.errors import PrivQuantError
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.studies.clip_choice import clip_texts
@@ -14,10 +17,15 @@ from simulations.studies.equal_budget.secure_sum import PEERS
 from simulations.studies.page import one_row, table_or_none, total
 from simulations.studies.study import ReadTable
 
-__all__ = ["GRADIENTS", "LABELS", "Numbers", "best_errors"]
+__all__ = ["GRADIENTS", "LABELS", "TASKS", "Loss", "Numbers", "best_errors", "losses", "series_of"]
 
-GRADIENTS = ("gradients-digits", "gradients-mnist", "gradients-mnist-1000")
+GRADIENTS = tuple(
+    f"gradients-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
+)
 """Tables of training by one gradient of each client a round."""
+
+TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
+"""What tasks are called in figures and tables."""
 
 LABELS = {
     CENTRAL: "central Gaussian (server trusted)",
@@ -35,6 +43,90 @@ def best_errors(errors: pd.DataFrame) -> pd.DataFrame:
     """For each mechanism, number of clients and budget the bit-width with the least error."""
     keys = ["num_clients", "run_epsilon", "mechanism"]
     return errors.sort_values("ratio_to_central").groupby(keys, as_index=False).first()
+
+
+def series_of(mechanism: str, bits: float) -> str:
+    """What a mechanism is called beside its like with other bits."""
+    if mechanism == CENTRAL:
+        return LABELS[CENTRAL]
+    return f"{LABELS[mechanism]}, {bits:g} bit{'s' if bits > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Accuracy lost to the central Gaussian in one setting, in points, paired by seed.
+
+    Parameters
+    ----------
+    task, rounds, run_epsilon, series, ours
+        The setting: data, rounds, budget, mechanism with its bits; whether it is the one designed for sums.
+    mean, error
+        Mean of the differences between runs of the same seed, and its standard error.
+    seeds
+        Number of these differences.
+    error_ratio
+        Measured squared error of the mean update over the central Gaussian's. What the L2 clip cuts off is in
+        both, and more of it where the model learns more slowly.
+    """
+
+    task: str
+    rounds: int
+    run_epsilon: float
+    series: str
+    ours: bool
+    mean: float
+    error: float
+    seeds: int
+    error_ratio: float
+
+    @property
+    def within(self) -> bool:
+        """Whether the mean is within one standard error of zero."""
+        return abs(self.mean) <= self.error
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the mean is more than one standard error below the central Gaussian."""
+        return self.mean > self.error
+
+    @property
+    def half_interval(self) -> float:
+        """Half of the 95 % interval of the mean (Student t)."""
+        return float(student.ppf(0.975, self.seeds - 1)) * self.error
+
+    @property
+    def clear(self) -> bool:
+        """Whether zero is outside the 95 % interval."""
+        return abs(self.mean) > self.half_interval
+
+    @property
+    def chance_outside(self) -> float:
+        """Odds that a true difference of zero is found more than one standard error away (Student t)."""
+        return float(2.0 * student.sf(1.0, self.seeds - 1))
+
+
+def losses(read: ReadTable) -> list[Loss]:
+    """What each mechanism loses in each setting of training by gradients."""
+    cells = []
+    for table in (table_or_none(read, name) for name in GRADIENTS):
+        for _, rows in [] if table is None else table.sort_values("bits").groupby("run_epsilon"):
+            central = one_row(rows, mechanism=CENTRAL)
+            cells += [
+                Loss(
+                    task=TASKS[row.task],
+                    rounds=row.rounds,
+                    run_epsilon=row.run_epsilon,
+                    series=series_of(row.mechanism, row.bits),
+                    ours=row.mechanism == PEERS[0],
+                    mean=100.0 * row.accuracy_lost,
+                    error=100.0 * row.accuracy_lost_error,
+                    seeds=int(row.seeds),
+                    error_ratio=row.mean_squared_error / central.mean_squared_error,
+                )
+                for row in rows.itertuples()
+                if row.mechanism != CENTRAL
+            ]
+    return cells
 
 
 class Numbers:
@@ -73,21 +165,81 @@ class Numbers:
         return ours.pivot_table("ratio_to_central", "bits", ["num_clients", "run_epsilon"])
 
     @cached_property
+    def by_rounds(self) -> pd.DataFrame:
+        """The same of ours by coordinates and rounds (down), and by budget and bits (across)."""
+        return self._read("by_rounds").pivot_table(
+            "ratio_to_central", ["dimension", "rounds"], ["run_epsilon", "bits"]
+        )
+
+    @cached_property
     def gradients(self) -> list[dict[str, Any]]:
-        """For each task, number of clients and budget the row of each mechanism."""
+        """For each task, number of rounds and budget the row of each mechanism with its bits."""
         tables = [table_or_none(self._read, name) for name in GRADIENTS]
-        keys = ["task", "num_clients", "run_epsilon"]
         return [
             {
-                "task": task,
-                "num_clients": num_clients,
+                "task": TASKS[str(task)],
+                "rounds": rounds,
+                "run_epsilon": run_epsilon,
                 "budget": _budget(run_epsilon),
-                "rows": {row.mechanism: row for row in rows.itertuples()},
+                "rows": {series_of(row.mechanism, row.bits): row for row in rows.itertuples()},
             }
             for table in tables
             if table is not None
-            for (task, num_clients, run_epsilon), rows in table.groupby(keys)
+            for (task, rounds, run_epsilon), rows in table.sort_values("bits", na_position="first").groupby(
+                ["task", "rounds", "run_epsilon"]
+            )
         ]
+
+    @property
+    def trained(self) -> list[str]:
+        """Parts of training by gradients that were computed."""
+        return [name for name in GRADIENTS if table_or_none(self._read, name) is not None]
+
+    @property
+    def setting(self) -> Any:
+        """A row of training by gradients, for what all of them share."""
+        return next(iter(self.gradients[0]["rows"].values()))
+
+    @property
+    def series(self) -> list[str]:
+        """Mechanisms with their bits, in the order of the tables."""
+        return list(dict.fromkeys(name for line in self.gradients for name in line["rows"]))
+
+    @cached_property
+    def losses(self) -> list[Loss]:
+        """What each mechanism loses to the central Gaussian in each setting."""
+        return losses(self._read)
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds of each setting.
+
+        Raises
+        ------
+        PrivQuantError
+            Not all settings have the same number.
+        """
+        (seeds,) = counts if len(counts := {cell.seeds for cell in self.losses}) == 1 else (0,)
+        if not seeds:
+            raise PrivQuantError(f"seeds: settings have {sorted(counts)}; run the study again")
+        return seeds
+
+    def loss(self, task: str, rounds: int, run_epsilon: float, series: str) -> Loss | None:
+        """The loss in one setting, if it was computed."""
+        chosen = (task, rounds, run_epsilon, series)
+        return next(
+            (
+                cell
+                for cell in self.losses
+                if (cell.task, cell.rounds, cell.run_epsilon, cell.series) == chosen
+            ),
+            None,
+        )
+
+    @property
+    def our_losses(self) -> list[Loss]:
+        """Those of the mechanism that is designed for the sum."""
+        return [cell for cell in self.losses if cell.ours]
 
     @cached_property
     def local_training(self) -> list[dict[str, Any]]:

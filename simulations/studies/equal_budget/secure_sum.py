@@ -21,7 +21,7 @@ from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_r
 from simulations.central import noise_of_sum
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
-__all__ = ["PEERS", "SECURE_SUM", "error_row"]
+__all__ = ["BY_ROUNDS", "PEERS", "SECURE_SUM", "error_row"]
 
 OURS = "optm_aggregate"
 PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
@@ -30,6 +30,8 @@ PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
 _NAME = "secure_sum"
 _DELTA, _ROUNDS, _DIMENSION = 1e-5, 50, 7850
 _CLIENTS, _EPSILONS, _BITS = (100, 1000), (1.0, 4.0, 10.0), (1, 2, 3)
+# Those of the models that are trained, and the rounds of a short run, of one in between, and of a long one.
+_DIMENSIONS, _SOME_ROUNDS = (650, 7850), (10, 20, 50)
 # A standard normal number, as samples.
 _NORMAL = norm.ppf((np.arange(20_001) + 0.5) / 20_001)
 
@@ -104,6 +106,24 @@ def _table(scale: Scale, tell: Tell) -> Tables:
             rows.append(row)
     return {_NAME: pd.DataFrame(rows)}
 
+
+def _by_rounds(scale: Scale, tell: Tell) -> Tables:
+    cells = list(itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS, _BITS))
+    rows = []
+    for place, (dimension, rounds, run_epsilon, bits) in enumerate(cells):
+        tell(place / len(cells), f"{dimension} coordinates, {rounds} rounds, {bits} bits")
+        row = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, bits, rounds)
+        if row is not None:
+            rows.append({"dimension": dimension, "rounds": rounds, **row})
+    return {"by_rounds": pd.DataFrame(rows)}
+
+
+BY_ROUNDS = Computed(
+    name="by_rounds",
+    title=f"Errors of {OURS} over a central Gaussian's by coordinates and rounds, {_CLIENTS[0]} clients",
+    function=_by_rounds,
+    note=f"run epsilon, epsilon reached: client total, aggregate view of all clients, δ = {_DELTA:g}",
+)
 
 SECURE_SUM = Computed(
     name=_NAME,

@@ -241,7 +241,7 @@ def _compute_cancer(scale: Scale, tell: Tell) -> Tables:
 
 
 def _compute_mnist(scale: Scale, tell: Tell) -> Tables:
-    problem = mnist_problem(scale.mnist_runs, scale.mnist_root, scale.mnist_examples)
+    problem = mnist_problem(scale.mnist_runs, scale.data_root("mnist"), scale.mnist_examples)
     return results("dpsgd-mnist", problem, tell)
 
 
@@ -275,7 +275,7 @@ MNIST = Computed(
     title="Figure: DP-SGD on MNIST (batch 32, clip 0.01, ε = 1)",
     function=_compute_mnist,
     table_names=("dpsgd-mnist", "dpsgd-mnist-curves"),
-    needs_mnist=True,
+    needs="mnist",
     shown=_SHOWN,
     note=_NOTE,
 )

@@ -25,7 +25,7 @@ def _sweep(name: str, title: str, experiment: str, *overrides: tuple[str, ...], 
         title=title,
         experiment=experiment,
         overrides=tuple(override for group in overrides for override in group),
-        needs_mnist=mnist,
+        needs="mnist" if mnist else "",
         shown=("mechanism", "clip", "accuracy", "mean_squared_error", "noise_error", "bits_per_coordinate"),
     )
 

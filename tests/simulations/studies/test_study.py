@@ -16,7 +16,7 @@ from simulations.studies.__main__ import app, chosen_parts
 from simulations.studies.catalogue import STUDIES
 from simulations.studies.page import page_text, rounded_up, write_page
 from simulations.studies.study import (
-    MNIST_VARIABLE,
+    DATA_VARIABLES,
     Computed,
     Figure,
     ReadTable,
@@ -137,7 +137,7 @@ def test_names_of_studies_and_parts_are_distinct() -> None:
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(MNIST_VARIABLE, raising=False)
+    monkeypatch.delenv(DATA_VARIABLES["mnist"], raising=False)
     runner = CliRunner()
     one = runner.invoke(app, ["figure-law", "--quick"])
     assert one.exit_code == 0, one.output
@@ -147,10 +147,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     few = runner.invoke(app, ["figure-law", "dpsgd-mnist", "--quick"])
     assert few.exit_code == 0, few.output
     assert "kept from before" in few.output
-    assert (
-        f"dpsgd-mnist: skipped (mnist: no directory given; pass --mnist DIRECTORY or set {MNIST_VARIABLE}"
-        in few.output
-    )
+    reason = f"no directory given; pass --mnist DIRECTORY or set {DATA_VARIABLES['mnist']}"
+    assert f"dpsgd-mnist: skipped (mnist: {reason}" in few.output
     page = (root / "README.md").read_text(encoding="utf-8")
     assert "`python -m simulations.studies dpsgd-mnist --mnist DIRECTORY`" in page
     assert "Not computed yet." in page

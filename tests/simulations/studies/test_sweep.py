@@ -38,12 +38,13 @@ def silent(share: float, doing: str) -> None:
 def test_a_sweep_is_what_hydra_runs(sweep: Sweep) -> None:
     assert (CONF / "experiment" / f"{sweep.experiment}.yaml").exists()
     runs = sweep.runs()
-    swept = check_overrides([f"experiment={sweep.experiment}", *sweep.overrides])
+    every = [(*sweep.overrides, *more) for more in ((), *sweep.variants)]
+    swept = sum(check_overrides([f"experiment={sweep.experiment}", *overrides]) for overrides in every)
     # What a mechanism ignores does not multiply its runs.
     assert len(runs) == swept or {"none"} < {config.label for config in runs}
     assert len({config.run_name for config in runs}) == len(runs) <= swept
-    assert {config.task.name for config in runs} == {"mnist" if sweep.needs_mnist else "digits"}
-    assert {config.federation.num_clients for config in runs} == {1000 if "1000" in sweep.name else 100}
+    assert {config.task.name for config in runs} == {sweep.needs or "digits"}
+    assert {config.federation.num_clients for config in runs} == {100}
 
 
 def test_overrides_replace_what_the_experiment_sweeps() -> None:
@@ -51,6 +52,34 @@ def test_overrides_replace_what_the_experiment_sweeps() -> None:
     assert [config.encoding.clip for config in sweep.runs()][::2] == [0.04, 0.08, 0.16, 0.32, 0.64]
     other = dataclasses.replace(sweep, overrides=("encoding.clip=0.1,0.2", "seed=7"))
     assert [(config.encoding.clip, config.seed) for config in other.runs()] == [(0.1, 7), (0.2, 7)]
+
+
+def test_variants_add_runs_to_the_same_table() -> None:
+    sweep = dataclasses.replace(
+        sweep_of("gradients-digits"),
+        overrides=("mechanism=central_gaussian,pbm", "seed=0", "privacy.epsilon=4"),
+    )
+    kinds = [(config.label, config.mechanism.get("bits")) for config in sweep.runs()]
+    assert kinds == [("central_gaussian", None), ("pbm", 2), ("optm_aggregate", 1)]
+    # The later override counts, and a run that is there already is not there twice.
+    same = dataclasses.replace(sweep, variants=(("mechanism=pbm",), ("mechanism=pbm", "mechanism.bits=2")))
+    assert [config.label for config in same.runs()] == ["central_gaussian", "pbm"]
+
+
+def test_what_is_lost_to_the_central_gaussian_is_paired_by_seed(tmp_path: Path) -> None:
+    chosen = ("mechanism=central_gaussian,optm_aggregate", "privacy.epsilon=100", "seed=3,4,5")
+    small = ("federation.rounds=2", "federation.num_clients=10")
+    sweep = dataclasses.replace(sweep_of("gradients-digits"), variants=())
+    configs = sweep.runs(Scale(overrides=(*chosen, *small), output=tmp_path))
+    accuracy = {(config.label, config.seed): execute(config)["accuracy"] for config in configs}
+    lost = [accuracy["central_gaussian", seed] - accuracy["optm_aggregate", seed] for seed in (3, 4, 5)]
+    table = collect(configs).set_index("mechanism")
+    assert table.accuracy_lost["optm_aggregate"] == pytest.approx(sum(lost) / 3, abs=1e-12)
+    assert table.accuracy_lost_error["optm_aggregate"] == pytest.approx(pd.Series(lost).sem(), abs=1e-12)
+    assert table.accuracy_lost["central_gaussian"] == 0.0
+    # Without the central Gaussian's run of the same seeds there is nothing to pair with.
+    alone = collect([config for config in configs if config.label == "optm_aggregate"])
+    assert alone.accuracy_lost.isna().all()
 
 
 def test_a_small_sweep_runs_from_end_to_end_and_is_not_run_again(tmp_path: Path) -> None:
@@ -82,7 +111,7 @@ def test_a_small_sweep_runs_from_end_to_end_and_is_not_run_again(tmp_path: Path)
 def test_an_equal_budget_is_met(name: str, mechanism: str, tmp_path: Path) -> None:
     chosen = (f"mechanism={mechanism}", "privacy.epsilon=10", "seed=0")
     small = ("federation.rounds=1", "federation.num_clients=30")
-    configs = sweep_of(name).runs(Scale(overrides=(*chosen, *small), output=tmp_path))
+    configs = sweep_of(name).runs(Scale(overrides=(*chosen, *small), output=tmp_path))[:1]
     for config in configs:
         execute(config)
     table = collect(configs)

@@ -13,7 +13,7 @@ from fl_privquant.cli.plots import save
 from fl_privquant.errors import InvalidSpecError
 from simulations.studies.paper import dpsgd
 from simulations.studies.paper.training import train
-from simulations.studies.study import MNIST_VARIABLE, Computed, Scale, Tables
+from simulations.studies.study import DATA_VARIABLES, Computed, Scale, Tables
 from tests.simulations.studies.paper.committed import STORE
 from tests.simulations.test_run import write_idx
 
@@ -97,10 +97,10 @@ def test_mnist_is_read_from_idx_files(tmp_path: Path) -> None:
 
 
 def test_without_mnist_the_error_says_what_to_give(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(MNIST_VARIABLE, raising=False)
-    with pytest.raises(InvalidSpecError, match=f"--mnist DIRECTORY or set {MNIST_VARIABLE}"):
-        _ = Scale().mnist_root
-    monkeypatch.setenv(MNIST_VARIABLE, str(tmp_path))
-    assert Scale().mnist_root == str(tmp_path)
+    monkeypatch.delenv(DATA_VARIABLES["mnist"], raising=False)
+    with pytest.raises(InvalidSpecError, match=f"--mnist DIRECTORY or set {DATA_VARIABLES['mnist']}"):
+        _ = Scale().data_root("mnist")
+    monkeypatch.setenv(DATA_VARIABLES["mnist"], str(tmp_path))
+    assert Scale().data_root("mnist") == str(tmp_path)
     with pytest.raises(InvalidSpecError, match="holds no train-images"):
         dpsgd.MNIST.compute(Scale(), lambda share, doing: None)
