@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
 
 from fl_privquant.accounting import Aggregation, Budget, PrivacyStatement
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.encoding import Encoding
 from fl_privquant.flower import (
     CheckpointStrategy,

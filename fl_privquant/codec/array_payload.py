@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.codec.layout import Arrays, Layout
+from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.packing.pack import HEADER_BYTES, read_body, write_header
 from fl_privquant.packing.wire_format import check_finite
 

@@ -62,7 +62,7 @@ def honest_sum_test(codec: UpdateCodec, num_clients: int, odds: float = FALSE_AL
     """The test for sums of the :meth:`~UpdateCodec.codes` of ``num_clients`` clients.
 
     >>> import fl_privquant as pq
-    >>> from fl_privquant.codec.layout import Layout
+    >>> from fl_privquant.codec.array_layout import Layout
     >>> from fl_privquant.encoding import Encoding
     >>> layout = Layout.of({"weight": np.zeros(1000)})
     >>> codec = UpdateCodec(layout, Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1))

@@ -36,9 +36,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.codec.array_payload import ArrayPayload
 from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
-from fl_privquant.codec.layout import Arrays, Layout
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
 from fl_privquant.codec.rotate import Rotation
 from fl_privquant.codec.subset import Subset

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_privquant.array_types import Floats
-from fl_privquant.design.program import LinearProgram
+from fl_privquant.design.linear_program import LinearProgram
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
+from fl_privquant.design.linear_program import LinearProgram, Method, Solution
 from fl_privquant.design.metric import least_metric_value, ratio_bounds
-from fl_privquant.design.program import LinearProgram, Method, Solution
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
-from fl_privquant.design.program import LinearProgram, Method
+from fl_privquant.design.linear_program import LinearProgram, Method
 from fl_privquant.design.selection import Interval, interval_mass, intervals, selection_law
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 from fl_privquant.law.density import Density

@@ -22,7 +22,7 @@ import numpy as np
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
-from fl_privquant.design.program import LinearProgram, Method
+from fl_privquant.design.linear_program import LinearProgram, Method
 from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density

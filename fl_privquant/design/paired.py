@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
-from fl_privquant.design.program import LinearProgram, Method
+from fl_privquant.design.linear_program import LinearProgram, Method
 from fl_privquant.design.selection import Interval, intervals, pair_law
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs

@@ -15,7 +15,7 @@ from typing import Any, Final
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower.arrays import read_arrays, records_of

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fl_privquant.accounting.release import Release, fingerprint
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.metric_range import MetricRange, checked_metrics
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding, checked_keep

@@ -18,7 +18,7 @@ from fl_privquant.accounting.accountant import Budget, coordinate_statement
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.accounting.target import Plan
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import (

@@ -23,10 +23,10 @@ from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.design.independent import design_independent
+from fl_privquant.design.linear_program import Method
 from fl_privquant.design.metric import METRICS, least_metric_value
 from fl_privquant.design.monotone import design_monotone
 from fl_privquant.design.paired import design_paired
-from fl_privquant.design.program import Method
 from fl_privquant.design.search import BinSearch, Evaluation
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import InvalidSpecError

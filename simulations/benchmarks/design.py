@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 import fl_privquant as pq
-from fl_privquant.design import program
+from fl_privquant.design import linear_program
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.law.density import UniformDensity
 from simulations.benchmarks.measure import Row, median_seconds, print_rows
@@ -46,9 +46,9 @@ def _model_building() -> Row:
     values = np.linspace(-3.0, 3.0, 64)
     knots = place_knots(values, 129)
     inside: list[float] = []
-    solver = program._solver
+    solver = linear_program._solver
 
-    def timed(method: program.Method) -> object:
+    def timed(method: linear_program.Method) -> object:
         made = solver(method)
         call = made.callSolver
 
@@ -60,13 +60,13 @@ def _model_building() -> Row:
         made.callSolver = call_solver
         return made
 
-    program._solver = timed
+    linear_program._solver = timed
     try:
         (whole,) = median_seconds(
             [lambda: design_free(values, 1.0, UniformDensity(), 2, knots, "ipm")], ROUNDS
         )
     finally:
-        program._solver = solver
+        linear_program._solver = solver
     return Row(
         "64-level free program, in HiGHS' own time for it",
         whole / float(np.median(inside)),

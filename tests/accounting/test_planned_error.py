@@ -10,7 +10,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.accounting import PerClient, Plan, SecureSum, Target
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 
 CLIENTS = 50

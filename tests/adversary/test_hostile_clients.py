@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fl_privquant as pq
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding

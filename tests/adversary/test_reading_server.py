@@ -19,7 +19,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 import fl_privquant as pq
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.client_ledger import ClientLedger

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.rotate import Rotation
 from fl_privquant.codec.subset import Subset
 from fl_privquant.codec.update import UpdateCodec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.sum_check import FALSE_ALARM_ODDS, honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding

@@ -6,7 +6,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod

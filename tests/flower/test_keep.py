@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.accounting.aggregation import Aggregation
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, PrivQuantError

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Budget, Release, SpendingLedger
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod

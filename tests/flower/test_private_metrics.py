@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Norms, Release
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding

@@ -13,7 +13,7 @@ import pytest
 from scipy import integrate, stats
 
 import fl_privquant as pq
-from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import (

@@ -21,7 +21,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.design.program import LinearProgram
+from fl_privquant.design.linear_program import LinearProgram
 from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection, selection_law
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density
