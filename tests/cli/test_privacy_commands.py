@@ -43,7 +43,7 @@ def test_plan_lists_and_draws(tmp_path: Path) -> None:
         "plan", "--epsilon", "8", "--clients", "100", "--dimension", "100", "--rounds", "5",
         "--mechanism", "one_bit", "--mechanism", "discrete_gaussian", "--plot", str(picture),
     )  # fmt: skip
-    for text in ("one_bit", "discrete_gaussian", "client total, view: aggregate of 100", "error over"):
+    for text in ("one_bit", "discrete_gaussian", "client total, view: aggregate of 100", "error ÷ central"):
         assert text in out
     assert picture.read_bytes().startswith(b"\x89PNG")
     local = run(
