@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
 from simulations.config_checks import at_least, nearest, one_of, positive
-from simulations.encodings import EncodingConfig, renamed_key
+from simulations.encodings import EncodingConfig
+from simulations.schema import build
 
 __all__ = [
     "CENTRAL",
@@ -402,7 +402,7 @@ class RunConfig:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
         """The checked config of a composed mapping."""
-        return typing.cast(RunConfig, _build(cls, values, ""))
+        return typing.cast(RunConfig, build(cls, values))
 
     def to_mapping(self) -> dict[str, Any]:
         """The config as plain values."""
@@ -488,38 +488,3 @@ def _has_parameter(name: str, parameter: str) -> bool:
 def designed_for_target(name: str) -> bool:
     """Whether a mechanism is specified by a target for the whole run, not by its loss for a coordinate."""
     return name == CENTRAL or _has_parameter(name, "run_epsilon")
-
-
-def _build(kind: type, values: Mapping[str, Any], path: str) -> Any:
-    hints = typing.get_type_hints(kind)
-    known = {declared.name for declared in dataclasses.fields(kind)}
-    for key in values:
-        if key not in known:
-            renamed = renamed_key(f"{path}{key}")
-            hint = nearest(str(key), known) if renamed is None else f"; it is {renamed} now"
-            raise InvalidSpecError(f"{path}{key}: unknown key{hint}")
-    arguments = {key: _convert(hints[key], value, f"{path}{key}") for key, value in values.items()}
-    return kind(**arguments)
-
-
-def _convert(hint: Any, value: Any, path: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise InvalidSpecError(f"{path}: {value!r}, expected a group such as {path}=NAME")
-        return _build(typing.cast(type, hint), value, f"{path}.")
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in options:
-        return None
-    if isinstance(value, Mapping):
-        return value
-    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        return tuple(_convert(typing.get_args(hint)[0], item, path) for item in value)
-    for kind in (option for option in options if option is not type(None)):
-        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        if kind in (int, str, bool) and type(value) is kind:
-            return value
-    names = " or ".join(
-        "null" if option is type(None) else getattr(option, "__name__", "") for option in options
-    )
-    raise InvalidSpecError(f"{path}: {value!r} is not {names}")

@@ -58,7 +58,13 @@ def plan_of(config: RunConfig, dimension: int) -> Plan | None:
     target = Target(epsilon, config.federation.rounds, _participants(config), config.privacy.delta)
     parameters = json.dumps(dict(config.mechanism), sort_keys=True)
     return _planned(
-        target, dimension, config.l2_clip or 1.0, config.encoding.clip, aggregation_of(config), parameters
+        target,
+        dimension,
+        config.l2_clip or 1.0,
+        config.encoding.clip,
+        config.encoding.keep,
+        aggregation_of(config),
+        parameters,
     )
 
 
@@ -110,12 +116,14 @@ def _participants(config: RunConfig) -> int:
     return max(1, int(config.federation.num_clients * config.federation.fraction))
 
 
-@lru_cache(maxsize=64)
+# 1 is one coordinate, 1.0 all of them.
+@lru_cache(maxsize=64, typed=True)
 def _planned(
     target: Target,
     dimension: int,
     l2_clip: float,
     clip: float | None,
+    keep: int | float | None,
     aggregation: Aggregation,
     parameters: str,
 ) -> Plan:
@@ -129,6 +137,7 @@ def _planned(
         mechanism=name,
         max_bits=1 if bits is None else int(bits),
         clip=clip,
+        keep=keep,
         aggregation=aggregation,
         **mechanism,
     )

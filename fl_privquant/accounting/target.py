@@ -8,7 +8,7 @@ then does, because both read it from the same object.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.planner import PlannedDesign, plan
-from fl_privquant.encoding import Encoding
-from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.registry import (
     checked_delta,
@@ -32,6 +32,11 @@ __all__ = ["Plan", "Target"]
 
 _MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
+# Noise of up to this many times the signal's energy leaves a round's direction mostly right.
+_LEARNS = 3.0
+# Plans that are made to find how few coordinates are enough.
+_MOST_STEPS = 6
+_AIM, _CLOSE = 0.98, 0.98
 
 
 @dataclass(frozen=True)
@@ -82,12 +87,16 @@ class Target:
         mechanism: str | None = None,
         max_bits: int = 2,
         clip: float | None = None,
+        keep: int | float | None = None,
+        most_error: float | None = None,
         aggregation: Aggregation | None = None,
         **parameters: Any,
     ) -> Plan:
         """The encoding with the least error of a mechanism whose whole run meets the target.
 
-        Updates are clipped to an L2 norm and rotated, and each coordinate is then clipped and encoded.
+        Updates are clipped to an L2 norm and rotated, and each coordinate is then clipped and encoded. Where
+        noise is far larger than the update, a random part of the coordinates carries nearly as much: ``keep``
+        says how many are sent, or ``most_error`` what that may cost.
 
         Parameters
         ----------
@@ -104,6 +113,13 @@ class Target:
             Bound of each rotated coordinate. By default the number of its standard deviations at the L2 clip,
             two or more, with which the mechanism has the least error, clip bias against noise, in the view of
             a sum; three of them in the local view.
+        keep
+            How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
+        most_error
+            Instead of ``keep``: send as few coordinates as keep the squared error of the mean update, for
+            clients that all hold the same update at the L2 clip, within this many times that of a central
+            Gaussian, such as 1.1. For secure sums. Clients that are not counted on (corrupt or lost) make
+            the others add more noise: with a tenth of each the error is already 1.1 times or more.
         aggregation
             What the server sees; by default a secure sum in which a tenth of the clients may be corrupt and
             another tenth lost.
@@ -113,25 +129,28 @@ class Target:
         Raises
         ------
         InfeasibleDesignError
-            No design of that mechanism meets the target; the text says what would.
+            No design of that mechanism meets the target, or none has so small an error; the text says what
+            would.
         """
         aggregation = SecureSum() if aggregation is None else aggregation
         for name, bound in (("l2_clip", l2_clip), ("clip", clip)):
             if bound is not None:
                 checks.positive(name, bound)
-        norms = NO_NORMS if clip is None else Norms(l2=l2_clip / clip)
-        wish = self._wish(dimension, max_bits, aggregation, norms, parameters)
-        best = self._best(wish, mechanism, aggregation)
-        chosen = l2_clip / (best.norm_ratio or 1.0) if clip is None else clip
-        return Plan(
-            target=self,
-            encoding=Encoding(best.mechanism, chosen, l2_clip, rotate=True),
-            aggregation=aggregation,
-            dimension=dimension,
-            statement=best.statement,
-            mean_squared_error=best.mean_squared_error * chosen**2,
-            bytes_per_round=best.bytes_per_round,
-        )
+
+        def planned(keep: int | float | None) -> Plan:
+            bound = kept_norm(l2_clip, keep, dimension)
+            norms = NO_NORMS if clip is None else Norms(l2=bound / clip)
+            wish = self._wish(kept_of(keep, dimension), max_bits, aggregation, norms, parameters)
+            best = self._best(wish, mechanism, aggregation)
+            chosen = bound / (best.norm_ratio or 1.0) if clip is None else clip
+            encoding = Encoding(best.mechanism, chosen, l2_clip, rotate=True, keep=keep)
+            return Plan.of(self, encoding, aggregation, dimension, best)
+
+        if most_error is None:
+            return planned(None if keep is None else checked_keep(keep))
+        if keep is not None:
+            raise InvalidSpecError(f"keep: {keep}, but most_error chooses it; give one of the two")
+        return _fewest_kept(planned, dimension, checks.positive("most_error", most_error))
 
     def _wish(
         self,
@@ -170,6 +189,33 @@ class Target:
         return planned.designs[0]
 
 
+def _fewest_kept(planned: Callable[[int | float | None], Plan], dimension: int, most_error: float) -> Plan:
+    """The plan that keeps the fewest coordinates with an error of at most so many central Gaussians'."""
+    plan = planned(None)
+    if plan.ratio_to_central is None:
+        raise InvalidSpecError("most_error: is about secure sums; give keep, or aggregation=SecureSum()")
+    if plan.ratio_to_central > most_error:
+        raise InfeasibleDesignError(
+            f"most_error: {most_error:g}, but with all coordinates the error is {plan.ratio_to_central:.4g} "
+            f"times a central Gaussian's; raise it, or max_bits"
+        )
+    # In d / k the error is nearly a straight line, whose slope is at least what is lost of the signal.
+    best, fewest = plan, 1.0
+    slope = plan.signal_to_central
+    for _ in range(_MOST_STEPS):
+        ratio = best.ratio_to_central or most_error
+        kept = max(1, math.ceil(dimension / (fewest + _AIM * (most_error - ratio) / slope)))
+        if kept >= _CLOSE * best.encoding.kept(dimension):
+            break
+        plan = planned(kept)
+        if plan.ratio_to_central is None:
+            break
+        slope = max((plan.ratio_to_central - ratio) / (dimension / kept - fewest), plan.signal_to_central)
+        if plan.ratio_to_central <= most_error:
+            best, fewest = plan, dimension / kept
+    return best
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """An encoding that meets a target under an aggregation, and what it will cost.
@@ -188,9 +234,12 @@ class Plan:
         What the whole run costs a client, if every round loses the clients that it may lose.
     mean_squared_error
         Of one coordinate of the mean update, where all clients have the same update at the norm bound: noise
-        for the nearly normal coordinates that it has after the rotation, and the bias of clipping them.
+        for the nearly normal coordinates that it has after the rotation, the bias of clipping them, and what
+        is lost with coordinates that are not kept.
     bytes_per_round
         What one client sends in a round, without headers and keys.
+    central_error
+        The same error of a central Gaussian, whose server is trusted; None in the local view.
     """
 
     target: Target
@@ -200,6 +249,64 @@ class Plan:
     statement: PrivacyStatement
     mean_squared_error: float
     bytes_per_round: int
+    central_error: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        target: Target,
+        encoding: Encoding,
+        aggregation: Aggregation,
+        dimension: int,
+        design: PlannedDesign,
+    ) -> Plan:
+        """The plan of a design for what is kept of an update."""
+        scale = dimension / encoding.kept(dimension)
+        # What is kept is scaled by d / k and is k / d of the coordinates; the others are missing altogether.
+        error = scale * design.mean_squared_error * encoding.clip**2
+        central = None if design.ratio_to_central is None else error / design.ratio_to_central
+        lost = (scale - 1.0) * (encoding.l2_clip or 0.0) ** 2 / dimension
+        return cls(
+            target=target,
+            encoding=encoding,
+            aggregation=aggregation,
+            dimension=dimension,
+            statement=design.statement,
+            mean_squared_error=error + lost,
+            bytes_per_round=design.bytes_per_round,
+            central_error=central,
+        )
+
+    @property
+    def ratio_to_central(self) -> float | None:
+        """The error over that of a central Gaussian; None in the local view."""
+        return None if self.central_error is None else self.mean_squared_error / self.central_error
+
+    @property
+    def signal_to_central(self) -> float:
+        """Squared norm of an update at the L2 clip, over the error of a central Gaussian."""
+        if self.central_error is None:
+            raise InvalidSpecError("the plan is for the local view, which has no central Gaussian")
+        return (self.encoding.l2_clip or 0.0) ** 2 / (self.dimension * self.central_error)
+
+    @property
+    def noise_to_signal(self) -> float:
+        """Squared error of the mean update, over the squared norm of an update at the L2 clip."""
+        return self.mean_squared_error * self.dimension / (self.encoding.l2_clip or 1.0) ** 2
+
+    @property
+    def verdict(self) -> str:
+        """What the noise means for training, in a sentence."""
+        times = self.noise_to_signal
+        amount = f"The noise in the mean update has {times:.3g} times the energy of an update at the L2 clip"
+        if times <= _LEARNS:
+            return f"{amount}: a round moves the model in the right direction."
+        if times <= _LEARNS * self.target.rounds:
+            return f"{amount}: single rounds are mostly noise, which averages out over many of them."
+        return (
+            f"{amount}, more than {self.target.rounds} rounds average out: it will hardly learn; take more "
+            f"clients, fewer parameters, or a larger epsilon."
+        )
 
     @property
     def budget(self) -> Budget:
@@ -214,6 +321,7 @@ class Plan:
         Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.0668.
         A client spends ε = 7.99..., δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
         It sends ... bytes a round; the mean update's coordinates have a standard error of 0.0...
+        The noise in the mean update has ... times the energy of an update at the L2 clip: ...
         """
         target, encoding = self.target, self.encoding
         return "\n".join(
@@ -221,9 +329,15 @@ class Plan:
                 f"Target: {target.statement(self.statement.view).brief}, {target.rounds} rounds of "
                 f"{target.num_clients} clients.",
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
-                f"rotating, and clipping coordinates to {encoding.clip:.3g}.",
+                f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",
                 f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
                 f"It sends {self.bytes_per_round} bytes a round; the mean update's coordinates have a "
                 f"standard error of {math.sqrt(self.mean_squared_error):.3g}.",
+                self.verdict,
             ]
         )
+
+    @property
+    def _kept_words(self) -> str:
+        kept = self.encoding.kept(self.dimension)
+        return "" if kept == self.dimension else f"keeping {kept} of {self.dimension} coordinates, "

@@ -238,8 +238,16 @@ def _(aggregation: SecureSum) -> Exchange:
     return SecureExchange(aggregation)
 
 
-def check_wrapped(strategy: Strategy, aggregation: Aggregation) -> None:
-    """Refuse a wrapped strategy that compares single updates where only sums are seen."""
+def check_wrapped(strategy: Strategy, aggregation: Aggregation, simulated: bool) -> None:
+    """Refuse a wrapped strategy that compares single updates where only sums are seen.
+
+    Also a simulated aggregation where privacy is not said to be ``simulated``.
+    """
+    if aggregation.simulated and not simulated:
+        raise InvalidSpecError(
+            f"aggregation: {type(aggregation).__name__} protects nobody, as {aggregation.simulated}; use "
+            f"SecureSum(), or say simulated=True"
+        )
     if type(aggregation) is PerClient:
         return
     for wrapped in strategy_stack(strategy):

@@ -171,12 +171,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.simulated_nodes: set[int] = set()
         self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
-        check_wrapped(strategy, self.aggregation)
-        if self.aggregation.simulated and not simulated:
-            raise InvalidSpecError(
-                f"aggregation: {type(self.aggregation).__name__} protects nobody, as "
-                f"{self.aggregation.simulated}; use SecureSum(), or say simulated=True"
-            )
+        check_wrapped(strategy, self.aggregation, simulated)
 
     def _ranges(self, private_metrics: Mapping[str, tuple[float, float]]) -> tuple[MetricRange, ...]:
         if self.weighted_by_key in private_metrics:

@@ -192,8 +192,8 @@ def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
 
 
 _RATES = np.geomspace(1e-5, 1e5, 161)
-# By how much, as a share, an epsilon that was solved for may have to grow to be enough.
-_SOLVED_ROOMS = (0.0, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
+# How far, as a share, rounding can move an epsilon that is solved for.
+_SOLVED_ROOM = 1e-12
 _kept_moments: WeakKeyDictionary[Moments, Floats] = WeakKeyDictionary()
 
 
@@ -427,7 +427,7 @@ def _power(unit: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
 
 
 def _single_epsilon(loss: PrivacyLoss, delta: float) -> float:
-    """The smallest epsilon with loss.delta(epsilon) <= delta, or a hair above it."""
+    """The smallest epsilon with loss.delta(epsilon) <= delta."""
     if delta == 0.0 or loss.infinity >= delta:
         return loss.max_loss if loss.infinity == 0.0 else math.inf
     if loss.delta(0.0) <= delta:
@@ -435,19 +435,21 @@ def _single_epsilon(loss: PrivacyLoss, delta: float) -> float:
     # The first of the losses that is enough.
     before, enough = int(np.searchsorted(loss.losses, 0.0, side="right")) - 1, loss.losses.size - 1
     while enough - before > 1:
-        middle = (before + enough) // 2
-        here = loss.delta(float(loss.losses[middle]))
-        before, enough = (before, middle) if here <= delta else (middle, enough)
+        between = (before + enough) // 2
+        here = loss.delta(float(loss.losses[between]))
+        before, enough = (before, between) if here <= delta else (between, enough)
     # Up to it, delta is a constant less another one times e^epsilon.
     highest = float(loss.losses[enough])
     constant = float(loss.masses[enough:].sum()) - (delta - loss.infinity) / (1.0 + loss.slack)
     factor = float((loss.masses[enough:] * np.exp(highest - loss.losses[enough:])).sum())
     solved = highest + math.log(min(max(constant / factor, 1e-300), 1.0)) if factor > 0.0 else highest
-    for room in _SOLVED_ROOMS:
-        epsilon = max(solved, 0.0) * (1.0 + room)
-        if epsilon >= highest or loss.delta(epsilon) <= delta:
-            return min(epsilon, highest)
-    return highest
+    # Rounding may have moved what was solved for: the last digits by bisection from above.
+    low, high = max(solved, 0.0) * (1.0 - _SOLVED_ROOM), min(max(solved, 0.0) * (1.0 + _SOLVED_ROOM), highest)
+    if loss.delta(low) <= delta or loss.delta(high) > delta:
+        low, high = 0.0, highest
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (low, middle) if loss.delta(middle) <= delta else (middle, high)
+    return high
 
 
 def _minimise(function: Callable[[float], float]) -> float:

@@ -181,11 +181,11 @@ class ClientState:
         """Refuse what :meth:`to_bytes` cannot have written. A digest has as many bytes as a key."""
         secrets = (self._mask_secret, self._share_secret, self._seed)
         digests = (self._graph_digest, self._masks_digest, self._agreement)
-        optional = {len(each) for each in (*secrets, *digests)}
+        optional = {len(part) for part in (*secrets, *digests)}
         # Keys of masks that were added are gone: then the holders are those whose shares are held.
         holders = self._mask_keys.keys() or self._held.keys()
         tables = (self._channels, self._disputed, self._mask_keys)
-        whole = {len(each) for table in tables for each in table.values()}
+        whole = {len(value) for table in tables for value in table.values()}
         if (
             not optional <= {0, keys.KEY_BYTES}
             or not whole <= {keys.KEY_BYTES}

@@ -175,13 +175,13 @@ def exchange_keys(identities: Sequence[bytes]) -> list[bytes]:
     for divisor in divisors:
         products.append(products[-1] * divisor % _PRIME)
     inverse = pow(products.pop(), -1, _PRIME)
-    found = []
+    exchangeable = []
     while divisors:
         y, divisor, before = ys.pop(), divisors.pop(), products.pop()
         u = 0 if y % _PRIME == 1 else (1 + y) * inverse * before % _PRIME
-        found.append(u.to_bytes(KEY_BYTES, "little"))
+        exchangeable.append(u.to_bytes(KEY_BYTES, "little"))
         inverse = inverse * divisor % _PRIME
-    return found[::-1]
+    return exchangeable[::-1]
 
 
 def is_usable(public: bytes) -> bool:
@@ -209,12 +209,9 @@ def unseal(key: bytes | bytearray, sealed: bytes, bound_to: bytes) -> bytes | No
         return None
 
 
-def digest(*parts: bytes | memoryview) -> bytes:
+def digest(*parts: bytes) -> bytes:
     """SHA-256 of the parts, which must be of fixed lengths or only the last one free."""
-    state = hashlib.sha256(_DOMAIN + b"\0")
-    for part in parts:
-        state.update(part)
-    return state.digest()
+    return hashlib.sha256(b"".join([_DOMAIN, b"\0", *parts])).digest()
 
 
 def sign(identity: Ed25519PrivateKey, told: bytes, body: bytes) -> bytes:
@@ -276,7 +273,10 @@ def _coordinate(point: bytes) -> int:
 
 
 def _signed(told: bytes, body: bytes | memoryview) -> bytes:
-    return digest(b"signature", told, body)
+    # The same as digest(), but a body of megabytes is not copied.
+    text = hashlib.sha256(b"".join([_DOMAIN, b"\0signature", told]))
+    text.update(body)
+    return text.digest()
 
 
 # Clients that share a process, as in a simulation, are shown the same signatures: each is verified once.

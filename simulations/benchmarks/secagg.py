@@ -177,7 +177,7 @@ def _undisturbed(rounds: Sequence[Mapping[str, Sequence[float]]]) -> float:
     """
     total = 0.0
     for name, steps in rounds[0].items():
-        times = sorted(each for steps_of_round in rounds for each in steps_of_round[name])
+        times = sorted(seconds for steps_of_round in rounds for seconds in steps_of_round[name])
         total += sum(times[len(times) // 100] for _ in steps)
     return total
 

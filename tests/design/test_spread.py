@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.design.spread import best_spread, clipped_moments, error_at_norm_bound
-from fl_privquant.loss.normal import gaussian_separation
+from fl_privquant.design.spread import RunTarget, best_spread, clipped_moments, error_at_norm_bound
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 
 
@@ -23,11 +22,16 @@ def test_moments_of_a_clipped_normal_number(spread: float) -> None:
 
 
 def test_the_chosen_spread_is_better_than_its_neighbours() -> None:
-    separation = gaussian_separation(10.0, 1e-5) / math.sqrt(50)
-    chosen = best_spread(3, separation, 7850, 1000, 1000)
-    least = error_at_norm_bound(chosen, 3, separation, 7850, 1000, 1000)
-    for other in (0.85 * chosen, 1.15 * chosen, 3.0):
-        assert least <= error_at_norm_bound(other, 3, separation, 7850, 1000, 1000)
+    target = RunTarget(10.0, 1e-5, 50, 7850, 1000, 1000)
+    for stratified in (True, False):
+        chosen = best_spread(3, target, stratified)
+        least = error_at_norm_bound(chosen, 3, target, stratified)
+        for other in (0.85 * chosen, 1.15 * chosen, 3.0):
+            assert least <= error_at_norm_bound(other, 3, target, stratified)
+    # Independent bits err more at every clip; without a floor a strict budget is clipped narrower.
+    assert error_at_norm_bound(2.5, 3, target, stratified=False) > error_at_norm_bound(2.5, 3, target)
+    strict = RunTarget(1.0, 1e-5, 50, 650, 50, 50)
+    assert best_spread(1, strict, least=0.5) < 1.9 < 2.0 <= best_spread(1, strict)
 
 
 def test_the_error_of_encoded_updates_is_the_predicted_one() -> None:
@@ -54,6 +58,5 @@ def test_the_error_of_encoded_updates_is_the_predicted_one() -> None:
             mechanism.encode(update.astype(np.float32), clip=spread, rng=stream), clip=spread
         )
     measured = float(((total / clients - update) ** 2).mean())
-    separation = gaussian_separation(9.0, 1e-5) / math.sqrt(rounds)
-    predicted = error_at_norm_bound(spread, 3, separation, dimension, clients, clients) / clients
+    predicted = error_at_norm_bound(spread, 3, spec.target) / clients
     assert measured == pytest.approx(predicted, rel=0.04)

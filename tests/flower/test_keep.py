@@ -15,8 +15,9 @@ from flwr.serverapp.strategy import FedAvg
 import fl_privquant as pq
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.codec.layout import Layout
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord, SecureAggregationMod
 from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -106,3 +107,64 @@ def test_masks_hang_on_what_is_kept() -> None:
     """A server that asks clients for different subsets gets nothing that cancels."""
     digests = {request_digest(Request(1, encoding(keep)), {}) for keep in (None, 40, 41, 0.1, 1, 1.0)}
     assert len(digests) == 6
+
+
+def test_a_plan_counts_what_is_kept_and_says_so() -> None:
+    target = pq.Target(6.0, rounds=3, num_clients=20)
+    whole, part = target.plan(DIMENSION), target.plan(DIMENSION, keep=100)
+    assert part.statement.epsilon <= 6.0
+    assert part.encoding.kept(DIMENSION) == 100
+    assert part.bytes_per_round < whole.bytes_per_round / 2
+    assert "keeping 100 of 400 coordinates" in str(part)
+    assert part.mean_squared_error > whole.mean_squared_error
+    # The central Gaussian that it is compared with is that of the whole update.
+    assert part.central_error == pytest.approx(whole.central_error, rel=1e-6)
+
+
+def test_the_predicted_error_is_what_a_run_has() -> None:
+    """20 equal clients at the norm bound, 60 rounds: the mean of the measured errors, to 10 %."""
+    target = pq.Target(6.0, rounds=3, num_clients=20)
+    whole = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
+    plan = target.plan(DIMENSION, keep=100, aggregation=whole)
+    update = np.random.default_rng(1).normal(size=DIMENSION)
+    update /= np.linalg.norm(update)
+    arrays = {"model": update}
+    errors = []
+    for seed in range(60):
+        codec = UpdateCodec(Layout.of(arrays), plan.encoding, seed)
+        total = np.zeros(codec.dimension, dtype=np.int64)
+        for client in range(20):
+            codec.add_codes(codec.encode(arrays, pq.RandomStream.seeded(seed, client=client)), total)
+        errors.append(float(np.sum((codec.decode_sum(total, 20)["model"] - update) ** 2)))
+    assert np.mean(errors) == pytest.approx(DIMENSION * plan.mean_squared_error, rel=0.1)
+    assert plan.noise_to_signal == pytest.approx(DIMENSION * plan.mean_squared_error)
+
+
+def test_as_few_coordinates_as_an_error_allows() -> None:
+    target = pq.Target(1.0, rounds=10, num_clients=50)
+    # Clients that are not counted on leave the others with more noise than a central Gaussian needs.
+    trusting = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
+    plan = target.plan(4000, max_bits=1, most_error=1.1, aggregation=trusting)
+    kept = plan.encoding.kept(4000)
+    assert plan.ratio_to_central is not None
+    assert 1.07 < plan.ratio_to_central <= 1.1
+    assert kept < 400
+    half = target.plan(4000, max_bits=1, keep=kept // 2, aggregation=trusting)
+    assert half.ratio_to_central is not None
+    assert half.ratio_to_central > 1.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"most_error": 1.0}, "with all coordinates the error is"),
+        ({"most_error": 1.1, "keep": 5}, "give one of the two"),
+        ({"most_error": -1.0}, "most_error"),
+        ({"keep": 0}, "keep"),
+        ({"keep": 401}, "keep fewer"),
+        ({"most_error": 1.1, "aggregation": pq.PerClient(), "mechanism": "one_bit"}, "secure sums"),
+    ],
+)
+def test_wishes_that_contradict_each_other_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(PrivQuantError, match=words):
+        pq.Target(6.0, rounds=3, num_clients=20).plan(DIMENSION, **settings)

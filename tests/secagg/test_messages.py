@@ -153,7 +153,7 @@ def test_sides_of_different_versions_refuse_each_other_and_say_why() -> None:
         data = bytearray(message.to_bytes())
         data[2] -= 1
         with pytest.raises(
-            InvalidUpdateError, match="version 2 of the secure-aggregation protocol, expected 3"
+            InvalidUpdateError, match="version 3 of the secure-aggregation protocol, expected 4"
         ):
             type(message).from_bytes(bytes(data))
 

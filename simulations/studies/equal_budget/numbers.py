@@ -64,6 +64,9 @@ class Loss:
         Mean of the differences between runs of the same seed, and its standard error.
     seeds
         Number of these differences.
+    error_ratio
+        Measured squared error of the mean update over the central Gaussian's. What the L2 clip cuts off is in
+        both, and more of it where the model learns more slowly.
     """
 
     task: str
@@ -74,6 +77,7 @@ class Loss:
     mean: float
     error: float
     seeds: int
+    error_ratio: float
 
     @property
     def within(self) -> bool:
@@ -103,22 +107,26 @@ class Loss:
 
 def losses(read: ReadTable) -> list[Loss]:
     """What each mechanism loses in each setting of training by gradients."""
-    tables = [table for name in GRADIENTS if (table := table_or_none(read, name)) is not None]
-    return [
-        Loss(
-            task=TASKS[row.task],
-            rounds=row.rounds,
-            run_epsilon=row.run_epsilon,
-            series=series_of(row.mechanism, row.bits),
-            ours=row.mechanism == PEERS[0],
-            mean=100.0 * row.accuracy_lost,
-            error=100.0 * row.accuracy_lost_error,
-            seeds=int(row.seeds),
-        )
-        for table in tables
-        for row in table.sort_values(["run_epsilon", "bits"]).itertuples()
-        if row.mechanism != CENTRAL
-    ]
+    cells = []
+    for table in (table_or_none(read, name) for name in GRADIENTS):
+        for _, rows in [] if table is None else table.sort_values("bits").groupby("run_epsilon"):
+            central = one_row(rows, mechanism=CENTRAL)
+            cells += [
+                Loss(
+                    task=TASKS[row.task],
+                    rounds=row.rounds,
+                    run_epsilon=row.run_epsilon,
+                    series=series_of(row.mechanism, row.bits),
+                    ours=row.mechanism == PEERS[0],
+                    mean=100.0 * row.accuracy_lost,
+                    error=100.0 * row.accuracy_lost_error,
+                    seeds=int(row.seeds),
+                    error_ratio=row.mean_squared_error / central.mean_squared_error,
+                )
+                for row in rows.itertuples()
+                if row.mechanism != CENTRAL
+            ]
+    return cells
 
 
 class Numbers:
