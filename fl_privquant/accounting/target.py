@@ -114,7 +114,7 @@ class Target:
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
             Instead of ``keep``, for secure sums: as few coordinates as keep the squared error of the mean of
-            equal updates at the L2 clip within so many central Gaussians' (with the default aggregation 1.1).
+            equal updates at the L2 clip within so many central Gaussians'; 1.5 suits the default aggregation.
         aggregation
             What the server sees; by default a secure sum, a tenth of its clients corrupt, another tenth lost.
         parameters
