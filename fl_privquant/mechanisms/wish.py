@@ -18,7 +18,7 @@ __all__ = ["MOST_CLIENTS", "Wish"]
 MOST_CLIENTS = 10_000_000
 """The most clients that a run is planned for."""
 
-_MOST = {"num_clients": MOST_CLIENTS, "dimension": 1 << 31, "rounds": 10**9, "bits": 16}
+_MOST = {"num_clients": MOST_CLIENTS, "dimension": 1 << 31, "rounds": 10**9, "bits": 16, "epsilon": 10**9}
 
 
 @dataclass(frozen=True)
