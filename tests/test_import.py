@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import fl_privquant as pq
 
+ROOT = Path(__file__).parents[1]
 HEAVY = ("numpy", "scipy", "numba", "pulp", "highspy", "torch", "flwr", "matplotlib", "cryptography", "nacl")
 PROBES = {
     "import": "import fl_privquant",
@@ -70,3 +74,9 @@ def test_every_public_name_is_there() -> None:
     assert set(pq.__all__) <= set(dir(pq))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = pq.nothing
+
+
+def test_there_is_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M)
+    assert [project["version"], *cited] == [pq.__version__] * 2

@@ -23,7 +23,7 @@ SOURCES = [
     if not {"paper", "benchmarks"} & set(path.parts)
 ]
 # What statements give, and what is written for machines.
-ALLOWED = re.compile(r"\.(brief|figures|epsilon_cell|hex)\b|\.above\(|_asked\(|heading\(")
+ALLOWED = re.compile(r"\.(brief|figures|epsilon_cell|hex)\b|\.above\(|\b_?asked\(|heading\(")
 # An error that quotes the user's own wish back, before anything has an epsilon.
 WISHES = ("InvalidSpecError", "InfeasibleDesignError")
 ENDS_WITH_EPSILON = re.compile(r"(ε|\bepsilon)\s*(=|:|of|is|>=|<=)?\s*$")

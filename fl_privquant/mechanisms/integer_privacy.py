@@ -51,6 +51,8 @@ _EXP_BITS = 192
 _DECIMAL = Context(prec=100)
 # A unit of a magnitude is 2^-127, and each sign has half of it.
 _SIGNED_BITS = 128
+# How far below MAX_EPSILON the search for an epsilon begins, in halvings.
+_HALVINGS = 20
 # How close calibration comes to the least noise, as a share of its variance.
 _CLOSE = 1e-7
 
@@ -84,15 +86,21 @@ def certified_delta(noise: IntegerNoise, max_shift: int, epsilon: float) -> floa
 
 
 def epsilon_at(noise: IntegerNoise, max_shift: int, delta: float) -> float:
-    """The least epsilon, to 6 digits, at which ``delta`` is certified; infinite above ``MAX_EPSILON``.
+    """An epsilon at which ``delta`` is certified, the least one to 6 digits; infinite if there is none.
+
+    Powers of two are tried up to ``MAX_EPSILON``: far beyond the least one no delta is certified any more, as
+    the table's distance to the ideal law counts e^epsilon times.
 
     >>> from fl_privquant.sampling.discrete import DiscreteLaplace
     >>> round(epsilon_at(DiscreteLaplace(3), max_shift=3, delta=1e-20), 4)
     1.0
     """
-    if certified_delta(noise, max_shift, MAX_EPSILON) > delta:
+    powers = [math.ldexp(MAX_EPSILON, -step) for step in range(_HALVINGS, -1, -1)]
+    enough = [power for power in powers if certified_delta(noise, max_shift, power) <= delta]
+    if not enough:
         return math.inf
-    low, high = 0.0, MAX_EPSILON
+    high = enough[0]
+    low = 0.0 if high == powers[0] else 0.5 * high
     while high - low > 1e-6 * high:
         middle = 0.5 * (low + high)
         low, high = (low, middle) if certified_delta(noise, max_shift, middle) <= delta else (middle, high)

@@ -350,7 +350,12 @@ def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
 
 def test_help_and_cfg_read_well() -> None:
     shown = run_cli("--help").stdout
-    for text in ("experiment: ", "mechanism: ", "a sweep, ends with a report", "3 a privacy budget ended"):
+    for text in (
+        "\nexperiment\n",
+        "\nmechanism\n",
+        "a sweep, ends with a report",
+        "3 a privacy budget ended",
+    ):
         assert text in shown
     job = run_cli("--cfg", "job").stdout
     assert OmegaConf.create(job).mechanism.name == "optm"

@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.cli.plots import colour_of, pyplot
+from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies.study import Figure, ReadTable
-from simulations.studies.sum_grid.grid import CLIENTS, DIMENSIONS, EPSILONS, OURS, grid_name
+from simulations.studies.sum_grid.grid import CLIENTS, DELTA, DIMENSIONS, EPSILONS, OURS, grid_name
 from simulations.studies.sum_grid.numbers import computed_cells
 
 __all__ = ["FIGURES"]
@@ -64,7 +65,7 @@ def _legend(figure: Any) -> None:
             [],
             color="#777777",
             linestyle=style,
-            label=f"ε = {run_epsilon:g}, client total, aggregate view",
+            label=PrivacyStatement(run_epsilon, DELTA, Unit.TOTAL, "aggregate").brief,
         )
         for run_epsilon, style in _STYLES.items()
     ]

@@ -46,6 +46,7 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
+from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
 __all__ = [
@@ -216,7 +217,8 @@ def _table(
 ) -> Tables:
     cells: list[Cell] = []
     for place, setting in enumerate(settings):
-        doing = f"{setting.dimension} coordinates, {setting.num_clients} clients, {setting.run_epsilon:g}"
+        target = PrivacyStatement(setting.run_epsilon, DELTA, Unit.TOTAL, "aggregate")
+        doing = f"{setting.dimension} coordinates, {setting.num_clients} clients, {target.brief}"
         tell(place / len(settings), doing)
         cells += cells_of(setting, widths)
     return {name: pd.DataFrame([asdict(cell) for cell in cells])}

@@ -110,9 +110,13 @@ class Numbers:
         there = set(self.cells[_SETTING].itertuples(index=False, name=None))
         absent = []
         for dimension, num_clients in itertools.product(DIMENSIONS, CLIENTS):
-            left = [epsilon for epsilon in EPSILONS if (dimension, num_clients, epsilon) not in there]
+            left = [
+                PrivacyStatement(epsilon, DELTA, Unit.TOTAL, "aggregate").epsilon_cell
+                for epsilon in EPSILONS
+                if (dimension, num_clients, epsilon) not in there
+            ]
             if left:
-                absent.append((dimension, num_clients, ", ".join(f"{epsilon:g}" for epsilon in left)))
+                absent.append((dimension, num_clients, ", ".join(left)))
         return absent
 
     @property
