@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
+import absl.logging
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +17,10 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+# Hydra sets up logging anew for every run, and with that closes all handlers of the process. The one that
+# absl makes when it is imported closes its stream too, which here is the file that pytest captures output in.
+absl.logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
 
 
 @pytest.fixture(scope="session", autouse=True)

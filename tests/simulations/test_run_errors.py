@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import absl.logging
 import pytest
 
 from fl_privquant.errors import InvalidSpecError
@@ -59,6 +60,11 @@ def test_an_odd_override_is_one_line(
     assert err.count("\n") == 1, err
     assert REFUSED[override] in err
     assert "Traceback" not in out + err
+
+
+def test_hydra_closes_no_file_of_pytest() -> None:
+    """It closes all handlers of logs; that of absl closes its stream too, unless that is stderr."""
+    assert absl.logging.get_absl_handler().python_handler.stream is sys.__stderr__
 
 
 def test_a_cluster_that_does_not_answer_is_refused_at_once() -> None:
