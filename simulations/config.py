@@ -23,6 +23,7 @@ from fl_privquant.mechanisms.registry import entry
 from simulations.config_checks import at_least, nearest, one_of, positive
 from simulations.encodings import EncodingConfig
 from simulations.schema import build
+from simulations.targets import TARGET, checked
 
 __all__ = [
     "CENTRAL",
@@ -32,7 +33,6 @@ __all__ = [
     "PrivacyConfig",
     "RunConfig",
     "SecaggConfig",
-    "TaskConfig",
     "TrackerConfig",
     "designed_for_target",
     "hash_of",
@@ -47,6 +47,9 @@ _TARGET_L2_CLIP = 1.0
 
 # What every mechanism file has, so that one sweep can hold private and other mechanisms.
 _COMMON_PARAMETERS = ("epsilon", "bits", "levels")
+# And what task files have: a class of the user's, put in the place of ours, may not take them.
+_COMMON_OF_TASKS = ("name", "data", "model", "hidden", "max_examples")
+_DIGITS = {TARGET: "simulations.tasks.TorchTask", "name": "digits", "data": "digits", "model": "softmax"}
 # Parameters of a mechanism for the secure sum that its plan fills in.
 _SET_BY_TARGET = (
     "run_epsilon",
@@ -70,52 +73,14 @@ OmegaConf.register_new_resolver("without_target", _without_target, replace=True)
 
 
 @dataclass(frozen=True)
-class TaskConfig:
-    """Data and model.
-
-    Parameters
-    ----------
-    name
-        Data: ``cancer``, ``digits``, ``mnist``, ``images`` of the Hugging Face hub, or ``mean`` estimation.
-    model
-        ``softmax`` regression, ``mlp`` or ``cnn``.
-    hidden
-        Width of the hidden layer of an ``mlp``.
-    data_root
-        Directory of IDX files, as MNIST has them; null downloads.
-    dataset
-        Name of a data set of the Hugging Face hub, for ``images``.
-    max_examples
-        Training examples that are used at most; null for all.
-    dimension
-        Length of the vectors of mean estimation.
-    """
-
-    name: str = "digits"
-    model: str = "softmax"
-    hidden: int = 64
-    data_root: str | None = None
-    dataset: str | None = None
-    max_examples: int | None = None
-    dimension: int = 1000
-
-    def __post_init__(self) -> None:
-        one_of("task.name", self.name, ("cancer", "digits", "fashion_mnist", "mnist", "images", "mean"))
-        one_of("task.model", self.model, ("softmax", "mlp", "cnn"))
-        at_least("task.hidden", self.hidden, 1)
-        at_least("task.dimension", self.dimension, 1)
-        if self.max_examples is not None:
-            at_least("task.max_examples", self.max_examples, 1)
-
-
-@dataclass(frozen=True)
 class PartitionConfig:
     """How examples are dealt to clients.
 
     Parameters
     ----------
     name
-        ``iid``, ``dirichlet`` (labels are skewed), ``shards`` (few labels each) or ``size_skew``.
+        ``iid``, ``dirichlet`` (labels are skewed), ``shards`` (few labels each), ``size_skew``, or
+        ``natural`` (a client is a user of the data).
     alpha
         Concentration of the Dirichlet distribution: the smaller, the more labels are skewed.
     shards_per_client
@@ -127,7 +92,7 @@ class PartitionConfig:
     shards_per_client: int = 2
 
     def __post_init__(self) -> None:
-        one_of("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew"))
+        one_of("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew", "natural"))
         positive("partition.alpha", self.alpha)
         at_least("partition.shards_per_client", self.shards_per_client, 1)
 
@@ -310,7 +275,9 @@ class RunConfig:
     ----------
     mechanism
         Name and parameters of the mechanism that encodes updates.
-    encoding, task, partition, federation, engine, privacy, secagg, tracker
+    task
+        Import path of a task's class (``_target_``), and its arguments.
+    encoding, partition, federation, engine, privacy, secagg, tracker
         The groups of keys.
     study
         Results go to ``<output>/<study>/<run>``.
@@ -322,7 +289,7 @@ class RunConfig:
 
     mechanism: Mapping[str, Any]
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
-    task: TaskConfig = field(default_factory=TaskConfig)
+    task: Mapping[str, Any] = field(default_factory=lambda: dict(_DIGITS))
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -338,6 +305,8 @@ class RunConfig:
         if not self.study or "/" in self.study or self.study.startswith("."):
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
         object.__setattr__(self, "mechanism", _checked_mechanism(self.mechanism))
+        task = checked("task", self.task, given=("run",), common=_COMMON_OF_TASKS)
+        object.__setattr__(self, "task", task)
         if self.mechanism["name"] == CENTRAL:
             # Its server is trusted with the updates themselves: there is nothing to hide in a sum.
             object.__setattr__(self, "secagg", SecaggConfig())
@@ -406,7 +375,15 @@ class RunConfig:
 
     def to_mapping(self) -> dict[str, Any]:
         """The config as plain values."""
-        return typing.cast(dict[str, Any], dataclasses.asdict(self) | {"mechanism": dict(self.mechanism)})
+        return typing.cast(
+            dict[str, Any],
+            dataclasses.asdict(self) | {"mechanism": dict(self.mechanism), "task": dict(self.task)},
+        )
+
+    @property
+    def task_name(self) -> str:
+        """What tables call the task: its name, or that of its class."""
+        return str(self.task.get("name") or self.task[TARGET].rpartition(".")[2])
 
     @property
     def label(self) -> str:

@@ -7,6 +7,10 @@ train side by side instead (``engine.threads``, or the processes of Ray).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,42 +19,37 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 from torch import nn
 
-from simulations.config import FederationConfig, TaskConfig
+from simulations.config import FederationConfig
 from simulations.data import Examples
+from simulations.targets import options_of
 
 __all__ = ["arrays_of", "build_model", "evaluate", "load_arrays", "train"]
 
 Arrays = dict[str, NDArray[Any]]
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 # The libraries behind numpy's products of matrices, all loaded by now.
 _BLAS = ThreadpoolController().select(user_api="blas").lib_controllers
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+# Test examples that a model is given at once: what it computes for them is held in memory.
+_EVALUATED = 1 << 14
 
 
-def build_model(task: TaskConfig, examples: Examples, seed: int) -> nn.Module:
-    """The task's model with seeded initial weights; softmax regression starts at zero."""
-    shape = examples.train_x.shape[1:]
-    inputs, classes = int(np.prod(shape)), examples.num_classes
+def build_model(
+    function: Callable[..., nn.Module],
+    examples: Examples,
+    seed: int,
+    options: Mapping[str, Any] = _NO_OPTIONS,
+) -> nn.Module:
+    """The model that a function makes, with seeded initial weights.
+
+    It is given those of ``options``, the ``shape`` of an input and the number of ``classes`` that it takes.
+    """
+    known = {"shape": examples.train_x.shape[1:], "classes": examples.num_classes} | dict(options)
+    taken = {key: value for key, value in known.items() if key in options_of(function)}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if task.model == "softmax":
-            layer = nn.Linear(inputs, classes)
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
-            return nn.Sequential(nn.Flatten(), layer)
-        if task.model == "mlp":
-            return nn.Sequential(
-                nn.Flatten(), nn.Linear(inputs, task.hidden), nn.ReLU(), nn.Linear(task.hidden, classes)
-            )
-        images = shape if len(shape) == 3 else (1, 1, inputs)
-        reduced = (images[1] // 2) * (images[2] // 2)
-        return nn.Sequential(
-            nn.Unflatten(1, images) if len(shape) != 3 else nn.Identity(),
-            nn.Conv2d(images[0], 8, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2, ceil_mode=False) if min(images[1:]) > 1 else nn.Identity(),
-            nn.Flatten(),
-            nn.Linear(8 * (reduced if min(images[1:]) > 1 else images[1] * images[2]), classes),
-        )
+        return function(**taken)
 
 
 def arrays_of(model: nn.Module) -> Arrays:
@@ -64,14 +63,20 @@ def load_arrays(model: nn.Module, arrays: Arrays) -> None:
 
 
 def train(
-    model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], config: FederationConfig, seed: int
+    model: nn.Module,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    config: FederationConfig,
+    seed: int,
+    loss_of: Loss = nn.functional.cross_entropy,
 ) -> float:
     """Train in place by SGD; the mean loss of the last epoch, without the proximal term."""
     _use_one_thread()
     generator = torch.Generator().manual_seed(seed)
     # SGD by hand, on the model's own memory: for models this small, torch's bookkeeping is most of the time.
-    parameters = [parameter.detach().numpy() for parameter in model.parameters()]
-    gradients = _by_formula if _is_softmax(model) else _by_autograd
+    parameters = [parameter.detach().numpy() for parameter in _trained(model)]
+    known = _is_softmax(model) and loss_of is nn.functional.cross_entropy
+    gradients = _by_formula if known else partial(_by_autograd, loss_of)
     start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
     velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
     # Torch's own memory is aligned: where numpy's begins is by chance, and some kernels depend on it.
@@ -105,18 +110,21 @@ def _use_one_thread() -> None:
         library.set_num_threads(1)
 
 
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters that training changes: those that are not frozen."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def _is_softmax(model: nn.Module) -> bool:
     return [type(layer) for layer in model.children()] == [nn.Flatten, nn.Linear]
 
 
 def _by_autograd(
-    model: nn.Module, parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
+    loss_of: Loss, model: nn.Module, parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
 ) -> tuple[float, list[NDArray[Any]]]:
     """The mean loss of a batch and its gradient, in the order of the parameters."""
-    loss = nn.functional.cross_entropy(model(x), y)
-    return float(loss.detach()), [
-        slope.numpy() for slope in torch.autograd.grad(loss, list(model.parameters()))
-    ]
+    loss = loss_of(model(x), y)
+    return float(loss.detach()), [slope.numpy() for slope in torch.autograd.grad(loss, _trained(model))]
 
 
 def _by_formula(
@@ -138,13 +146,20 @@ def _by_formula(
     return loss, [residual.T @ flat, residual.sum(axis=0)]
 
 
-def evaluate(model: nn.Module, examples: Examples) -> tuple[float, float]:
-    """Accuracy and mean loss on the test examples."""
+def evaluate(
+    model: nn.Module, examples: Examples, loss_of: Loss = nn.functional.cross_entropy
+) -> tuple[float, float]:
+    """Accuracy (NaN without labels) and mean loss on the test examples."""
     _use_one_thread()
     model.eval()
+    right, loss, count = 0, 0.0, len(examples.test_y)
     with torch.no_grad():
-        logits = model(torch.from_numpy(examples.test_x).clone())
-        labels = torch.from_numpy(examples.test_y)
-        loss = nn.functional.cross_entropy(logits, labels)
-        accuracy = (logits.argmax(dim=1) == labels).double().mean()
-    return float(accuracy), float(loss)
+        for start in range(0, count, _EVALUATED):
+            # Torch's own memory is aligned.
+            x = torch.from_numpy(examples.test_x[start : start + _EVALUATED]).clone()
+            y = torch.from_numpy(examples.test_y[start : start + _EVALUATED])
+            outputs = model(x)
+            loss += float(loss_of(outputs, y)) * (len(y) / count)
+            if examples.labelled:
+                right += int((outputs.argmax(dim=1) == y).sum())
+    return (right / count if examples.labelled else math.nan), loss

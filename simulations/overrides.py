@@ -22,8 +22,8 @@ CONF = Path(__file__).parents[1] / "conf"
 """The configuration's directory."""
 
 
-def check_overrides(arguments: list[str], sweep: bool = True) -> int:
-    """The number of runs of a sweep with these overrides.
+def check_overrides(arguments: list[str], sweep: bool = True, own: Path | None = None) -> int:
+    """The number of runs of a sweep with these overrides; ``own`` is a directory with files of the user's.
 
     An unknown group, file or key raises InvalidSpecError with the nearest word, and so does what Hydra cannot
     compose, or several values without ``sweep``.
@@ -32,11 +32,10 @@ def check_overrides(arguments: list[str], sweep: bool = True) -> int:
         parsed = OverridesParser.create().parse_overrides(arguments)
     except HydraException as error:
         raise InvalidSpecError(f"{' '.join(arguments)}: {str(error).splitlines()[0]}") from error
-    groups = {
-        path.name: sorted(file.relative_to(path).with_suffix("").as_posix() for file in path.rglob("*.yaml"))
-        for path in CONF.iterdir()
-        if path.is_dir()
-    }
+    groups: dict[str, list[str]] = {}
+    for path in (path for folder in _folders(own) for path in folder.iterdir() if path.is_dir()):
+        files = (file.relative_to(path).with_suffix("").as_posix() for file in path.rglob("*.yaml"))
+        groups[path.name] = sorted({*groups.get(path.name, ()), *files})
     chosen: list[str] = []
     for override in parsed:
         if override.is_sweep_override() and not sweep:
@@ -51,21 +50,32 @@ def check_overrides(arguments: list[str], sweep: bool = True) -> int:
             for choice in choices_of(override):
                 _check_choice(override.key_or_group, choice, groups[override.key_or_group])
             chosen.append(f"{override.key_or_group}={choices_of(override)[0]}")
-    config = composed(chosen)
+    config = composed(chosen, own)
     for override in parsed:
         key = override.key_or_group
         if key in groups or key.startswith("hydra") or override.is_add() or override.is_delete():
             continue
         _check_key(config, key, list(groups))
-    composed([_first(override) for override in parsed])
+    composed([_first(override) for override in parsed], own)
     # What the experiment sweeps, unless the command line says otherwise.
     sizes = {str(key): len(str(text).split(",")) for key, text in (config.hydra.sweeper.params or {}).items()}
     sizes |= {override.key_or_group: len(choices_of(override)) for override in parsed}
     return math.prod(sizes.values())
 
 
-def composed(overrides: list[str]) -> DictConfig:
-    """What Hydra makes of the overrides of one run."""
+def _folders(own: Path | None) -> list[Path]:
+    """Where files of groups are: ours, and the user's."""
+    if own is None:
+        return [CONF]
+    if not own.is_dir():
+        raise InvalidSpecError(f"--config-dir: {own} is not a directory")
+    return [CONF, own]
+
+
+def composed(overrides: list[str], own: Path | None = None) -> DictConfig:
+    """What Hydra makes of the overrides of one run, with files of the user's where they have some."""
+    if own is not None:
+        overrides = [*overrides, f"hydra.searchpath=['file://{own.resolve()}']"]
     try:
         with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
             return compose("config", overrides=overrides, return_hydra_config=True)

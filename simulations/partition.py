@@ -12,18 +12,25 @@ from numpy.typing import NDArray
 from fl_privquant.cli.plots import pyplot, save
 from fl_privquant.errors import InvalidSpecError
 from simulations.config import PartitionConfig
+from simulations.data import Examples
 
 __all__ = ["deal", "plot_partition"]
 
 
-def deal(
-    labels: NDArray[np.int64], num_clients: int, config: PartitionConfig, seed: int
-) -> list[NDArray[np.int64]]:
+def deal(examples: Examples, num_clients: int, config: PartitionConfig, seed: int) -> list[NDArray[np.int64]]:
     """For each client the indices of its examples."""
-    if num_clients > labels.size:
+    labels = examples.train_y
+    if num_clients > len(labels):
         raise InvalidSpecError(
-            f"federation.num_clients: {num_clients} clients for {labels.size} examples; use fewer clients"
+            f"federation.num_clients: {num_clients} clients for {len(labels)} examples; use fewer clients"
         )
+    if config.name == "natural":
+        return _natural(examples.users, num_clients, seed)
+    if not examples.labelled:
+        if config.name in ("dirichlet", "shards"):
+            raise InvalidSpecError(f"partition: {config.name} deals by labels, which these data do not have")
+        # All have the same: these partitions do not look at it.
+        labels = np.zeros(len(labels), np.int64)
     order = np.random.default_rng([seed, 1]).permutation(labels.size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyarrow and datasets disagree on deprecated options
@@ -48,6 +55,22 @@ def deal(
             f"{empty[0]}); use fewer clients or a larger partition.alpha"
         )
     return parts
+
+
+def _natural(users: NDArray[np.int64] | None, num_clients: int, seed: int) -> list[NDArray[np.int64]]:
+    """The examples of so many users, drawn at random."""
+    if users is None:
+        raise InvalidSpecError("partition: natural, but the task's data do not say whose an example is")
+    # As a stable sort leaves them, the examples of one user stand together and in order.
+    order = np.argsort(users, kind="stable")
+    names, starts = np.unique(users[order], return_index=True)
+    if num_clients > len(names):
+        raise InvalidSpecError(
+            f"federation.num_clients: {num_clients} clients, but the data have {len(names)} users; use fewer"
+        )
+    parts = np.split(order, starts[1:])
+    chosen = np.random.default_rng([seed, 1]).permutation(len(names))[:num_clients]
+    return [parts[user] for user in np.sort(chosen)]
 
 
 def _partitioner(num_clients: int, config: PartitionConfig, seed: int) -> Any:

@@ -72,7 +72,9 @@ class Rounds:
 
         The end of the run counts in full, and comes to a little less.
         """
-        text = f"accuracy {row['accuracy']:.3f}, loss {row['loss']:.4g}"
+        # Not every task has an accuracy.
+        accuracy = "" if math.isnan(row["accuracy"]) else f"accuracy {row['accuracy']:.3f}, "
+        text = f"{accuracy}loss {row['loss']:.4g}"
         if spent is not None:
             private = math.isfinite(spent.epsilon)
             text += f", spent at most {spent.brief}, by a quick bound" if private else f", {spent.brief}"

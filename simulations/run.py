@@ -72,6 +72,10 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     start = time.perf_counter()
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     from fl_privquant.flower.engines import Federation, engine
+    from simulations.tasks import task_of
+
+    # What is wrong with a task of the user's is said before anything starts.
+    task_of(config)
 
     options: dict[str, Any] = {"threads": config.engine.threads}
     if config.engine.name == "ray":
@@ -127,9 +131,10 @@ def main() -> None:
     """Run what the command line asks for; errors of the user are messages, and the exit code is not 0."""
     asked = _asked()
     try:
-        total = check_overrides(asked.overrides, sweep=asked.multirun)
+        own = None if asked.config_dir is None else Path(asked.config_dir)
+        total = check_overrides(asked.overrides, asked.multirun, own)
         if asked.help:
-            _print_help(asked.overrides)
+            _print_help(asked.overrides, own)
             return
     except PrivQuantError as error:
         program.fail(error)
@@ -170,10 +175,10 @@ def _asked() -> argparse.Namespace:
         raise
 
 
-def _print_help(overrides: list[str]) -> None:
+def _print_help(overrides: list[str], own: Path | None) -> None:
     from simulations.run_help import print_help
 
-    config = composed(overrides)
+    config = composed(overrides, own)
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     values = OmegaConf.to_container(own, resolve=True)
     chosen = {str(group): str(name) for group, name in config.hydra.runtime.choices.items()}

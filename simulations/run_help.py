@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from rich.text import Text
 from fl_privquant.cli.layout import output_console
 from fl_privquant.mechanisms.registry import entry, mechanisms
 from simulations.config import RunConfig
+from simulations.targets import TARGET
+from simulations.tasks import described
 
 __all__ = ["choices", "meanings", "print_help"]
 
@@ -73,14 +75,14 @@ def choices(group: Path) -> dict[str, str]:
     return found
 
 
-def meanings(kind: type) -> dict[str, str]:
+def meanings(kind: Callable[..., Any]) -> dict[str, str]:
     """What each parameter of a class means, by the section "Parameters" of its docstring.
 
     >>> from simulations.config import SecaggConfig
     >>> meanings(SecaggConfig)["enabled"]
     'Whether the server sees sums of codes only.'
     """
-    _, _, section = inspect.getdoc(kind).partition("Parameters\n----------\n")  # type: ignore[union-attr]
+    _, _, section = (inspect.getdoc(kind) or "").partition("Parameters\n----------\n")
     found: dict[str, str] = {}
     names: list[str] = []
     for line in section.split("\n\n")[0].splitlines():
@@ -100,17 +102,25 @@ def _keys(kind: type, values: Mapping[str, Any], path: str) -> Iterator[tuple[st
         if dataclasses.is_dataclass(hints[field.name]):
             yield from _keys(typing.cast(type, hints[field.name]), value or {}, f"{key}.")
         elif isinstance(value, Mapping):
-            name = str(value.get("name"))
-            spec = meanings(entry(name).spec) if name in mechanisms() else {}
+            spec = _of_task(value) if TARGET in value else _of_mechanism(str(value.get("name")))
             for parameter, number in value.items():
-                yield f"{key}.{parameter}", number, _of_parameter(parameter, spec)
+                yield f"{key}.{parameter}", number, spec.get(parameter, "It is ignored here.")
         else:
             yield key, value, said.get(field.name, "")
 
 
-def _of_parameter(parameter: str, spec: Mapping[str, str]) -> str:
-    common = {"name": "The mechanism.", "bits": "Its outputs are 2^bits values; or give levels."}
-    return common.get(parameter) or spec.get(parameter, "The mechanism does not have it: it is ignored.")
+def _of_mechanism(name: str) -> dict[str, str]:
+    """What the parameters of a mechanism mean."""
+    spec = meanings(entry(name).spec) if name in mechanisms() else {}
+    return spec | {"name": "The mechanism.", "bits": "Its outputs are 2^bits values; or give levels."}
+
+
+def _of_task(values: Mapping[str, Any]) -> dict[str, str]:
+    """What the arguments of a task mean, by its class and by the functions that it names."""
+    said = {TARGET: "Import path of the task's class: one of simulations.tasks, or your own."}
+    for source in reversed(described(values)):
+        said |= meanings(source)
+    return said
 
 
 def _print_entry(console: Console, name: str, meaning: str) -> None:

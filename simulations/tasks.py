@@ -1,4 +1,12 @@
-"""A task: where a model starts, what a client makes of it, and how good it is."""
+"""Tasks: where a model starts, what a client makes of it, and how good it is.
+
+A run's task is any class with the methods of :class:`Task`, named by its import path::
+
+    python -m simulations.run task=digits task._target_=my_package.MyTask
+
+It is called with the run's configuration and the other keys of ``task`` as arguments. For torch models there
+is :class:`TorchTask`, to which a function for the model, one for the data and a loss are enough.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +16,41 @@ import json
 import math
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.config import PartitionConfig, RunConfig, TaskConfig
-from simulations.data import load_examples
+from fl_privquant import checks
+from fl_privquant.errors import InvalidSpecError
+from simulations.config import PartitionConfig, RunConfig
+from simulations.data import Examples
 from simulations.partition import deal, plot_partition
+from simulations.targets import TARGET, located, options_of, refuse_unknown
 
-__all__ = ["Task", "task_of"]
+__all__ = ["MeanEstimation", "Task", "TorchTask", "described", "task_of"]
 
 Arrays = dict[str, NDArray[Any]]
 
+_DATA, _MODELS, _LOSSES = "simulations.data", "simulations.models", "torch.nn.functional"
+# What a model's function is given beside the options of the task.
+_KNOWN_TO_MODELS = ("shape", "classes")
+_MOST_LABELS_DRAWN = 100
 
+
+@runtime_checkable
 class Task(Protocol):
     """What a federation works on."""
 
     def initial_arrays(self) -> Arrays:
-        """The model before the first round."""
+        """The model before the first round, by the names of its arrays."""
         ...
 
     def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
-        """What the client's training makes of the model."""
+        """What the client's training makes of the model; clients may train in several threads at once."""
         ...
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
@@ -49,36 +66,86 @@ class Task(Protocol):
         ...
 
 
-class Classification:
-    """Classification of examples that are dealt to clients."""
+class TorchTask:
+    """A torch model that clients train by SGD on the examples that are dealt to them.
 
-    def __init__(self, config: RunConfig) -> None:
+    Functions are named by a word for one of ours, or by an import path such as ``my_package.my_model``.
+
+    Parameters
+    ----------
+    run
+        The run's configuration: clients, local training, partition, seed.
+    data
+        Function that gives :class:`~simulations.data.Examples`: one of :mod:`simulations.data`, or a path.
+    model
+        Function that makes the torch module: one of :mod:`simulations.models`, or a path.
+    loss
+        Function of outputs and labels that gives the mean loss: one of ``torch.nn.functional``, or a path.
+    name
+        What tables call the task.
+    max_examples
+        Training examples that are used at most; null for all.
+    **options
+        Arguments of the functions for data and model, by name.
+    """
+
+    def __init__(
+        self,
+        run: RunConfig,
+        *,
+        data: str,
+        model: str = "softmax",
+        loss: str = "cross_entropy",
+        name: str = "",
+        max_examples: int | None = None,
+        **options: Any,
+    ) -> None:
         from simulations import learning
 
         self._learning = learning
-        self._config = config
-        self._examples = load_examples(config.task)
-        self._dealing = config.task, config.federation.num_clients, config.partition, config.seed
+        self._run = run
+        self._loss = located("task.loss", loss, _LOSSES)
+        chosen = {key: value for key, value in options.items() if key in options_of(_data(data))}
+        self._dealing = (
+            (data, json.dumps(chosen, sort_keys=True), max_examples),
+            run.federation.num_clients,
+            run.partition,
+            run.seed,
+        )
+        self._examples = _examples(*self._dealing[0])
         self._parts = _dealt(*self._dealing)
-        model = learning.build_model(config.task, self._examples, config.seed)
-        self._initial = learning.arrays_of(model)
-        self._template = model
+        self._template = learning.build_model(_model(model), self._examples, run.seed, options)
+        self._initial = learning.arrays_of(self._template)
         self._free: list[Any] = []
+
+    @staticmethod
+    def check(data: str, model: str = "softmax", max_examples: int | None = None, **options: Any) -> None:
+        """Refuse functions that are not there, and options that none of them takes."""
+        functions = [_data(data), _model(model)]
+        own = ("name", "loss")
+        asked = {key: value for key, value in options.items() if key not in own}
+        refuse_unknown("task", asked, functions, _KNOWN_TO_MODELS)
+        for function, given in zip(functions, ((), _KNOWN_TO_MODELS), strict=True):
+            for name, parameter in options_of(function).items():
+                if parameter.default is parameter.empty and name not in (*asked, *given):
+                    raise InvalidSpecError(f"task.{name}: missing; {function.__name__} needs it")
+        if max_examples is not None:
+            checks.whole("task.max_examples", max_examples, 1)
 
     def initial_arrays(self) -> Arrays:
         return {name: value.copy() for name, value in self._initial.items()}
 
     def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
         part = self._parts[client]
-        seed = int(np.random.SeedSequence([self._config.seed, 2, server_round, client]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self._run.seed, 2, server_round, client]).generate_state(1)[0])
         x, y = self._examples.train_x[part], self._examples.train_y[part]
         with self._model(arrays) as model:
-            self._learning.train(model, x, y, self._config.federation, seed)
+            self._learning.train(model, x, y, self._run.federation, seed, self._loss)
             return self._learning.arrays_of(model)
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
         with self._model(arrays) as model:
-            return self._learning.evaluate(model, self._examples)
+            return self._learning.evaluate(model, self._examples, self._loss)
 
     @contextlib.contextmanager
     def _model(self, arrays: Arrays) -> Iterator[Any]:
@@ -97,38 +164,74 @@ class Classification:
         return int(self._parts[client].size)
 
     def plot_partition(self, path: Path) -> None:
-        path.write_bytes(_picture(*self._dealing))
+        if self._examples.labelled and self._examples.num_classes <= _MOST_LABELS_DRAWN:
+            path.write_bytes(_picture(*self._dealing))
 
 
-# The runs of a sweep share these: a mechanism changes neither.
+def _data(name: str) -> Callable[..., Any]:
+    return located("task.data", name, _DATA)
+
+
+def _model(name: str) -> Callable[..., Any]:
+    return located("task.model", name, _MODELS)
+
+
+# The runs of a sweep share these: a mechanism changes none of them.
+@lru_cache(maxsize=4)
+def _examples(data: str, options: str, max_examples: int | None) -> Examples:
+    examples = _data(data)(**json.loads(options))
+    if not isinstance(examples, Examples):
+        raise InvalidSpecError(
+            f"task.data: {data} gives {type(examples).__name__}, expected simulations.data.Examples"
+        )
+    return examples.first(max_examples)
+
+
 @lru_cache(maxsize=32)
 def _dealt(
-    task: TaskConfig, num_clients: int, partition: PartitionConfig, seed: int
+    source: tuple[str, str, int | None], num_clients: int, partition: PartitionConfig, seed: int
 ) -> list[NDArray[np.int64]]:
-    return deal(load_examples(task).train_y, num_clients, partition, seed)
+    return deal(_examples(*source), num_clients, partition, seed)
 
 
 @lru_cache(maxsize=32)
-def _picture(task: TaskConfig, num_clients: int, partition: PartitionConfig, seed: int) -> bytes:
-    parts = _dealt(task, num_clients, partition, seed)
+def _picture(
+    source: tuple[str, str, int | None], num_clients: int, partition: PartitionConfig, seed: int
+) -> bytes:
+    parts = _dealt(source, num_clients, partition, seed)
     with tempfile.TemporaryDirectory() as folder:
-        return plot_partition(parts, load_examples(task).train_y, Path(folder) / "partition.png").read_bytes()
+        path = plot_partition(parts, _examples(*source).train_y, Path(folder) / "partition.png")
+        return path.read_bytes()
 
 
 class MeanEstimation:
     """Every client holds a vector with coordinates in [-clip, clip]; the model is to become their mean.
 
     The truth is known: the loss is the squared distance to it, for each coordinate.
+
+    Parameters
+    ----------
+    run
+        The run's configuration: clients, clip, seed.
+    dimension
+        Length of the vectors.
+    name
+        What tables call the task.
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        shape = config.federation.num_clients, config.task.dimension
-        centre = np.random.default_rng([config.seed, 3]).uniform(-0.5, 0.5, config.task.dimension)
-        spread = np.random.default_rng([config.seed, 4]).uniform(-0.5, 0.5, shape)
+    def __init__(self, run: RunConfig, *, dimension: int = 1000, name: str = "mean") -> None:
+        shape = run.federation.num_clients, dimension
+        centre = np.random.default_rng([run.seed, 3]).uniform(-0.5, 0.5, dimension)
+        spread = np.random.default_rng([run.seed, 4]).uniform(-0.5, 0.5, shape)
         # Where a target decides on the clip, vectors have about the L2 norm that it clips to.
-        bound = config.encoding.clip or (config.l2_clip or 1.0) / math.sqrt(config.task.dimension)
+        bound = run.encoding.clip or (run.l2_clip or 1.0) / math.sqrt(dimension)
         self._vectors = (bound * (centre + spread)).astype(np.float32)
         self._truth = self._vectors.astype(np.float64).mean(axis=0)
+
+    @staticmethod
+    def check(dimension: int = 1000, name: str = "mean") -> None:
+        """Refuse vectors without coordinates."""
+        checks.whole("task.dimension", dimension, 1)
 
     def initial_arrays(self) -> Arrays:
         return {"mean": np.zeros(self._truth.size, np.float32)}
@@ -161,4 +264,19 @@ _BUILDING = threading.Lock()
 @lru_cache(maxsize=2)
 def _build(config_json: str) -> Task:
     config = RunConfig.from_mapping(json.loads(config_json))
-    return MeanEstimation(config) if config.task.name == "mean" else Classification(config)
+    options = {key: value for key, value in config.task.items() if key != TARGET}
+    task = located(f"task.{TARGET}", config.task[TARGET])(config, **options)
+    if isinstance(task, Task):
+        return task
+    missing = [name for name in vars(Task) if not name.startswith("_") and not hasattr(task, name)]
+    raise InvalidSpecError(
+        f"task.{TARGET}: {config.task[TARGET]} has no {missing[0]}(); simulations.tasks.Task says what a "
+        "task does"
+    )
+
+
+def described(values: Mapping[str, Any]) -> list[Callable[..., Any]]:
+    """What documents the keys of a task: its class, and the functions that these name."""
+    homes = {"data": _DATA, "model": _MODELS}
+    functions = [located(f"task.{key}", values[key], home) for key, home in homes.items() if values.get(key)]
+    return [located(f"task.{TARGET}", values[TARGET]), *functions]

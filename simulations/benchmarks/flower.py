@@ -213,12 +213,13 @@ def _inline_against_ray() -> Row:
 def _two_threads() -> Row:
     """Eight clients that train the CNN, at once and one after another; the model is the same."""
     from simulations import learning
-    from simulations.config import FederationConfig, TaskConfig
+    from simulations.config import FederationConfig
     from simulations.data import Examples
+    from simulations.models import cnn
 
     generator = np.random.default_rng(0)
     x, y = generator.random((IMAGES, 1, 28, 28), dtype=np.float32), generator.integers(0, 10, IMAGES)
-    template = learning.build_model(TaskConfig(model="cnn"), Examples(x, y, x[:10], y[:10]), seed=0)
+    template = learning.build_model(cnn, Examples(x, y, x[:10], y[:10]), seed=0)
     client = ClientApp()
 
     @client.train()

@@ -163,8 +163,8 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
     dimension = int(runs[0]["dimension"])
     clients = first.federation.num_clients
     return {
-        "task": first.task.name,
-        "model": first.task.model,
+        "task": first.task_name,
+        "model": first.task.get("model"),
         "partition": first.partition.name,
         "mechanism": first.label,
         "bits": first.mechanism.get("bits", math.nan),

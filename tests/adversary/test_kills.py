@@ -20,16 +20,17 @@ from fl_privquant.errors import PrivQuantError
 from simulations.config import RunConfig
 from simulations.results import RunDirectory
 from simulations.run import execute
+from tests.task_values import mean_of, torch_task
 
 ROOT = Path(__file__).parents[2]
 MEAN = {
     "mechanism": {"name": "one_bit", "epsilon": 1.0},
-    "task": {"name": "mean", "dimension": 21},
+    "task": mean_of(21),
     "federation": {"num_clients": 5, "rounds": 2},
 }
 DIGITS = {
     "mechanism": {"name": "one_bit", "epsilon": 1.0},
-    "task": {"name": "digits", "model": "mlp", "hidden": 7},
+    "task": torch_task(model="mlp", hidden=7),
     "federation": {"num_clients": 25, "rounds": 6, "fraction": 0.6, "strategy": "fedavgm"},
     "encoding": {"clip_policy": {"name": "quantile"}},
     "engine": {"name": "inline", "threads": 3},

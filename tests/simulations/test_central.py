@@ -15,6 +15,7 @@ from simulations.config import RunConfig
 from simulations.planned import plan_of, run_statement
 from simulations.results import RunDirectory
 from simulations.run import execute
+from tests.task_values import mean_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -24,7 +25,7 @@ def config_of(folder: Path, **changes: Any) -> RunConfig:
         "mechanism": {"name": "central_gaussian"},
         "privacy": {"epsilon": 4.0},
         "encoding": {"l2_clip": 0.5},
-        "task": {"name": "mean", "dimension": 20_000},
+        "task": mean_of(20_000),
         "federation": {"num_clients": 4, "rounds": 2},
         "output": str(folder),
         **changes,

@@ -13,6 +13,7 @@ import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from simulations.config import RunConfig
 from simulations.overrides import CONF, check_overrides
+from tests.task_values import mean_of, torch_task
 
 OPTM = {"name": "optm", "epsilon": 1.0, "bits": 2}
 
@@ -40,7 +41,15 @@ def composed(*overrides: str) -> RunConfig:
         ({"mechanism": OPTM, "encoding": {"clip": 0}}, "encoding.clip"),
         ({"mechanism": OPTM, "encoding": {"clip": "wide"}}, "encoding.clip: 'wide' is not float"),
         ({"mechanism": OPTM, "encoding": 3}, "expected a group"),
-        ({"mechanism": OPTM, "task": {"name": "digit"}}, "did you mean 'digits'"),
+        ({"mechanism": OPTM, "task": torch_task("digit")}, "did you mean 'digits'"),
+        ({"mechanism": OPTM, "task": {"name": "digits"}}, "task._target_: missing; choose a file"),
+        ({"mechanism": OPTM, "task": torch_task("images")}, "task.dataset: missing; images needs it"),
+        (
+            {"mechanism": OPTM, "task": torch_task(max_examples=0)},
+            "task.max_examples: 0 is not a whole",
+        ),
+        ({"mechanism": OPTM, "task": torch_task(max_examples="few")}, "task.max_examples: 'few' is not a"),
+        ({"mechanism": OPTM, "task": mean_of(0)}, "task.dimension: 0 is not a whole number"),
         ({"mechanism": OPTM, "partition": {"name": "dirichle"}}, "did you mean 'dirichlet'"),
         ({"mechanism": OPTM, "engine": {"name": "rays"}}, "did you mean 'ray'"),
         ({"mechanism": OPTM, "privacy": {"delta": 0.0}}, "privacy.delta"),

@@ -9,16 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from simulations.config import FederationConfig, TaskConfig
-from simulations.data import load_examples
+from simulations import models
+from simulations.config import FederationConfig
+from simulations.data import digits
 from simulations.learning import build_model, train
 
 
 @pytest.mark.parametrize("model", ["softmax", "cnn"])
 @pytest.mark.parametrize(("momentum", "proximal"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.3)])
 def test_steps_are_those_of_torch(model: str, momentum: float, proximal: float) -> None:
-    examples = load_examples(TaskConfig())
-    ours = build_model(TaskConfig(model=model), examples, seed=1)
+    examples = digits()
+    ours = build_model(getattr(models, model), examples, seed=1)
     with torch.no_grad():
         for each in ours.parameters():
             each += 0.1 * torch.randn(each.shape, generator=torch.Generator().manual_seed(3))

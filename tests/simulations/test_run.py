@@ -31,6 +31,7 @@ from simulations.report.build import build_report
 from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
 from simulations.tasks import task_of
+from tests.task_values import mean_of, torch_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -127,7 +128,7 @@ def test_every_mechanism_runs_end_to_end(name: str, tmp_path: Path) -> None:
 def test_the_error_of_the_mean_is_what_the_law_says(tmp_path: Path) -> None:
     config = config_of(
         tmp_path,
-        task={"name": "mean", "dimension": 20_000},
+        task=mean_of(20_000),
         federation={"num_clients": 10, "rounds": 1},
     )
     execute(config)
@@ -249,7 +250,7 @@ def test_models(task: str, model: str, tmp_path: Path) -> None:
         "learning_rate": 0.1,
     }
     config = config_of(
-        tmp_path, task={"name": task, "model": model}, mechanism={"name": "none"}, federation=federation
+        tmp_path, task=torch_task(task, model=model), mechanism={"name": "none"}, federation=federation
     )
     summary = execute(config)
     before, after = rows_of(config)["loss"]
@@ -423,7 +424,7 @@ def test_secure_aggregation_changes_no_number(policies: dict[str, Any], tmp_path
 
 def test_a_clip_that_is_too_wide_is_found_out(tmp_path: Path) -> None:
     """Updates lie within 0.1; the clip begins at ten times that, and the error of the mean falls with it."""
-    task = {"name": "mean", "dimension": 200}
+    task = mean_of(200)
     federation = {"num_clients": 20, "rounds": 20}
     errors = []
     for name in ("constant", "quantile"):

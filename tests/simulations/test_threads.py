@@ -15,12 +15,13 @@ import pandas as pd
 import pytest
 from threadpoolctl import threadpool_limits
 
-from simulations import learning
-from simulations.config import FederationConfig, RunConfig, TaskConfig
+from simulations import learning, models
+from simulations.config import FederationConfig, RunConfig
 from simulations.data import Examples
 from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.tasks import task_of
+from tests.task_values import torch_task
 
 ROOT = Path(__file__).parents[2]
 FEDERATION = {"num_clients": 7, "rounds": 2, "local_epochs": 2}
@@ -29,7 +30,7 @@ FEDERATION = {"num_clients": 7, "rounds": 2, "local_epochs": 2}
 def config_of(output: Path, model: str, **changes: Any) -> RunConfig:
     values: dict[str, Any] = {
         "mechanism": {"name": "optm", "epsilon": 4.0, "bits": 3},
-        "task": {"name": "digits", "model": model, "hidden": 33},
+        "task": torch_task(model=model, hidden=33 if model == "mlp" else None),
         "federation": FEDERATION,
         "output": str(output),
         **changes,
@@ -123,11 +124,11 @@ def test_the_threads_of_libraries_change_nothing(model: str) -> None:
     x = rng.random((1200, 1, 28, 28), dtype=np.float32)
     y = rng.integers(0, 10, 1200)
     examples = Examples(x, y, x[:700], y[:700])
-    task, config = TaskConfig(model=model), FederationConfig(batch_size=600, learning_rate=0.1)
+    config = FederationConfig(batch_size=600, learning_rate=0.1)
     found = []
     for threads in (1, 2):
         with threadpool_limits(threads):
-            trained = learning.build_model(task, examples, seed=1)
+            trained = learning.build_model(getattr(models, model), examples, seed=1)
             learning.train(trained, x, y, config, seed=3)
             measured = learning.evaluate(trained, examples)
         found.append((measured, learning.arrays_of(trained)))

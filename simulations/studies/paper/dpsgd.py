@@ -25,8 +25,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import LOCAL, Release, View, round_statement
 from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.mechanisms.base import TableMechanism
-from simulations.config import TaskConfig
-from simulations.data import load_examples
+from simulations.data import mnist
 from simulations.studies.paper.scalar import optm_as_printed, table_mechanism
 from simulations.studies.paper.training import PROCEDURES, Curves, Problem, train
 from simulations.studies.study import Computed, Figure, ReadTable, Scale, Tables, Tell
@@ -80,7 +79,7 @@ def cancer_problem(runs: int) -> Problem:
 
 def mnist_problem(runs: int, root: str, max_examples: int | None = None) -> Problem:
     """MNIST: 60,000 examples in an order of its own for each run, tested on the other 10,000."""
-    data = load_examples(TaskConfig(name="mnist", data_root=root, max_examples=max_examples))
+    data = mnist(root).first(max_examples)
     x = np.concatenate([data.train_x, data.test_x]).reshape(len(data.train_y) + len(data.test_y), -1)
     order = np.stack(
         [np.random.default_rng([_SEED, run]).permutation(len(data.train_y)) for run in range(runs)]

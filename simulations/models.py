@@ -1,0 +1,82 @@
+"""Models that tasks have by name: functions that make a torch module.
+
+A function is given what it has a parameter for: the ``shape`` of one input, the number of ``classes`` that
+labels have, and the options of the task, such as ``task.hidden=128``. Weights are drawn from torch's global
+generator, which is seeded before.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from fl_privquant import checks
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["cnn", "gru", "mlp", "softmax"]
+
+
+def softmax(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Softmax regression, which starts at zero."""
+    from torch import nn
+
+    layer = nn.Linear(math.prod(shape), classes)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def mlp(shape: tuple[int, ...], classes: int, hidden: int = 64) -> nn.Module:
+    """One hidden layer.
+
+    Parameters
+    ----------
+    shape, classes
+        Of inputs, and the number of labels.
+    hidden
+        Width of the hidden layer.
+    """
+    from torch import nn
+
+    checks.whole("task.hidden", hidden, 1)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )
+
+
+def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """One layer of 8 filters of 3 x 3, and a linear one."""
+    from torch import nn
+
+    images = shape if len(shape) == 3 else (1, 1, math.prod(shape))
+    pooled = min(images[1:]) > 1
+    reduced = (images[1] // 2) * (images[2] // 2) if pooled else images[1] * images[2]
+    return nn.Sequential(
+        nn.Unflatten(1, images) if len(shape) != 3 else nn.Identity(),
+        nn.Conv2d(images[0], 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=False) if pooled else nn.Identity(),
+        nn.Flatten(),
+        nn.Linear(8 * reduced, classes),
+    )
+
+
+def gru(classes: int, hidden: int = 128, embedding: int = 8) -> nn.Module:
+    """A gated recurrent network that reads whole numbers below ``classes``, and says what comes next.
+
+    Parameters
+    ----------
+    classes
+        The number of different characters.
+    hidden
+        Width of its state.
+    embedding
+        Coordinates that stand for a character.
+    """
+    from simulations.recurrent import NextCharacter
+
+    return NextCharacter(
+        classes, checks.whole("task.hidden", hidden, 1), checks.whole("task.embedding", embedding, 1)
+    )

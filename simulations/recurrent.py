@@ -1,0 +1,34 @@
+"""A recurrent network over characters."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+__all__ = ["NextCharacter"]
+
+
+class NextCharacter(nn.Module):
+    """Reads a text, character by character, and gives a score to each character that may come next.
+
+    Parameters
+    ----------
+    classes
+        The number of different characters.
+    hidden
+        Width of its state.
+    embedding
+        Coordinates that stand for a character.
+    """
+
+    def __init__(self, classes: int, hidden: int, embedding: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, embedding)
+        self.states = nn.GRU(embedding, hidden, batch_first=True)
+        self.scores = nn.Linear(hidden, classes)
+
+    def forward(self, texts: torch.Tensor) -> torch.Tensor:
+        """The scores after the last character of each text."""
+        states, _ = self.states(self.embedding(texts))
+        scores: torch.Tensor = self.scores(states[:, -1])
+        return scores

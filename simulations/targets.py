@@ -1,0 +1,119 @@
+"""Functions and classes that a configuration names: by a word for one of ours, or by any import path."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from fl_privquant import checks
+from fl_privquant.errors import InvalidSpecError, one_line
+
+__all__ = ["TARGET", "checked", "located", "options_of", "refuse_unknown"]
+
+TARGET = "_target_"
+"""The key that holds the import path of a class, as in Hydra's own instantiation."""
+
+_MOST_CHARACTERS = 200
+
+
+def located(key: str, name: str, home: str | None = None) -> Callable[..., Any]:
+    """The function or class of that name: an import path, or a word for one of the module ``home``.
+
+    >>> located("task.model", "mlp", "simulations.models").__name__
+    'mlp'
+    """
+    path = name if home is None or "." in name else f"{home}.{name}"
+    module_name, _, attribute = path.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a module of the user's may fail in any way
+        reason = one_line(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
+        raise InvalidSpecError(f"{key}: {path} cannot be imported ({reason})") from error
+    if not callable(value := getattr(module, attribute, None)):
+        words = list(getattr(module, "__all__", ()))
+        known = f", which has {', '.join(words)}{checks.nearest(attribute, words)}" if words else ""
+        raise InvalidSpecError(f"{key}: there is no {attribute!r} in {module_name}{known}")
+    return typing.cast(Callable[..., Any], value)
+
+
+def checked(
+    group: str, values: Mapping[str, Any], given: Sequence[str] = (), common: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The arguments of a group's ``_target_``, without those that are null, if it takes them.
+
+    Parameters
+    ----------
+    group
+        What the keys begin with in refusals.
+    values
+        The group, with its ``_target_``.
+    given
+        Parameters of the target that are not the configuration's to set.
+    common
+        Keys that files of the group have in common: left out where the target does not take them.
+    """
+    if not isinstance(values.get(TARGET), str):
+        raise InvalidSpecError(f"{group}.{TARGET}: missing; choose a file with {group}=NAME, or give a class")
+    target = located(f"{group}.{TARGET}", values[TARGET])
+    takes = [*options_of(target), TARGET]
+    kept = {
+        key: _plain(value)
+        for key, value in sorted(values.items())
+        if value is not None and (key in takes or key not in common or _takes_any(target))
+    }
+    options = {key: value for key, value in kept.items() if key != TARGET}
+    refuse_unknown(group, options, [target], given)
+    hints = _types(target)
+    for name, parameter in options_of(target).items():
+        if name in options:
+            checks.typed(f"{group}.{name}", options[name], hints.get(name, Any))
+        elif parameter.default is parameter.empty and name not in given:
+            raise InvalidSpecError(f"{group}.{name}: missing; {values[TARGET]} needs it")
+    check = getattr(target, "check", None)
+    if check is not None:
+        check(**options)
+    return kept
+
+
+def options_of(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function or class by name, without those that take any number of arguments."""
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(target).parameters
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind not in starred}
+
+
+def refuse_unknown(
+    group: str, options: Iterable[str], targets: Iterable[Callable[..., Any]], given: Iterable[str] = ()
+) -> None:
+    """Refuse an option that none of the functions takes, or that is not the configuration's to set."""
+    targets = list(targets)
+    open_ended = any(_takes_any(target) for target in targets)
+    known = {name for target in targets for name in options_of(target)} - set(given)
+    for key in options:
+        if key not in known and (key in given or not open_ended):
+            names = " and ".join(target.__name__ for target in targets)
+            raise InvalidSpecError(
+                f"{group}.{key}: unknown key; parameters of {names}: {', '.join(sorted(known)) or 'none'}"
+                f"{checks.nearest(key, known)}"
+            )
+
+
+def _takes_any(target: Callable[..., Any]) -> bool:
+    """Whether a function or class takes arguments of any name."""
+    parameters = inspect.signature(target).parameters.values()
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _types(target: Callable[..., Any]) -> dict[str, Any]:
+    """The declared types of its parameters; none, where they name what is not imported."""
+    try:
+        return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except NameError:
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
