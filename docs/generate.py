@@ -53,6 +53,7 @@ with mkdocs_gen_files.open("SUMMARY.md", "w") as summary:
         "Deployment": "deployment.md",
         "Threat model": "threat_model.md",
         "Mechanisms and studies": "studies.md",
+        "Bring your own task": "own.md",
         "Extend": "extending.md",
         "A walk through one round": "walk.md",
     }
