@@ -179,8 +179,8 @@ def _print_help(overrides: list[str], own: Path | None) -> None:
     from simulations.run_help import print_help
 
     config = composed(overrides, own)
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    values = OmegaConf.to_container(own, resolve=True)
+    shown = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    values = OmegaConf.to_container(shown, resolve=True)
     chosen = {str(group): str(name) for group, name in config.hydra.runtime.choices.items()}
     print_help(values, chosen, CONF)  # type: ignore[arg-type]
 
