@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
 
 from fl_privquant.accounting import Aggregation, Budget, PrivacyStatement
+from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.encoding import Encoding
 from fl_privquant.flower import (
@@ -107,7 +108,7 @@ def main(grid: Grid, context: Context) -> None:
     directory = RunDirectory.of(config)
     task = task_of(config)
     initial = task.initial_arrays()
-    dimension = Layout.of(initial).dimension
+    dimension = Layout.of(ArrayChoice(config.encoding.include, config.encoding.exclude).of(initial)).dimension
     plan, aggregation = plan_of(config, dimension), aggregation_of(config)
     encoding = plan.encoding if plan is not None else _encoding(config)
     # What is recorded is what encodes: under secure aggregation, floats become fixed point.
@@ -180,6 +181,8 @@ def _private(
     """PrivQuant around the strategy that records."""
     return PrivQuantStrategy(
         _trusted(config, recording, seed),
+        include=config.encoding.include,
+        exclude=config.encoding.exclude,
         rotation_seed=config.seed,
         simulated=config.privacy.randomness == "seeded",
         on_round=recording.on_round,

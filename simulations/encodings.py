@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
@@ -151,6 +152,8 @@ class EncodingConfig:
         Whether updates are rotated at random before coordinates are clipped.
     keep
         Coordinates of the rotated update that are sent, as a number or a share; null for all.
+    include, exclude
+        Patterns on names of the model's arrays, as in [head.*]: only what matches is sent and counted.
     clip_policy, bits_policy
         What changes from round to round.
     """
@@ -159,6 +162,8 @@ class EncodingConfig:
     l2_clip: float | None = None
     rotate: bool | None = None
     keep: int | float | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     clip_policy: ClipPolicyConfig = field(default_factory=ClipPolicyConfig)
     bits_policy: BitsPolicyConfig = field(default_factory=BitsPolicyConfig)
 
@@ -168,6 +173,7 @@ class EncodingConfig:
                 positive(f"encoding.{name}", getattr(self, name))
         if self.keep is not None:
             checked_keep(self.keep)
+        ArrayChoice(self.include, self.exclude)
 
     @property
     def changes(self) -> dict[str, str]:

@@ -15,7 +15,6 @@ from typing import Any, Final
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
-from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower.arrays import read_arrays, records_of
@@ -64,7 +63,7 @@ class Asked:
     @cached_property
     def codec(self) -> UpdateCodec:
         """The codec of the update."""
-        layout = Layout.of(self.arrays)
+        layout = self.request.layout(self.arrays)
         if layout.dimension == 0:
             raise InvalidSpecError("arrays: no floating-point values, so there is nothing to encode")
         return self.request.codec(layout)

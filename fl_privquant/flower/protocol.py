@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fl_privquant.accounting.release import Release, fingerprint
-from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.array_choice import ALL_ARRAYS, ArrayChoice
+from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.codec.metric_range import MetricRange, checked_metrics
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding, checked_keep
@@ -34,7 +35,7 @@ from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request", "with_counts"]
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 """Of requests and replies, and of what is masked. Both sides must speak the same; others are refused."""
 
 KEY_VERSION: Final = "privquant-version"
@@ -44,6 +45,8 @@ KEY_CLIP: Final = "privquant-clip"
 KEY_L2_CLIP: Final = "privquant-l2-clip"
 KEY_ROTATION: Final = "privquant-rotation-seed"
 KEY_KEEP: Final = "privquant-keep"
+KEY_INCLUDE: Final = "privquant-include"
+KEY_EXCLUDE: Final = "privquant-exclude"
 KEY_CLIP_QUANTILE: Final = "privquant-clip-quantile"
 KEY_METRIC_NAMES: Final = "privquant-private-metrics"
 KEY_METRIC_RANGES: Final = "privquant-private-metric-ranges"
@@ -90,6 +93,8 @@ class Request:
         The mechanism, which its receiver certifies, the clips, and whether updates are rotated.
     rotation_seed, clip_quantile, private_metrics
         As in :class:`~fl_privquant.codec.update.UpdateCodec`.
+    arrays
+        Which arrays of the model are sent; the others are neither read nor changed.
     report_clipping
         Whether the share of clipped coordinates is asked for; clients may decline.
     counted_releases
@@ -103,6 +108,7 @@ class Request:
     report_clipping: bool = False
     clip_quantile: float | None = None
     private_metrics: tuple[MetricRange, ...] = ()
+    arrays: ArrayChoice = ALL_ARRAYS
     # Differs from client to client: no part of what is asked, nor of the key of its codec.
     counted_releases: int | None = field(default=None, compare=False)
 
@@ -117,6 +123,8 @@ class Request:
             KEY_L2_CLIP: self.encoding.l2_clip,
             KEY_ROTATION: self.rotation_seed if self.encoding.rotate else None,
             KEY_KEEP: self.encoding.keep,
+            KEY_INCLUDE: list(self.arrays.include) or None,
+            KEY_EXCLUDE: list(self.arrays.exclude) or None,
             KEY_CLIP_QUANTILE: self.clip_quantile,
             KEY_METRIC_NAMES: [metric.name for metric in self.private_metrics] or None,
             KEY_METRIC_RANGES: [end for metric in self.private_metrics for end in metric.ends] or None,
@@ -153,6 +161,7 @@ class Request:
             report_clipping=_optional(config, KEY_REPORT, bool) or False,
             clip_quantile=_optional(config, KEY_CLIP_QUANTILE, float),
             private_metrics=_read_metrics(config),
+            arrays=ArrayChoice(*(_optional(config, key, list) or () for key in (KEY_INCLUDE, KEY_EXCLUDE))),
             counted_releases=_optional(config, KEY_COUNTED, int),
         )
 
@@ -160,6 +169,10 @@ class Request:
     def fingerprint(self) -> str:
         """What identifies the mechanism."""
         return _fingerprint(self.encoding.mechanism_bytes)
+
+    def layout(self, model: Arrays) -> Layout:
+        """How what is sent of such a model lies in one vector."""
+        return Layout.of(self.arrays.of(model))
 
     def release(self, layout: Layout) -> Release:
         """What an update of that layout spends; a vote on the clip is part of it."""

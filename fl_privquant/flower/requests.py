@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.encoding import Encoding
 from fl_privquant.flower.policies import Policy, as_policy
@@ -20,6 +21,7 @@ class Requests:
     rotation_seed: int
     report_clipping: bool
     private_metrics: tuple[MetricRange, ...]
+    arrays: ArrayChoice
     policy: Policy
 
     @property
@@ -42,4 +44,5 @@ class Requests:
             report_clipping=self.report_clipping,
             clip_quantile=self.policy.clip_quantile,
             private_metrics=self.private_metrics,
+            arrays=self.arrays,
         )

@@ -128,7 +128,7 @@ class RoundState:
         """The reply as the wrapped strategy expects it, with the weight that all clients have."""
         record = ArrayRecord()
         for name, array in self.arrays.items():
-            # Buffers that are no floats are not sent: they keep the server's value.
+            # What is not sent, such as buffers that are no floats, keeps the server's value.
             decode = decoded.get(name)
             before = self.model[name]
             record[name] = array if decode is None else DecodedArray(decode, before.dtype, before.shape)
@@ -144,12 +144,13 @@ class RoundState:
         kept = ArrayRecord()
         for name, array in arrays.items():
             before = self.arrays.get(name)
-            if before is None or before.dtype == array.dtype:
-                kept[name] = array
-            elif name in self.codec.layout.names:
-                kept[name] = Array(np.asarray(array.numpy().astype(self.model[name].dtype)))
-            else:
+            if before is not None and name not in self.codec.layout.names:
+                # Not sent, so not changed: an average of equal numbers may differ in the last bit.
                 kept[name] = before
+            elif before is None or before.dtype == array.dtype:
+                kept[name] = array
+            else:
+                kept[name] = Array(np.asarray(array.numpy().astype(self.model[name].dtype)))
         return kept
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import ERROR, INFO, WARNING
 from typing import Any
@@ -18,7 +18,7 @@ from fl_privquant.accounting.accountant import Budget, coordinate_statement
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.accounting.target import Plan
-from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import (
@@ -79,6 +79,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         of :mod:`fl_privquant.flower.policies`. Or the mechanism itself.
     mechanism, clip, l2_clip, rotate, keep
         The short form: fields of an :class:`~fl_privquant.encoding.Encoding`.
+    include, exclude
+        Patterns on the names of the model's arrays, such as ``["head.*"]``: only those that match one of
+        ``include`` (all without it) and none of ``exclude`` are sent, clipped and counted. The others stay as
+        they are, whatever clients make of them: frozen layers, or the statistics of batch normalization.
     rotation_seed
         Public; each round's rotation follows from it and the round.
     report_clipping
@@ -127,6 +131,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         l2_clip: float | None = None,
         rotate: bool | None = None,
         keep: int | float | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
         rotation_seed: int = 0,
         report_clipping: bool = False,
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
@@ -154,6 +160,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         if self.plan is not None and private_metrics:
             raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
         self.encoding = arguments.encoding
+        self.arrays = ArrayChoice(include, exclude)
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
         self.private_metrics = self._ranges(private_metrics or {})
@@ -186,6 +193,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         planned = {"encoding": self.plan} if self.plan is not None else self._unplanned()
         return planned | {
             "strategy": self.strategy,
+            "include": self.arrays.include,
+            "exclude": self.arrays.exclude,
             "rotation_seed": self.rotation_seed,
             "report_clipping": self.report_clipping,
             "private_metrics": {metric.name: (metric.low, metric.high) for metric in self.private_metrics},
@@ -262,7 +271,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         """Configure the round by the wrapped strategy, with the request in its config."""
         request = self.request(server_round)
         model = read_arrays(arrays)
-        codec = request.codec(Layout.of(model))
+        codec = request.codec(request.layout(model))
         if codec.layout.dimension == 0:
             shapes = {name: f"{array.dtype} {array.shape}" for name, array in model.items()}
             raise InvalidSpecError(f"the model has no floating-point values, nothing to encode: {shapes}")

@@ -195,3 +195,13 @@ def test_a_file_of_ones_own(outside: str, tmp_path: Path) -> None:
     directly = said(f"task._target_={outside}.Halving")
     assert directly.returncode == 0, directly.stderr
     assert "did you mean 'halving'" in said("task=halvin").stderr
+
+
+def test_a_head_is_trained_alone(outside: str, tmp_path: Path) -> None:
+    task = torch_task(model=f"{outside}.frozen")
+    config = run_of(tmp_path, task, encoding={"clip": 0.1, "include": ["2.*"]}, privacy={"epsilon": 200.0})
+    summary = execute(config)
+    # 8 times 10 weights and 10 biases of 610 parameters.
+    assert summary["dimension"] == 90
+    with pytest.raises(InvalidSpecError, match=r"include: '3\.\*' matches no array of the model's"):
+        execute(run_of(tmp_path, task, encoding={"include": ["3.*"]}))

@@ -1,0 +1,146 @@
+"""Only some arrays of a model are sent, clipped and counted; the others are never touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
+
+import fl_privquant as pq
+from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.codec.array_choice import ArrayChoice
+from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord, SecureAggregationMod
+from fl_privquant.flower.binding import request_digest
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.protocol import KEY_EXCLUDE, KEY_INCLUDE, Request
+
+CLIENTS = 7
+START = {
+    "body.weight": np.full((30, 4), 1 / 3, np.float32),
+    "norm.running_mean": np.full(9, 0.1, np.float64),
+    "norm.batches": np.array(3),
+    "head.weight": np.zeros((4, 5), np.float32),
+    "head.bias": np.zeros(5, np.float16),
+}
+
+
+def run(
+    aggregation: Aggregation, include: tuple[str, ...] = (), inner: Strategy | None = None, **settings: Any
+) -> tuple[dict[str, np.ndarray], list[RoundRecord]]:
+    client, server = ClientApp(), ServerApp()
+    records: list[RoundRecord] = []
+    secure: list[Any] = [SecureAggregationMod()] if isinstance(aggregation, pq.SecureSum) else []
+
+    @client.train(mods=[*secure, PrivQuantMod(max_epsilon=10.0, seed=3)])
+    def train(message: Message, context: Context) -> Message:
+        # Every array is changed, by far more than the clip.
+        moved = {name: array.numpy() + 1 for name, array in message.content["arrays"].items()}
+        record = ArrayRecord({name: Array(np.asarray(value)) for name, value in moved.items()})
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = PrivQuantStrategy(
+            inner or FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS),
+            mechanism=pq.design("optm", epsilon=2.0, bits=2),
+            clip=0.1,
+            include=include,
+            aggregation=aggregation,
+            on_round=records.append,
+            **settings,
+        )
+        start = ArrayRecord({name: Array(np.asarray(value)) for name, value in START.items()})
+        context.state["arrays"] = strategy.start(grid, start, num_rounds=2).arrays
+
+    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
+    return {name: array.numpy() for name, array in result.arrays.items()}, records
+
+
+@pytest.mark.parametrize("aggregation", [pq.PerClient(), pq.SumOfCodes(), pq.SecureSum()])
+@pytest.mark.parametrize("adam", [False, True])
+def test_what_is_not_chosen_stays_to_the_last_bit(aggregation: Aggregation, adam: bool) -> None:
+    inner = FedAdam(fraction_evaluate=0.0, min_available_nodes=CLIENTS) if adam else None
+    model, records = run(aggregation, ("head.*",), inner)
+    for name, before in START.items():
+        assert model[name].dtype == before.dtype
+        changed = not np.array_equal(model[name], before)
+        assert changed == name.startswith("head."), name
+    # 20 and 5 coordinates are counted, and no more.
+    assert {record.codec.dimension for record in records} == {25}
+    assert run(aggregation)[1][-1].codec.dimension == 154
+
+
+def test_fewer_coordinates_cost_less() -> None:
+    chosen, everything = (run(pq.PerClient(), include)[1][-1] for include in (("head.*",), ()))
+    assert chosen.spent.epsilon < everything.spent.epsilon / 3
+    assert chosen.bytes_up < everything.bytes_up
+
+
+def test_excluded_patterns() -> None:
+    model, records = run(pq.PerClient(), ("head.*", "body.*"), exclude=["*.bias"])
+    assert records[0].codec.layout.names == ("body.weight", "head.weight")
+    assert np.array_equal(model["head.bias"], START["head.bias"])
+
+
+def test_a_plan_is_for_what_is_chosen() -> None:
+    target = pq.Target(epsilon=8.0, delta=1e-5, rounds=2, num_clients=CLIENTS)
+    plan = target.plan(dimension=25)
+    strategy = PrivQuantStrategy(FedAvg(), plan, include=["head.*"])
+    assert strategy.settings()["include"] == ("head.*",)
+    assert strategy.request(1).layout(START).dimension == plan.dimension
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "reason"),
+    [
+        ("head.*", (), "include: 'head.*', expected a list of patterns"),
+        ((), 3, "exclude: 3, expected a list of patterns"),
+        (("",), (), "include: '' is not a text"),
+        (("a" * 257,), (), "is not a text of at most 256 characters"),
+        (["a"] * 257, (), "include: 257 patterns, more than 256"),
+    ],
+)
+def test_odd_patterns_are_refused(include: Any, exclude: Any, reason: str) -> None:
+    with pytest.raises(InvalidSpecError) as refused:
+        PrivQuantStrategy(
+            FedAvg(), mechanism=pq.design("one_bit", epsilon=1.0), clip=1.0, include=include, exclude=exclude
+        )
+    assert reason in str(refused.value)
+
+
+def test_patterns_that_match_nothing_are_refused() -> None:
+    model = "the model's (body.weight, norm.running_mean, norm.batches, head.weight, head.bias)"
+    for choice, reason in (
+        (ArrayChoice(["tail.*"]), f"include: 'tail.*' matches no array of {model}"),
+        (ArrayChoice(exclude=["head.weight", "HEAD.*"]), f"exclude: 'HEAD.*' matches no array of {model}"),
+        (ArrayChoice(["head.*"], ["head.?*"]), f"leaves none of {model}"),
+    ):
+        with pytest.raises(InvalidSpecError) as refused:
+            choice.of(START)
+        assert str(refused.value).endswith(reason)
+
+
+def test_a_client_checks_what_a_server_says() -> None:
+    strategy = PrivQuantStrategy(
+        FedAvg(),
+        mechanism=pq.design("one_bit", epsilon=1.0),
+        clip=1.0,
+        include=["head.*"],
+        exclude=["*.bias"],
+    )
+    config = ConfigRecord()
+    strategy.request(1).write(config)
+    assert Request.read(config).arrays == strategy.arrays
+    for key, value in ((KEY_INCLUDE, "head"), (KEY_EXCLUDE, [1.0]), (KEY_INCLUDE, ["x" * 300])):
+        with pytest.raises(PrivQuantError):
+            Request.read(ConfigRecord({**config, key: value}))
+    # Who is told another choice has another mask: their codes do not cancel.
+    other = Request.read(ConfigRecord({**config, KEY_INCLUDE: ["body.*"]}))
+    assert request_digest(other, {}) != request_digest(strategy.request(1), {})
