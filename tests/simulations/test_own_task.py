@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -199,9 +200,11 @@ def test_a_file_of_ones_own(outside: str, tmp_path: Path) -> None:
 
 def test_a_head_is_trained_alone(outside: str, tmp_path: Path) -> None:
     task = torch_task(model=f"{outside}.frozen")
-    config = run_of(tmp_path, task, encoding={"clip": 0.1, "include": ["2.*"]}, privacy={"epsilon": 200.0})
-    summary = execute(config)
+    planned = {"mechanism": {"name": "one_bit"}, "privacy": {"epsilon": 200.0}}
+    config = run_of(tmp_path, task, encoding={"include": ["2.*"]}, **planned)
+    execute(config)
+    provenance = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
     # 8 times 10 weights and 10 biases of 610 parameters.
-    assert summary["dimension"] == 90
+    assert provenance["dimension"] == 90
     with pytest.raises(InvalidSpecError, match=r"include: '3\.\*' matches no array of the model's"):
         execute(run_of(tmp_path, task, encoding={"include": ["3.*"]}))
