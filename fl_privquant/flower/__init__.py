@@ -10,6 +10,7 @@ from fl_privquant.accounting.aggregation import PerClient, SecureSum, SimulatedS
 from fl_privquant.flower.checkpoint import CheckpointStrategy
 from fl_privquant.flower.mod import PrivQuantMod
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledMechanism
+from fl_privquant.flower.private_grid import PrivateGrid
 from fl_privquant.flower.round_record import RoundRecord
 from fl_privquant.flower.secure_aggregation import SecureAggregationStrategy
 from fl_privquant.flower.secure_mod import SecureAggregationMod
@@ -23,6 +24,7 @@ __all__ = [
     "PerClient",
     "PrivQuantMod",
     "PrivQuantStrategy",
+    "PrivateGrid",
     "QuantileClip",
     "RoundRecord",
     "ScheduledMechanism",

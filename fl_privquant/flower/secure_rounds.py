@@ -19,6 +19,7 @@ from flwr.supercore import log
 from fl_privquant.errors import SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.node_identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS, identified
+from fl_privquant.flower.protocol import is_request
 from fl_privquant.flower.secure_mod import (
     ACCEPT,
     ADVERTISE,
@@ -225,7 +226,9 @@ def with_delivery(message: Message, delivery: bytes) -> Message:
     """The message with its own config: the content object may go to many nodes."""
     content = RecordDict(dict(message.content))
     for name, record in records_of(message.content, ConfigRecord):
-        content[name] = ConfigRecord({**record, KEY_DELIVERY: delivery})
+        # An app may have configs of its own.
+        if is_request(record):
+            content[name] = ConfigRecord({**record, KEY_DELIVERY: delivery})
     return Message(
         content,
         message.metadata.dst_node_id,
