@@ -14,7 +14,7 @@ from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.disputes import blamed, members_left, pairs_apart
 from fl_privquant.secagg.graph import ring_graph, ring_order
-from fl_privquant.secagg.masks import apply_masks, lane, low_bits
+from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
 from fl_privquant.secagg.messages import (
     Confirmation,
     Invitation,
@@ -26,6 +26,7 @@ from fl_privquant.secagg.messages import (
     SealedShares,
     ShareDelivery,
     ShareReceipt,
+    Subset,
     SurvivorList,
     UnmaskReply,
     UnmaskRequest,
@@ -33,6 +34,7 @@ from fl_privquant.secagg.messages import (
 from fl_privquant.secagg.opening import correctable, open_secret
 from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.round_config import RoundConfig
+from fl_privquant.secagg.sharing import commitment, sealed_for
 from fl_privquant.secagg.stages import ServerStage, StagedRound
 from fl_privquant.secagg.transcript import agreement_digest, graph_digest, listing_of, masks_digest
 from fl_privquant.secagg.witnesses import quorum_of
@@ -138,13 +140,13 @@ class ServerRound(StagedRound):
         return self._invitation
 
     def receive_advertisement(self, sender: int, data: _Bytes) -> bool:
-        """Take a client's public keys."""
+        """Take a client's public key."""
 
         def take(message: KeyAdvertisement) -> None:
-            if not (keys.is_usable(message.mask_key) and keys.is_usable(message.share_key)):
-                raise InvalidUpdateError("KeyAdvertisement: a public key is no usable X25519 key")
+            if not keys.is_usable(message.public_key):
+                raise InvalidUpdateError("KeyAdvertisement: the public key is no usable X25519 key")
             self._check_identity(message)
-            self._entries[sender] = RosterEntry(sender, message.mask_key, message.share_key, message.identity)
+            self._entries[sender] = RosterEntry(sender, message.public_key, message.identity)
 
         return self._receive(
             ServerStage.ADVERTISE, sender, data, KeyAdvertisement, self._entries, self._invited, take
@@ -198,9 +200,14 @@ class ServerRound(StagedRound):
         """Take a client's sealed shares."""
 
         def take(message: SealedShares) -> None:
-            if len(message.sealed) != len(self._graph[sender]):
+            receivers, neighbours = self._receivers(sender), self._graph[sender]
+            if len(message.sealed) != len(receivers):
                 raise InvalidUpdateError(
-                    f"SealedShares: {len(message.sealed)} shares for {len(self._graph[sender])} neighbours"
+                    f"SealedShares: {len(message.sealed)} shares for {len(receivers)} neighbours"
+                )
+            if len(message.wrapped) != keys.SEED_BYTES * len(neighbours):
+                raise InvalidUpdateError(
+                    f"SealedShares: {len(message.wrapped)} bytes of roots for {len(neighbours)} neighbours"
                 )
             self._shares[sender] = message
 
@@ -211,19 +218,25 @@ class ServerRound(StagedRound):
         self._close(ServerStage.SHARE)
         self._set_members(set(self._shares), set(), "shared keys")
         self._stage = ServerStage.ACCEPT
-        return {
-            client: ShareDelivery(
-                self._round_id, peers, tuple(self._block(peer, client) for peer in peers)
-            ).to_bytes()
-            for client, peers in self._members.items()
-        }
+        return {client: self._delivery(client).to_bytes() for client in self._members}
+
+    def _delivery(self, client: int) -> ShareDelivery:
+        peers, holders = self._members[client], list(self._points[client])
+        sealing = [peer for peer in peers if client in self._receivers(peer)]
+        return ShareDelivery(
+            self._round_id,
+            Subset.of(peers, holders),
+            Subset.of(sealing, holders),
+            tuple(self._block(peer, client) for peer in sealing),
+        )
 
     def receive_receipt(self, sender: int, data: _Bytes) -> bool:
         """Take a client's word on which shares do not open."""
 
         def take(message: ShareReceipt) -> None:
             for peer, named in zip(message.disputed, message.digests, strict=True):
-                if peer not in self._members[sender] or keys.digest(self._block(peer, sender)) != named:
+                given = peer in self._members[sender] and sender in self._receivers(peer)
+                if not given or keys.digest(self._block(peer, sender)) != named:
                     raise InvalidUpdateError(
                         f"ShareReceipt: disputes a share from client {peer} that it was not given"
                     )
@@ -259,7 +272,9 @@ class ServerRound(StagedRound):
         disputed = [peer for peer in self._receipts[client].disputed if peer in self._members]
         return MaskRequest(
             self._round_id,
-            members or tuple(sorted([*self._members[client], client])),
+            Subset.of(members, sorted(self._graph))
+            if members
+            else Subset.of([*self._members[client], client], list(self._points[client])),
             tuple(receipt.to_bytes() for receipt in accusations),
             tuple(self._shares[peer].to_bytes() for peer in disputed),
         )
@@ -290,7 +305,8 @@ class ServerRound(StagedRound):
             return {}
         survivors = tuple(sorted(self._active))
         self._agreement = agreement_digest(self._masks_digest, survivors)
-        return dict.fromkeys(survivors, SurvivorList(self._round_id, survivors).to_bytes())
+        named = Subset.of(survivors, sorted(self._graph))
+        return dict.fromkeys(survivors, SurvivorList(self._round_id, named).to_bytes())
 
     def receive_confirmation(self, sender: int, data: _Bytes) -> bool:
         """Take a client's signature on the survivors."""
@@ -321,8 +337,11 @@ class ServerRound(StagedRound):
             self._need_holders(asked, "clients confirmed the survivors")
         signatures = tuple(self._confirmations[client].signature for client in signers)
         self._stage = ServerStage.UNMASK
+        named = Subset.of(signers, sorted(self._graph)) if signers else Subset()
         return {
-            client: UnmaskRequest(self._round_id, *self._lists(client), signers, signatures).to_bytes()
+            client: UnmaskRequest(
+                self._round_id, Subset.of(self._active, self._held_by(client)), named, signatures
+            ).to_bytes()
             for client in sorted(asked)
         }
 
@@ -331,12 +350,12 @@ class ServerRound(StagedRound):
 
         def take(message: UnmaskReply) -> None:
             active, dead = self._lists(sender)
-            if (len(message.seed_shares), len(message.key_shares)) != (len(active), len(dead)):
+            if (len(message.seed_shares), len(message.wrapping_shares)) != (len(active), len(dead)):
                 raise InvalidUpdateError(
-                    f"UnmaskReply: {len(message.seed_shares)} and {len(message.key_shares)} shares, expected "
+                    f"UnmaskReply: {len(message.seed_shares)} and {len(message.wrapping_shares)} shares, expected "
                     f"{len(active)} and {len(dead)}"
                 )
-            if not shamir.are_shares(b"".join(message.seed_shares + message.key_shares)):
+            if not shamir.are_shares(b"".join(message.seed_shares + message.wrapping_shares)):
                 raise InvalidUpdateError("UnmaskReply: a share holds a number outside the field")
             self._replies[sender] = message
 
@@ -361,7 +380,7 @@ class ServerRound(StagedRound):
     def _masks_left(self) -> Iterator[tuple[bytes, bool]]:
         """The keys of the masks in the total that have no counterpart, with the sign that removes them."""
         for client, shares in self._collected_shares().items():
-            public = self._entries[client].mask_key
+            public = self._entries[client].public_key
             if client in self._active:
                 seed = self._secret(client, shares, self._is_seed)
                 yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, public), False
@@ -369,13 +388,22 @@ class ServerRound(StagedRound):
                 continue
             peers = [peer for peer in self._members[client] if peer in self._active]
             if peers:
-                secret = self._secret(client, shares, self._is_mask_secret)
+                roots = self._roots(client, shares)
                 for peer in peers:
-                    peer_key = self._entries[peer].mask_key
-                    key = keys.agree(secret, public, peer_key, self._masks_digest, keys.PAIRWISE_MASK)
+                    peer_key = self._entries[peer].public_key
                     # The peer added its mask if its id is the smaller one: take that back.
-                    yield key, peer > client
-                keys.wipe(secret)
+                    yield pair_mask(roots[peer], self._masks_digest, public, peer_key), peer > client
+
+    def _roots(self, client: int, shares: dict[int, bytes]) -> dict[int, bytes]:
+        """The roots of the masks that a lost client has in common with its neighbours."""
+        seed, neighbours = self._secret(client, shares, self._is_wrapping_seed), self._graph[client]
+        public, wrapped = self._entries[client].public_key, self._shares[client].wrapped
+        roots = keys.wrap(seed, self._graph_digest, public, wrapped)
+        keys.wipe(seed)
+        return {
+            peer: roots[at * keys.SEED_BYTES : (at + 1) * keys.SEED_BYTES]
+            for at, peer in enumerate(neighbours)
+        }
 
     def _secret(
         self, client: int, shares: dict[int, bytes], is_right: Callable[[int, bytearray], bool]
@@ -392,26 +420,32 @@ class ServerRound(StagedRound):
         collected: dict[int, dict[int, bytes]] = {client: {} for client in self._members}
         for holder, reply in self._replies.items():
             owners = self._lists(holder)
-            for clients, shares in zip(owners, (reply.seed_shares, reply.key_shares), strict=True):
+            for clients, shares in zip(owners, (reply.seed_shares, reply.wrapping_shares), strict=True):
                 for client, share in zip(clients, shares, strict=True):
                     collected[client][self._points[client][holder]] = share
         return collected
 
     def _lists(self, holder: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The active and the dead among those of whom a client holds shares."""
-        held = sorted([*self._members[holder], holder])
+        held = self._held_by(holder)
         return (
             tuple(client for client in held if client in self._active),
             tuple(client for client in held if client not in self._active),
         )
 
-    def _is_seed(self, client: int, secret: bytearray) -> bool:
-        public = self._entries[client].mask_key
-        found = keys.derive(secret, self._digest, keys.SELF_MASK_COMMITMENT, public)
-        return found == self._shares[client].commitment
+    def _held_by(self, holder: int) -> list[int]:
+        """Those of whose seeds a client holds shares, itself among them."""
+        return sorted([*self._members[holder], holder])
 
-    def _is_mask_secret(self, client: int, secret: bytearray) -> bool:
-        return keys.public_key(secret) == self._entries[client].mask_key
+    def _is_seed(self, client: int, secret: bytearray) -> bool:
+        return self._commits(client, secret, 0, keys.SEED_COMMITMENT)
+
+    def _is_wrapping_seed(self, client: int, secret: bytearray) -> bool:
+        return self._commits(client, secret, 1, keys.WRAPPING_COMMITMENT)
+
+    def _commits(self, client: int, secret: bytearray, which: int, purpose: bytes) -> bool:
+        public = self._entries[client].public_key
+        return commitment(secret, self._digest, purpose, public) == self._shares[client].commitments[which]
 
     def _open(
         self, client: int, shares: dict[int, bytes], is_right: Callable[[int, bytearray], bool]
@@ -443,7 +477,11 @@ class ServerRound(StagedRound):
 
     def _block(self, sender: int, receiver: int) -> bytes:
         """What a client sealed for a neighbour."""
-        return self._shares[sender].sealed[self._graph[sender].index(receiver)]
+        return self._shares[sender].sealed[self._receivers(sender).index(receiver)]
+
+    def _receivers(self, dealer: int) -> list[int]:
+        """The holders that a client seals shares for; the others derive theirs."""
+        return sealed_for(dealer, list(self._points[dealer]), self._threshold)
 
     def _set_members(self, members: set[int], apart: set[frozenset[int]], what: str) -> None:
         """Those that go on, each with the neighbours that it masks with; who has too few is dropped."""
@@ -474,13 +512,12 @@ class ServerRound(StagedRound):
         """Drop all clients that share a public key: their neighbours would refuse the roster."""
         owners: dict[bytes, list[int]] = {}
         for client, entry in self._entries.items():
-            for key in (entry.mask_key, entry.share_key):
-                owners.setdefault(key, []).append(client)
+            owners.setdefault(entry.public_key, []).append(client)
         for clients in owners.values():
             if len(clients) > 1:
                 for client in set(clients) & self._entries.keys():
                     del self._entries[client]
-                    self.rejected[client] = "one of its public keys stands twice"
+                    self.rejected[client] = "its public key stands twice"
 
     def _failure(self, reason: str) -> SecureAggregationError:
         """The error to raise, after all that was collected is gone."""
