@@ -114,13 +114,11 @@ class ClientRound(ClientState):
             self._private = keys.draw_secret()
             self._advertised = keys.public_key(self._private)
             return self._signed(
-                KeyAdvertisement(
-                    self.round_id, self._client_id, b"", self._advertised, self._own_identity()
-                )
+                KeyAdvertisement(self.round_id, self._client_id, b"", self._advertised, self._own_identity())
             )
 
     def share_keys(self, roster: _Bytes) -> bytes:
-        """Check the graph and the neighbours, agree with each, and share this client's two seeds with them."""
+        """Check the graph and the neighbours, agree with each, and share this client's two seeds."""
         with self._step(Stage.ADVERTISED, Stage.SHARED):
             proposal = self._addressed(Roster.from_bytes(roster))
             own = self._check_roster(proposal)
@@ -216,17 +214,17 @@ class ClientRound(ClientState):
     def mask(self, codes: ArrayLike) -> bytes:
         """Add the self mask and the masks agreed with the neighbours, then forget their keys."""
         with self._step(Stage.SETTLED, Stage.MASKED):
-            invitation, own_key, salt = self._invitation, self._round_keys[self._client_id], self._masks_digest
+            invitation, salt = self._invitation, self._masks_digest
+            own_key = self._round_keys[self._client_id]
             vector = _checked_codes(codes, invitation)
 
             def mask_keys() -> Iterator[tuple[bytes, bool]]:
                 yield keys.derive(self._seed, salt, keys.SELF_MASK, own_key), True
                 for peer in self._held:
                     if peer != self._client_id:
+                        key = pair_mask(self._roots[peer], salt, own_key, self._round_keys[peer])
                         # The two of a pair must take opposite signs.
-                        yield pair_mask(self._roots[peer], salt, own_key, self._round_keys[peer]), (
-                            self._client_id < peer
-                        )
+                        yield key, self._client_id < peer
 
             apply_masks(vector, mask_keys())
             low_bits(vector, invitation.width)
@@ -253,7 +251,7 @@ class ClientRound(ClientState):
             return self._signed(Confirmation(self.round_id, self._client_id, b"", self._agreement))
 
     def unmask(self, request: _Bytes) -> bytes:
-        """For each neighbour one share: of its self-mask seed if its input arrived, else of its wrapping seed."""
+        """For each neighbour one share: of its self-mask seed, or of its wrapping seed if it was lost."""
         with self._step(Stage.CONFIRMED if self._invitation.signed else Stage.MASKED, Stage.ENDED):
             message = self._addressed(UnmaskRequest.from_bytes(request))
             holders = sorted(self._held)

@@ -185,9 +185,8 @@ class ClientState:
         digests = (self._graph_digest, self._masks_digest, self._agreement)
         # Keys of masks that were added are gone: then the holders are those whose shares are held.
         holders = self._round_keys.keys() or self._held.keys()
-        whole = {
-            len(value) for table in (self._pairs, self._disputed, self._round_keys) for value in table.values()
-        }
+        tables = (self._pairs, self._disputed, self._round_keys)
+        whole = {len(value) for table in tables for value in table.values()}
         if (
             not {len(part) for part in (self._private, self._advertised, *digests)} <= {0, keys.KEY_BYTES}
             or len(self._seed) not in (0, keys.SEED_BYTES)

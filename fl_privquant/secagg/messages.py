@@ -410,7 +410,7 @@ class UnmaskRequest(Message):
 
 @dataclass(frozen=True)
 class UnmaskReply(ClientMessage):
-    """Shares of the self-mask seeds of the active and of the wrapping seeds of the lost, by increasing ids."""
+    """Shares of the self-mask seeds of the active and of the wrapping seeds of the lost, by id."""
 
     KIND = 8
 

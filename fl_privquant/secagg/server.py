@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import keys, shamir
+from fl_privquant.secagg.dealt import DealtShares
 from fl_privquant.secagg.disputes import blamed, members_left, pairs_apart
 from fl_privquant.secagg.graph import ring_graph, ring_order
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
@@ -24,7 +25,6 @@ from fl_privquant.secagg.messages import (
     Roster,
     RosterEntry,
     SealedShares,
-    ShareDelivery,
     ShareReceipt,
     Subset,
     SurvivorList,
@@ -34,7 +34,6 @@ from fl_privquant.secagg.messages import (
 from fl_privquant.secagg.opening import correctable, open_secret
 from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.round_config import RoundConfig
-from fl_privquant.secagg.sharing import commitment, sealed_for
 from fl_privquant.secagg.stages import ServerStage, StagedRound
 from fl_privquant.secagg.transcript import agreement_digest, graph_digest, listing_of, masks_digest
 from fl_privquant.secagg.witnesses import quorum_of
@@ -104,14 +103,12 @@ class ServerRound(StagedRound):
         self._digest = keys.digest(self._invitation)
         self._entries: dict[int, RosterEntry] = {}
         self._graph: dict[int, tuple[int, ...]] = {}
-        # The point at which each holder of a client's secrets has its share.
-        self._points: dict[int, dict[int, int]] = {}
         self._threshold = 0
         # Those whose confirmations count, in signed rounds.
         self._witnesses: frozenset[int] = frozenset()
         self._masks_digest = self._agreement = b""
         # The members share keys and mask with each other; the active ones' inputs are in the total.
-        self._shares: dict[int, SealedShares] = {}
+        self._dealt = DealtShares({}, 0)
         self._members: dict[int, tuple[int, ...]] = {}
         self._receipts: dict[int, ShareReceipt] = {}
         self._confirmations: dict[int, Confirmation] = {}
@@ -175,10 +172,7 @@ class ServerRound(StagedRound):
         order = ring_order(self._graph_digest, everyone)
         self._witnesses = frozenset(order[:num_witnesses])
         self._graph = ring_graph(order, parameters)
-        self._points = {
-            client: {holder: i + 1 for i, holder in enumerate(sorted([*neighbors, client]))}
-            for client, neighbors in self._graph.items()
-        }
+        self._dealt = DealtShares(self._graph, self._threshold)
         # Clients that sign check their neighbours; on a complete graph their roster is the list of all.
         checked = self._config.identities is not None and parameters.num_neighbors < len(everyone) - 1
         listed = (tuple(everyone), tuple(entry.fingerprint for entry in entries)) if checked else ((), ())
@@ -189,7 +183,7 @@ class ServerRound(StagedRound):
                 len(everyone),
                 self._threshold,
                 num_witnesses,
-                tuple(self._entries[holder] for holder in self._points[client]),
+                tuple(self._entries[holder] for holder in self._dealt.points[client]),
                 listing,
                 *listed,
             ).to_bytes()
@@ -198,45 +192,28 @@ class ServerRound(StagedRound):
 
     def receive_shares(self, sender: int, data: _Bytes) -> bool:
         """Take a client's sealed shares."""
-
-        def take(message: SealedShares) -> None:
-            receivers, neighbours = self._receivers(sender), self._graph[sender]
-            if len(message.sealed) != len(receivers):
-                raise InvalidUpdateError(
-                    f"SealedShares: {len(message.sealed)} shares for {len(receivers)} neighbours"
-                )
-            if len(message.wrapped) != keys.SEED_BYTES * len(neighbours):
-                raise InvalidUpdateError(
-                    f"SealedShares: {len(message.wrapped)} bytes of roots for {len(neighbours)} neighbours"
-                )
-            self._shares[sender] = message
-
-        return self._receive(ServerStage.SHARE, sender, data, SealedShares, self._shares, self._graph, take)
+        dealt = self._dealt
+        return self._receive(
+            ServerStage.SHARE, sender, data, SealedShares, dealt.messages, self._graph, dealt.take
+        )
 
     def deliveries(self) -> dict[int, bytes]:
         """Hand on the shares. Clients with too few holders left are dropped: they would refuse."""
         self._close(ServerStage.SHARE)
-        self._set_members(set(self._shares), set(), "shared keys")
+        self._set_members(set(self._dealt.messages), set(), "shared keys")
         self._stage = ServerStage.ACCEPT
-        return {client: self._delivery(client).to_bytes() for client in self._members}
-
-    def _delivery(self, client: int) -> ShareDelivery:
-        peers, holders = self._members[client], list(self._points[client])
-        sealing = [peer for peer in peers if client in self._receivers(peer)]
-        return ShareDelivery(
-            self._round_id,
-            Subset.of(peers, holders),
-            Subset.of(sealing, holders),
-            tuple(self._block(peer, client) for peer in sealing),
-        )
+        return {
+            client: self._dealt.delivery(self._round_id, client, peers).to_bytes()
+            for client, peers in self._members.items()
+        }
 
     def receive_receipt(self, sender: int, data: _Bytes) -> bool:
         """Take a client's word on which shares do not open."""
 
         def take(message: ShareReceipt) -> None:
             for peer, named in zip(message.disputed, message.digests, strict=True):
-                given = peer in self._members[sender] and sender in self._receivers(peer)
-                if not given or keys.digest(self._block(peer, sender)) != named:
+                given = self._dealt.block(peer, sender) if peer in self._members[sender] else None
+                if given is None or keys.digest(given) != named:
                     raise InvalidUpdateError(
                         f"ShareReceipt: disputes a share from client {peer} that it was not given"
                     )
@@ -274,9 +251,9 @@ class ServerRound(StagedRound):
             self._round_id,
             Subset.of(members, sorted(self._graph))
             if members
-            else Subset.of([*self._members[client], client], list(self._points[client])),
+            else Subset.of([*self._members[client], client], list(self._dealt.points[client])),
             tuple(receipt.to_bytes() for receipt in accusations),
-            tuple(self._shares[peer].to_bytes() for peer in disputed),
+            tuple(self._dealt.messages[peer].to_bytes() for peer in disputed),
         )
 
     def receive_masked_input(self, sender: int, data: _Bytes) -> bool:
@@ -352,8 +329,8 @@ class ServerRound(StagedRound):
             active, dead = self._lists(sender)
             if (len(message.seed_shares), len(message.wrapping_shares)) != (len(active), len(dead)):
                 raise InvalidUpdateError(
-                    f"UnmaskReply: {len(message.seed_shares)} and {len(message.wrapping_shares)} shares, expected "
-                    f"{len(active)} and {len(dead)}"
+                    f"UnmaskReply: {len(message.seed_shares)} and {len(message.wrapping_shares)} shares, "
+                    f"expected {len(active)} and {len(dead)}"
                 )
             if not shamir.are_shares(b"".join(message.seed_shares + message.wrapping_shares)):
                 raise InvalidUpdateError("UnmaskReply: a share holds a number outside the field")
@@ -380,33 +357,27 @@ class ServerRound(StagedRound):
     def _masks_left(self) -> Iterator[tuple[bytes, bool]]:
         """The keys of the masks in the total that have no counterpart, with the sign that removes them."""
         for client, shares in self._collected_shares().items():
-            public = self._entries[client].public_key
+            entry = self._entries[client]
             if client in self._active:
-                seed = self._secret(client, shares, self._is_seed)
-                yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, public), False
+                seed = self._secret(client, shares, self._dealt.is_seed)
+                yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, entry.public_key), False
                 keys.wipe(seed)
                 continue
             peers = [peer for peer in self._members[client] if peer in self._active]
             if peers:
-                roots = self._roots(client, shares)
+                seed = self._secret(client, shares, self._dealt.is_wrapping_seed)
+                roots = self._dealt.roots(entry, self._graph_digest, seed)
+                keys.wipe(seed)
                 for peer in peers:
-                    peer_key = self._entries[peer].public_key
+                    ends = entry.public_key, self._entries[peer].public_key
                     # The peer added its mask if its id is the smaller one: take that back.
-                    yield pair_mask(roots[peer], self._masks_digest, public, peer_key), peer > client
-
-    def _roots(self, client: int, shares: dict[int, bytes]) -> dict[int, bytes]:
-        """The roots of the masks that a lost client has in common with its neighbours."""
-        seed, neighbours = self._secret(client, shares, self._is_wrapping_seed), self._graph[client]
-        public, wrapped = self._entries[client].public_key, self._shares[client].wrapped
-        roots = keys.wrap(seed, self._graph_digest, public, wrapped)
-        keys.wipe(seed)
-        return {
-            peer: roots[at * keys.SEED_BYTES : (at + 1) * keys.SEED_BYTES]
-            for at, peer in enumerate(neighbours)
-        }
+                    yield pair_mask(roots[peer], self._masks_digest, *ends), peer > client
 
     def _secret(
-        self, client: int, shares: dict[int, bytes], is_right: Callable[[int, bytearray], bool]
+        self,
+        client: int,
+        shares: dict[int, bytes],
+        is_right: Callable[[RosterEntry, bytes, bytearray], bool],
     ) -> bytearray:
         try:
             return self._open(client, shares, is_right)
@@ -422,7 +393,7 @@ class ServerRound(StagedRound):
             owners = self._lists(holder)
             for clients, shares in zip(owners, (reply.seed_shares, reply.wrapping_shares), strict=True):
                 for client, share in zip(clients, shares, strict=True):
-                    collected[client][self._points[client][holder]] = share
+                    collected[client][self._dealt.points[client][holder]] = share
         return collected
 
     def _lists(self, holder: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -437,23 +408,19 @@ class ServerRound(StagedRound):
         """Those of whose seeds a client holds shares, itself among them."""
         return sorted([*self._members[holder], holder])
 
-    def _is_seed(self, client: int, secret: bytearray) -> bool:
-        return self._commits(client, secret, 0, keys.SEED_COMMITMENT)
-
-    def _is_wrapping_seed(self, client: int, secret: bytearray) -> bool:
-        return self._commits(client, secret, 1, keys.WRAPPING_COMMITMENT)
-
-    def _commits(self, client: int, secret: bytearray, which: int, purpose: bytes) -> bool:
-        public = self._entries[client].public_key
-        return commitment(secret, self._digest, purpose, public) == self._shares[client].commitments[which]
-
     def _open(
-        self, client: int, shares: dict[int, bytes], is_right: Callable[[int, bytearray], bool]
+        self,
+        client: int,
+        shares: dict[int, bytes],
+        is_right: Callable[[RosterEntry, bytes, bytearray], bool],
     ) -> bytearray:
         """The secret of a client, from its shares; senders of wrong ones are named in :attr:`rejected`."""
-        holders = {point: holder for holder, point in self._points[client].items()}
+        holders = {point: holder for holder, point in self._dealt.points[client].items()}
         suspects = {point for point, holder in holders.items() if holder in self.rejected}
-        opened = open_secret(shares, self._threshold, lambda secret: is_right(client, secret), suspects)
+        entry = self._entries[client]
+        opened = open_secret(
+            shares, self._threshold, lambda secret: is_right(entry, self._digest, secret), suspects
+        )
         if opened is None:
             raise self._failure(
                 f"the shares of client {client} do not open its secret: more than "
@@ -474,14 +441,6 @@ class ServerRound(StagedRound):
         """Whether clients know the list of all clients: where they sign, and on complete graphs."""
         complete = len(next(iter(self._graph.values()))) == len(self._graph) - 1
         return complete or self._config.identities is not None
-
-    def _block(self, sender: int, receiver: int) -> bytes:
-        """What a client sealed for a neighbour."""
-        return self._shares[sender].sealed[self._receivers(sender).index(receiver)]
-
-    def _receivers(self, dealer: int) -> list[int]:
-        """The holders that a client seals shares for; the others derive theirs."""
-        return sealed_for(dealer, list(self._points[dealer]), self._threshold)
 
     def _set_members(self, members: set[int], apart: set[frozenset[int]], what: str) -> None:
         """Those that go on, each with the neighbours that it masks with; who has too few is dropped."""
@@ -527,7 +486,7 @@ class ServerRound(StagedRound):
     def _end(self) -> None:
         self._stage = ServerStage.ENDED
         self._total.fill(0)
-        self._shares.clear()
+        self._dealt.messages.clear()
         self._receipts.clear()
         self._confirmations.clear()
         self._replies.clear()

@@ -78,16 +78,14 @@ def split(secret: bytes | bytearray, threshold: int, num_shares: int) -> NDArray
     >>> combine([5, 1, 3], shares[[4, 0, 2]]) == bytes(range(16))
     True
     """
-    _check_secret(secret)
+    _check_arguments(secret, threshold, num_shares)
     num_words = len(secret) // SECRET_BYTES * _LIMBS
-    given = _uniform((max(0, threshold - 1), num_words)).astype(_WORD).view(np.uint8)
+    given = _uniform((threshold - 1, num_words)).astype(_WORD).view(np.uint8)
     given = given.reshape(-1, num_words * _WORD.itemsize)
     return np.concatenate([given, complete(secret, given, num_shares)])
 
 
-def complete(
-    secret: bytes | bytearray, given: NDArray[np.uint8], num_shares: int
-) -> NDArray[np.uint8]:
+def complete(secret: bytes | bytearray, given: NDArray[np.uint8], num_shares: int) -> NDArray[np.uint8]:
     """(num_shares - len(given), 20 m) the shares that follow from a secret of 16 m bytes and the first ones.
 
     ``given`` are the shares at 1, ..., threshold - 1. They must be uniform and secret to their holders; the
@@ -98,12 +96,7 @@ def complete(
     True
     """
     threshold = len(given) + 1
-    if not 1 <= threshold <= num_shares <= _MAX_SHARES:
-        raise InvalidSpecError(
-            f"threshold {threshold} of {num_shares} shares: expected 1 to the number of shares, of at most "
-            f"{_MAX_SHARES}"
-        )
-    _check_secret(secret)
+    _check_arguments(secret, threshold, num_shares)
     values = np.empty((threshold, len(secret) // SECRET_BYTES * _LIMBS), dtype=np.uint64)
     values[0] = _to_limbs(secret)
     values[1:] = np.ascontiguousarray(given).view(_WORD)
@@ -115,8 +108,8 @@ def complete(
 def share_from(stream: bytes) -> bytes:
     """The share that uniform bytes stand for: each word is 16 of them modulo p, uniform up to 2^-97.
 
-    >>> share_from(bytes(15) + b"\\x01" + bytes(64)).hex()[:8]
-    '00000008'
+    >>> share_from(bytes(8) + bytes([1]) + bytes(71)).hex()[:8]
+    '04000000'
     """
     halves = np.frombuffer(stream, dtype="<u8").reshape(-1, 2) % _P
     # 2^64 is 4 modulo p.
@@ -195,7 +188,12 @@ def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int)
     return tuple(wrong.tolist()) if wrong.size == num_wrong else None
 
 
-def _check_secret(secret: bytes | bytearray) -> None:
+def _check_arguments(secret: bytes | bytearray, threshold: int, num_shares: int) -> None:
+    if not 1 <= threshold <= num_shares <= _MAX_SHARES:
+        raise InvalidSpecError(
+            f"threshold {threshold} of {num_shares} shares: expected 1 to the number of shares, of at most "
+            f"{_MAX_SHARES}"
+        )
     if not secret or len(secret) % SECRET_BYTES:
         raise InvalidSpecError(f"secret: {len(secret)} bytes, expected a multiple of {SECRET_BYTES}")
 

@@ -3,7 +3,7 @@
 A client shares two seeds among its holders, who are its neighbours and itself, by increasing ids: holder i of
 them has the shares at the point i. Any threshold - 1 shares of a polynomial may be chosen freely. The first
 threshold - 1 holders therefore get shares that the dealer and they derive from their pair secret, without a
-message; the shares of the others follow (:func:`~fl_privquant.secagg.shamir.complete`) and are sealed for them.
+message; those of the others follow (:func:`~fl_privquant.secagg.shamir.complete`) and are sealed for them.
 To whoever does not know the pair secrets derived shares are as good as uniform, so that what fewer than
 threshold holders know is independent of the seeds.
 """
@@ -54,7 +54,7 @@ def deal(
     holders: Sequence[int],
     pairs: Mapping[int, bytes | bytearray],
 ) -> NDArray[np.uint8]:
-    """(len(holders), 40) the shares of the dealer's two seeds, which the holders may know or are to be sent."""
+    """(len(holders), 40) the shares of the dealer's two seeds: what holders derive or are sent."""
     first = [
         # A share that the dealer keeps for itself is drawn.
         shamir.share_from(os.urandom(_NUM_SECRETS * shamir.STREAM_BYTES))

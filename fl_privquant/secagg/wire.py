@@ -2,8 +2,8 @@
 
 A message starts with 28 bytes: ``SA``, version, kind, session (16 bytes), round (uint64). All numbers are
 little-endian, keys and signatures raw, lists counted by a uint32. Client ids are uint64, and lists of clients
-increase strictly, so that no client can stand in one twice and every message has one encoding. Some clients of
-a list that both sides know are named by one bit each (:class:`Subset`).
+increase strictly, so that no client can stand in one twice and every message has one encoding. Where both
+sides know a list of clients, some of them are named by one bit each (:class:`Subset`).
 """
 
 from __future__ import annotations
