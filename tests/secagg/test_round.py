@@ -8,7 +8,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
-from fl_privquant.secagg import ClientRound, RoundConfig, ServerRound, Stage, keys, shamir
+from fl_privquant.secagg import ClientRound, RoundConfig, ServerRound, Stage, shamir
 from fl_privquant.secagg.parameters import choose_parameters
 from tests.secagg.driver import SESSION, Lost, Round, open_round
 
