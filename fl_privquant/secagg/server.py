@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
-from fl_privquant.packing.pack import unpack_codes
+from fl_privquant.packing.pack import packed_size, unpack_codes
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.dealt import DealtShares
 from fl_privquant.secagg.disputes import blamed, members_left, pairs_apart
@@ -131,6 +131,11 @@ class ServerRound(StagedRound):
     def num_survivors(self) -> int:
         """Clients whose masked input arrived."""
         return len(self._active)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the packed codes in a masked input; all else that clients exchange is handshake."""
+        return packed_size(self._config.dimension, width=self._config.width)
 
     def invitation(self) -> bytes:
         """The message that starts the round, the same for every client."""

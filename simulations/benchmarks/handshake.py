@@ -1,0 +1,141 @@
+"""What a client of a secure aggregation sends and receives in a round besides its codes, over many rounds.
+
+The handshake is every byte of the protocol in both directions but for the packed codes: keys, shares, lists,
+signatures, and the headers of all messages. It is averaged over all clients that are invited and over the
+rounds. In each round one client in twenty is lost, before an answer that is drawn for it. Keys are drawn for
+every round, so that no round is cheaper for the ones before it. Signed rounds are measured too: there clients
+are sent the list of all clients and the signatures of witnesses, which grow with the number of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fl_privquant.packing.pack import packed_size
+from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, new_session
+from simulations.benchmarks.measure import Row, print_rows
+
+__all__ = ["run"]
+
+CLIENTS = (100, 500)
+ROUNDS = 100
+SIGNED_ROUNDS = 5
+LOST = 0.05
+DIMENSION = 4000
+MAX_CODE = 15
+# Bytes of a handshake at 500 clients; for others and for signed rounds, what version 4 of the protocol took.
+TARGETS = {(100, False): 11.3e3, (500, False): 6e3, (100, True): 22.9e3, (500, True): 55.5e3}
+STAGES = ("advertise", "share", "accept", "mask", "confirm", "unmask")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes a client and round, both directions together."""
+
+    payload: float
+    handshake: float
+
+
+def run() -> list[Row]:
+    """The handshake of each number of clients beside its target, printed as a table."""
+    rows = []
+    for signed, rounds in ((False, ROUNDS), (True, SIGNED_ROUNDS)):
+        for num_clients in CLIENTS:
+            traffic = measured(num_clients, rounds, signed)
+            kind = "signed" if signed else "unsigned"
+            name = (
+                f"n = {num_clients}, {kind}, {LOST:.0%} lost, {rounds} rounds: bytes of the handshake a "
+                f"client and round (payload: {traffic.payload:.0f})"
+            )
+            rows.append(Row(name, traffic.handshake, TARGETS.get((num_clients, signed), np.inf), False))
+    print_rows("secure aggregation: what is sent besides the codes", rows)
+    return rows
+
+
+def measured(num_clients: int, rounds: int, signed: bool) -> Traffic:
+    """The mean over rounds of one session, in which clients keep what they know of one another."""
+    generator = np.random.default_rng(num_clients)
+    identities = {i: Ed25519PrivateKey.generate() for i in range(num_clients)} if signed else {}
+    known = {i: key.public_key().public_bytes_raw() for i, key in identities.items()} if signed else None
+    policies = {
+        i: ClientPolicy(identity=identities.get(i), known_identities=known) for i in range(num_clients)
+    }
+    session, states, total = new_session(), dict[int, bytes](), 0
+    width = (num_clients * MAX_CODE).bit_length()
+    for number in range(1, rounds + 1):
+        config = RoundConfig(session, number, DIMENSION, width, MAX_CODE, identities=known)
+        leaving = generator.choice(num_clients, round(LOST * num_clients), replace=False)
+        lost = dict(zip(leaving.tolist(), generator.choice(STAGES, leaving.size).tolist(), strict=True))
+        total += _round(ServerRound(config, range(num_clients)), policies, states, lost)
+    payload = rounds * num_clients * packed_size(DIMENSION, width=width)
+    sent = total / (rounds * num_clients)
+    return Traffic(payload / (rounds * num_clients), sent)
+
+
+def _round(
+    server: ServerRound,
+    policies: Mapping[int, ClientPolicy],
+    states: dict[int, bytes],
+    lost: Mapping[int, str],
+) -> int:
+    """Bytes of one round's messages without the packed codes, each client stored and restored in between."""
+    clients: dict[int, ClientRound] = {}
+    gone: set[int] = set()
+    traffic = 0
+    codes = np.full(DIMENSION, MAX_CODE)
+
+    def join(i: int, request: bytes) -> bytes:
+        former = ClientRound.from_bytes(states[i], policies[i]) if i in states else None
+        clients[i] = ClientRound.join(request, i, policies[i], previous=former)
+        return clients[i].advertise_keys()
+
+    def mask(i: int, request: bytes) -> bytes:
+        clients[i].settle(request)
+        return clients[i].mask(codes)
+
+    def stage(
+        name: str,
+        requests: Mapping[int, bytes],
+        answer: Callable[[int, bytes], bytes],
+        receive: Callable[[int, bytes], bool],
+    ) -> None:
+        nonlocal traffic
+        gone.update(i for i, when in lost.items() if when == name)
+        for i, request in requests.items():
+            traffic += len(request)
+            if i in gone:
+                continue
+            if i in clients:
+                clients[i] = ClientRound.from_bytes(states[i], policies[i])
+            reply = answer(i, request)
+            states[i] = clients[i].to_bytes()
+            traffic += len(reply)
+            if not receive(i, reply):
+                raise RuntimeError(f"client {i} was not heard at {name}")
+
+    stage("advertise", dict.fromkeys(policies, server.invitation()), join, server.receive_advertisement)
+    stage("share", server.rosters(), lambda i, data: clients[i].share_keys(data), server.receive_shares)
+    stage(
+        "accept", server.deliveries(), lambda i, data: clients[i].accept_shares(data), server.receive_receipt
+    )
+    stage("mask", server.mask_requests(), mask, server.receive_masked_input)
+    stage(
+        "confirm",
+        server.survivor_lists(),
+        lambda i, data: clients[i].confirm(data),
+        server.receive_confirmation,
+    )
+    stage(
+        "unmask",
+        server.unmask_requests(),
+        lambda i, data: clients[i].unmask(data),
+        server.receive_unmask_reply,
+    )
+    opened = server.finish()
+    if not (opened.total == MAX_CODE * len(opened.survivors)).all():
+        raise RuntimeError("the sum is wrong")
+    return traffic - len(opened.survivors) * server.payload_bytes
