@@ -216,12 +216,12 @@ def two_lists(round_: Round) -> tuple[list[int], list[int], dict[int, bytes]]:
     return first, second, sealed
 
 
-def delivered(round_: Round, receiver: int, sealed: dict[int, bytes], hidden: Collection[int] = ()) -> bytes:
-    """What all others sealed for a client; what some sealed is passed off as shares that it derives."""
+def delivered(round_: Round, receiver: int, sealed: dict[int, bytes]) -> bytes:
+    """What all others sealed for a client, and that it holds shares of all of them."""
     everyone, blocks = list(sealed), {}
     for sender, message in sealed.items():
         receivers = sealed_for(sender, everyone, round_.server._threshold)
-        if receiver in receivers and sender not in hidden:
+        if receiver in receivers:
             blocks[sender] = SealedShares.from_bytes(message).sealed[receivers.index(receiver)]
     senders = Subset.of([i for i in everyone if i != receiver], everyone)
     sealing = Subset.of(blocks, everyone)
