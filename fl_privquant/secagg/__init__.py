@@ -6,11 +6,11 @@ or logs anything.
 
 1. *Advertise keys.* Each client draws an X25519 key pair and sends the public key.
 2. *Share keys.* A graph follows from the hash of all these keys. Two neighbours agree on a *pair secret*,
-   from which comes the root of a mask that they have in common. Each client draws the seed of a self mask and a
-   *wrapping seed*, under which it leaves the roots of its masks with the server, and splits both seeds among
-   its neighbours and itself. One less than the threshold of them derive their shares from the pair secret,
-   so that nothing is sent; for the others a share each is sealed so that only the receiver can open it
-   (:mod:`fl_privquant.secagg.sharing`).
+   from which comes the root of a mask that they have in common. Each client draws the seed of a self mask
+   and a *wrapping seed*, under which it leaves the roots of its masks with the server, and splits both seeds
+   among its neighbours and itself. One less than the threshold of them derive their shares from the pair
+   secret, so that nothing is sent; for the others a share each is sealed so that only the receiver can open
+   it (:mod:`fl_privquant.secagg.sharing`).
 3. *Accept shares.* A client says which shares do not open. Two of whom one disputes the other's share leave
    each other out; who is at odds with more clients than can be corrupt is dropped.
 4. *Masked input.* A client adds to its codes the self mask and, for each neighbour, a mask that both
@@ -24,8 +24,8 @@ or logs anything.
    masks that are left.
 
 :func:`~fl_privquant.secagg.handshake.handshake_bytes` says how much all this takes besides the codes: 4.9 kB
-a client for 100 clients, 5.7 kB for 500. **No key that hides something serves in two rounds.** If one did, the
-roots that a dropout reveals, or a client that is broken into, would give away other rounds; and since the
+a client for 100 clients, 5.7 kB for 500. **No key that hides something serves in two rounds.** If one did,
+the roots that a dropout reveals, or a client that is broken into, would give away other rounds; and since the
 graph is drawn anew, few neighbours meet again (8 % of 500 clients), so that little would be saved. Only the
 keys that identities share are kept, which hide nothing by themselves.
 
