@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
 
-from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
+from fl_privquant.errors import InvalidUpdateError, SecureAggregationError, other_version
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.messages import Invitation, RoundId
 from fl_privquant.secagg.pair_keys import PairKeys
@@ -142,6 +142,12 @@ class ClientState:
         reader = Reader(data, "ClientRound")
         magic, stage, client_id, *sizes = _HEAD.unpack(reader.take(_HEAD.size))
         if magic != _STATE_MAGIC:
+            if magic[:2] == _STATE_MAGIC[:2]:
+                raise InvalidUpdateError(
+                    other_version(
+                        "state of a client", magic[2], _STATE_MAGIC[2], "begin the run anew on this client"
+                    )
+                )
             raise InvalidUpdateError("ClientRound: these bytes are no state of a client")
         if stage > Stage.ENDED:
             raise InvalidUpdateError(f"ClientRound: stage {stage}, expected 0 to {Stage.ENDED.value}")

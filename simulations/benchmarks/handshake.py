@@ -70,72 +70,72 @@ def measured(num_clients: int, rounds: int, signed: bool) -> Traffic:
         config = RoundConfig(session, number, DIMENSION, width, MAX_CODE, identities=known)
         leaving = generator.choice(num_clients, round(LOST * num_clients), replace=False)
         lost = dict(zip(leaving.tolist(), generator.choice(STAGES, leaving.size).tolist(), strict=True))
-        total += _round(ServerRound(config, range(num_clients)), policies, states, lost)
-    payload = rounds * num_clients * packed_size(DIMENSION, width=width)
-    sent = total / (rounds * num_clients)
-    return Traffic(payload / (rounds * num_clients), sent)
+        clients = _Clients(policies, states, lost)
+        total += _round(ServerRound(config, range(num_clients)), clients, num_clients)
+    return Traffic(packed_size(DIMENSION, width=width), total / (rounds * num_clients))
 
 
-def _round(
-    server: ServerRound,
-    policies: Mapping[int, ClientPolicy],
-    states: dict[int, bytes],
-    lost: Mapping[int, str],
-) -> int:
-    """Bytes of one round's messages without the packed codes, each client stored and restored in between."""
-    clients: dict[int, ClientRound] = {}
-    gone: set[int] = set()
-    traffic = 0
-    codes = np.full(DIMENSION, MAX_CODE)
+class _Clients:
+    """The clients of one round, each restored before it answers and stored after, and what they exchanged."""
 
-    def join(i: int, request: bytes) -> bytes:
-        former = ClientRound.from_bytes(states[i], policies[i]) if i in states else None
-        clients[i] = ClientRound.join(request, i, policies[i], previous=former)
-        return clients[i].advertise_keys()
-
-    def mask(i: int, request: bytes) -> bytes:
-        clients[i].settle(request)
-        return clients[i].mask(codes)
+    def __init__(
+        self, policies: Mapping[int, ClientPolicy], states: dict[int, bytes], lost: Mapping[int, str]
+    ) -> None:
+        self.traffic = 0
+        self._policies = policies
+        self._states = states
+        self._lost = lost
+        self._joined: set[int] = set()
+        self._gone: set[int] = set()
 
     def stage(
+        self,
         name: str,
         requests: Mapping[int, bytes],
-        answer: Callable[[int, bytes], bytes],
+        answer: Callable[[ClientRound, bytes], bytes],
         receive: Callable[[int, bytes], bool],
     ) -> None:
-        nonlocal traffic
-        gone.update(i for i, when in lost.items() if when == name)
+        """One stage of the protocol, without the clients that are lost before it."""
+        self._gone.update(i for i, when in self._lost.items() if when == name)
         for i, request in requests.items():
-            traffic += len(request)
-            if i in gone:
+            self.traffic += len(request)
+            if i in self._gone:
                 continue
-            if i in clients:
-                clients[i] = ClientRound.from_bytes(states[i], policies[i])
-            reply = answer(i, request)
-            states[i] = clients[i].to_bytes()
-            traffic += len(reply)
+            client = self._client(i, request)
+            reply = answer(client, request)
+            self._states[i] = client.to_bytes()
+            self.traffic += len(reply)
             if not receive(i, reply):
                 raise RuntimeError(f"client {i} was not heard at {name}")
 
-    stage("advertise", dict.fromkeys(policies, server.invitation()), join, server.receive_advertisement)
-    stage("share", server.rosters(), lambda i, data: clients[i].share_keys(data), server.receive_shares)
-    stage(
-        "accept", server.deliveries(), lambda i, data: clients[i].accept_shares(data), server.receive_receipt
-    )
-    stage("mask", server.mask_requests(), mask, server.receive_masked_input)
-    stage(
-        "confirm",
-        server.survivor_lists(),
-        lambda i, data: clients[i].confirm(data),
-        server.receive_confirmation,
-    )
-    stage(
-        "unmask",
-        server.unmask_requests(),
-        lambda i, data: clients[i].unmask(data),
-        server.receive_unmask_reply,
-    )
+    def _client(self, i: int, request: bytes) -> ClientRound:
+        policy, stored = self._policies[i], self._states.get(i)
+        state = None if stored is None else ClientRound.from_bytes(stored, policy)
+        if state is not None and i in self._joined:
+            return state
+        self._joined.add(i)
+        return ClientRound.join(request, i, policy, previous=state)
+
+
+def _round(server: ServerRound, clients: _Clients, num_clients: int) -> int:
+    """Bytes of one round's messages without the packed codes."""
+    codes = np.full(DIMENSION, MAX_CODE)
+
+    def mask(client: ClientRound, request: bytes) -> bytes:
+        client.settle(request)
+        return client.mask(codes)
+
+    def advertise(client: ClientRound, _: bytes) -> bytes:
+        return client.advertise_keys()
+
+    invitations = dict.fromkeys(range(num_clients), server.invitation())
+    clients.stage("advertise", invitations, advertise, server.receive_advertisement)
+    clients.stage("share", server.rosters(), ClientRound.share_keys, server.receive_shares)
+    clients.stage("accept", server.deliveries(), ClientRound.accept_shares, server.receive_receipt)
+    clients.stage("mask", server.mask_requests(), mask, server.receive_masked_input)
+    clients.stage("confirm", server.survivor_lists(), ClientRound.confirm, server.receive_confirmation)
+    clients.stage("unmask", server.unmask_requests(), ClientRound.unmask, server.receive_unmask_reply)
     opened = server.finish()
     if not (opened.total == MAX_CODE * len(opened.survivors)).all():
         raise RuntimeError("the sum is wrong")
-    return traffic - len(opened.survivors) * server.payload_bytes
+    return clients.traffic - len(opened.survivors) * server.payload_bytes
