@@ -23,8 +23,9 @@ from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpd
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower.checkpoint import CheckpointError
 from fl_privquant.packing.pack import pack_codes, unpack_codes
+from fl_privquant.secagg import ClientRound
 from fl_privquant.secagg.identities import read_known_clients
-from fl_privquant.secagg.messages import RoundId, UnmaskRequest
+from fl_privquant.secagg.messages import Invitation, RoundId, Subset, UnmaskRequest
 from tests.flower.apps import fedavg
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)
@@ -117,10 +118,16 @@ def test_lists_of_known_clients(tmp_path: Path) -> None:
 
 
 def test_messages_of_secure_aggregation_and_payloads() -> None:
-    message = bytearray(UnmaskRequest(RoundId(bytes(16), 1), (1, 2), ()).to_bytes())
+    message = bytearray(UnmaskRequest(RoundId(bytes(16), 1), Subset(3, (0, 1))).to_bytes())
     message[2] += 1
-    words = "version 5 of the secure-aggregation protocol, expected 4; install the same version"
+    words = "version 6 of the secure-aggregation protocol, expected 5; install the same version"
     refused(InvalidUpdateError, words, lambda: UnmaskRequest.from_bytes(message))
+    state = bytearray(
+        ClientRound.join(Invitation(RoundId(bytes(16), 1), 5, 20, 7, 15, False).to_bytes(), 3).to_bytes()
+    )
+    state[2] -= 1
+    words = "state of a client: version 4 is not 5.*begin the run anew"
+    refused(InvalidUpdateError, words, lambda: ClientRound.from_bytes(state))
     payload = bytearray(pack_codes([1, 2], 3))
     payload[2] += 1
     words = "version 2 is not 1.*install the same fl-privquant on clients and server"

@@ -27,6 +27,8 @@ from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.flower.wrapping import strategy_stack
 from fl_privquant.packing.pack import packed_size
+from fl_privquant.secagg import choose_parameters
+from fl_privquant.secagg.handshake import handshake_bytes
 
 __all__ = ["Decoded", "Exchange", "Opened", "check_wrapped", "exchange_of"]
 
@@ -97,6 +99,10 @@ class Exchange:
         """Bytes of one client's update, in a round that asks so many."""
         return codec.num_bytes
 
+    def handshake_bytes(self) -> int:
+        """Bytes that all clients of the last round exchanged besides models, requests and updates."""
+        return 0
+
 
 class SummingExchange(Exchange):
     """Codes are added up as they come, in the memory of one update; those that cannot be are decoded."""
@@ -156,12 +162,27 @@ class HonestSumExchange(Exchange):
 class SimulatedExchange(HonestSumExchange, SummingExchange):
     """Codes are added up in the open, under the rules of a secure sum."""
 
+    def __init__(self, aggregation: SimulatedSum) -> None:
+        super().__init__(aggregation)
+        self._fractions = {
+            "corrupt_fraction": aggregation.corrupt_fraction,
+            "dropout_fraction": aggregation.dropout_fraction,
+        }
+
     def open(
         self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
     ) -> Opened:
         opened = super().open(replies, codec, model)
         self._check_honest(len(opened.nodes))
         return opened
+
+    def handshake_bytes(self) -> int:
+        """Predicted for a secure sum of as many clients, of whom nobody is lost; 0 where there is none."""
+        try:
+            graph = choose_parameters(self._asked, **self._fractions)
+        except InvalidSpecError:
+            return 0
+        return round(self._asked * handshake_bytes(graph))
 
 
 class SecureExchange(HonestSumExchange):
@@ -207,6 +228,9 @@ class SecureExchange(HonestSumExchange):
         payloads = {node: reply.payload for node, reply in replies.items()}
         opened = self._rounds.open(payloads, self._check_honest)
         return Opened(opened.survivors, opened.total)
+
+    def handshake_bytes(self) -> int:
+        return self._rounds.handshake_bytes
 
 
 @singledispatch

@@ -29,10 +29,13 @@ class RoundRecord:
     survivors
         Clients whose updates are in the aggregate; 0 if the round failed.
     bytes_up
-        Bytes of the updates in the aggregate; with secure aggregation as wide as their sum, without the
-        messages of the key exchange.
+        Bytes of the updates in the aggregate, the payload; with secure aggregation as wide as their sum.
     bytes_down
         Bytes of models and requests that were sent.
+    bytes_handshake
+        Bytes that secure aggregation takes besides, in both directions and for all clients: keys, shares,
+        lists and the headers of masked updates. A simulated sum states what a secure one would take if nobody
+        were lost; 0 without a secure sum.
     view
         What the server could see of the round's updates.
     statements
@@ -55,6 +58,7 @@ class RoundRecord:
     survivors: int
     bytes_up: int
     bytes_down: int
+    bytes_handshake: int
     view: View
     statements: tuple[PrivacyStatement, ...]
     spent: PrivacyStatement

@@ -53,11 +53,14 @@ class SecureRounds:
     ----------
     excluded
         Nodes that broke the protocol in a former round, and are not asked again.
+    handshake_bytes
+        Bytes of the protocol's messages in the last round, both directions together, without packed codes.
     """
 
     def __init__(self, timeout: float = 600.0, **settings: Any) -> None:
         self.timeout = timeout
         self.excluded: set[int] = set()
+        self.handshake_bytes = 0
         self._settings = settings
         self._session = new_session()
         self._server: ServerRound | None = None
@@ -101,6 +104,7 @@ class SecureRounds:
         ``context`` is the digest of what they are asked for (:mod:`fl_privquant.flower.binding`).
         """
         self._server, self._grid, self._round = None, grid, server_round
+        self.handshake_bytes = 0
         clients = self._clients([node for node in nodes if node not in self.excluded])
         server = ServerRound(
             RoundConfig(
@@ -124,6 +128,7 @@ class SecureRounds:
         finally:
             self._exclude(server.culprits)
         self._server = server
+        self.handshake_bytes += sum(map(len, requests.values()))
         return requests
 
     def open(self, payloads: Mapping[int, bytes], check: Callable[[int], None]) -> OpenedSum:
@@ -137,8 +142,8 @@ class SecureRounds:
             raise SecureAggregationError("no masks were agreed on in this round")
         try:
             for client, node in self._nodes.items():
-                if node in payloads:
-                    server.receive_masked_input(client, payloads[node])
+                if node in payloads and server.receive_masked_input(client, payloads[node]):
+                    self.handshake_bytes += len(payloads[node]) - server.payload_bytes
             survivors = server.survivor_lists()
             check(server.num_survivors)
             for client, data in self._exchange(CONFIRM, survivors).items():
@@ -207,6 +212,7 @@ class SecureRounds:
             for client, data in outgoing.items()
         ]
         clients = {self._nodes[client]: client for client in outgoing}
+        self.handshake_bytes += sum(map(len, outgoing.values()))
         answers: dict[int, bytes] = {}
         for reply in self._grid.send_and_receive(messages, timeout=self.timeout):
             node = reply.metadata.src_node_id
@@ -214,6 +220,7 @@ class SecureRounds:
             data = None if record is None else record.get(KEY_DATA)
             if node in clients and isinstance(data, bytes):
                 answers[clients[node]] = data
+                self.handshake_bytes += len(data)
             else:
                 reason = one_line(reply.error.reason) if reply.has_error() else "no answer of the protocol"
                 log(

@@ -390,6 +390,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             survivors=survivors,
             bytes_up=survivors * self._exchange.update_bytes(current.codec, asked),
             bytes_down=asked * current.bytes_sent,
+            bytes_handshake=self._exchange.handshake_bytes(),
             view=view,
             statements=tuple(self.statements(refine=False)),
             spent=self._spent(not view.is_local),

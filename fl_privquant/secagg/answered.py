@@ -1,9 +1,10 @@
 """What the clients of this process have answered: nobody answers the same stage twice, from whatever copy.
 
 A Flower client's state is stored after its reply was sent, and messages that arrive at once are handed copies
-of the same state. Two copies could answer the same stage differently: open the seed of a neighbour once and
-its mask key the other time, or sign two lists of survivors. So the process remembers, for each client and
-session, the last round and stage that were answered, and nothing before or at it is answered again.
+of the same state. Two copies could answer the same stage differently: open the self-mask seed of a neighbour
+once and its wrapping seed the other time, or sign two lists of survivors. So the process remembers, for each
+client and session, the last round and stage that were answered, and nothing before or at it is answered
+again.
 
 The memory is of this process alone, and of the :data:`CAPACITY` pairs of session and client used last. A
 client whose messages are handled by several processes at once is not covered.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -17,7 +16,7 @@ from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.answered import answered
 from fl_privquant.secagg.client_state import ClientState, RosterTerms, Stage
 from fl_privquant.secagg.graph import neighbors_of, ring_order
-from fl_privquant.secagg.masks import apply_masks, lane, low_bits
+from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
 from fl_privquant.secagg.messages import (
     ClientMessage,
     Confirmation,
@@ -36,16 +35,16 @@ from fl_privquant.secagg.messages import (
 )
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.roster import checked_graph, checked_roster
+from fl_privquant.secagg.sharing import channel, commitment, deal, derived_share, sealed_for, share_context
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
 
-__all__ = ["ClientRound", "share_context"]
+__all__ = ["ClientRound"]
 
 _Bytes = bytes | bytearray | memoryview
 _FromServer = TypeVar("_FromServer", Roster, ShareDelivery, MaskRequest, SurvivorList, UnmaskRequest)
 _Passed = TypeVar("_Passed", ShareReceipt, SealedShares)
 
 _SHARE: Final = shamir.SHARE_BYTES
-_CONTEXT: Final = struct.Struct("<32sQQ32s32s")
 
 
 class ClientRound(ClientState):
@@ -110,74 +109,73 @@ class ClientRound(ClientState):
         return state
 
     def advertise_keys(self) -> bytes:
-        """Draw the round's keys and return the public ones."""
+        """Draw the round's key pair and return the public key."""
         with self._step(Stage.JOINED, Stage.ADVERTISED):
-            self._mask_secret, self._share_secret = keys.draw_secret(), keys.draw_secret()
-            public = keys.public_key(self._mask_secret), keys.public_key(self._share_secret)
-            self._advertised = b"".join(public)
+            self._private = keys.draw_secret()
+            self._advertised = keys.public_key(self._private)
             return self._signed(
-                KeyAdvertisement(self.round_id, self._client_id, b"", *public, self._own_identity())
+                KeyAdvertisement(self.round_id, self._client_id, b"", self._advertised, self._own_identity())
             )
 
     def share_keys(self, roster: _Bytes) -> bytes:
-        """Check the graph and the neighbours, and seal for each a share of this client's two secrets."""
+        """Check the graph and the neighbours, agree with each, and share this client's two seeds."""
         with self._step(Stage.ADVERTISED, Stage.SHARED):
             proposal = self._addressed(Roster.from_bytes(roster))
             own = self._check_roster(proposal)
-            self._terms = RosterTerms(proposal.num_clients, proposal.threshold, proposal.num_witnesses)
-            self._mask_keys = {entry.client_id: entry.mask_key for entry in proposal.entries}
-            self._seed = bytearray(os.urandom(shamir.SECRET_BYTES))
-            secrets = self._seed + self._mask_secret
-            shares = shamir.split(secrets, proposal.threshold, len(proposal.entries))
-            keys.wipe(secrets)
-            pairs, sealed = self._pairs_with(proposal.entries), []
-            for entry, share in zip(proposal.entries, shares, strict=True):
-                if entry is own:
-                    # Its own key it never gives away: a client that answers is not lost.
-                    self._held[own.client_id] = bytearray(share[:_SHARE].tobytes())
-                    continue
-                channel = keys.agree(
-                    self._share_secret,
-                    own.share_key,
-                    entry.share_key,
-                    self._graph_digest,
-                    keys.CHANNEL,
-                    pairs.get(entry.identity, b""),
+            threshold = proposal.threshold
+            self._terms = RosterTerms(proposal.num_clients, threshold, proposal.num_witnesses)
+            self._round_keys = {entry.client_id: entry.public_key for entry in proposal.entries}
+            self._agree_with([entry for entry in proposal.entries if entry is not own])
+            self._seed = bytearray(os.urandom(keys.SEED_BYTES))
+            wrapping_seed = bytearray(os.urandom(keys.SEED_BYTES))
+            secrets, holders = self._seed + wrapping_seed, list(self._round_keys)
+            shares = deal(secrets, threshold, self._client_id, holders, self._pairs)
+            # Its own wrapping seed it never gives away: a client that answers is not lost.
+            self._held[self._client_id] = bytearray(shares[holders.index(self._client_id), :_SHARE].tobytes())
+            sealed = [
+                keys.seal(
+                    channel(self._pairs[peer]),
+                    shares[holders.index(peer)].tobytes(),
+                    self._share_context(self._client_id, peer),
                 )
-                self._channels[entry.client_id] = bytearray(channel)
-                block = keys.seal(
-                    channel, share.tobytes(), self._share_context(own.client_id, entry.client_id)
-                )
-                sealed.append(block)
+                for peer in sealed_for(self._client_id, holders, threshold)
+            ]
             shares.fill(0)
-            keys.wipe(self._share_secret)
             self._sealed = b"".join([keys.digest(block) for block in sealed])
-            commitment = keys.derive(self._seed, self._digest, keys.SELF_MASK_COMMITMENT, own.mask_key)
-            return self._signed(SealedShares(self.round_id, self._client_id, b"", commitment, tuple(sealed)))
+            roots = b"".join([bytes(root) for root in self._roots.values()])
+            wrapped = keys.wrap(wrapping_seed, self._graph_digest, own.public_key, roots)
+            commitments = (
+                commitment(self._seed, self._digest, keys.SEED_COMMITMENT, own.public_key),
+                commitment(wrapping_seed, self._digest, keys.WRAPPING_COMMITMENT, own.public_key),
+            )
+            keys.wipe(secrets, wrapping_seed)
+            return self._signed(
+                SealedShares(self.round_id, self._client_id, b"", commitments, wrapped, tuple(sealed))
+            )
 
     def accept_shares(self, delivery: _Bytes) -> bytes:
-        """Open and keep the neighbours' shares, and say which do not open."""
+        """Derive the neighbours' shares, or open and keep them, and say which do not open."""
         with self._step(Stage.SHARED, Stage.ACCEPTED):
             message = self._addressed(ShareDelivery.from_bytes(delivery))
-            threshold = self._known_terms().threshold
-            for sender, sealed in zip(message.senders, message.sealed, strict=True):
-                channel = self._channels.get(sender)
-                if channel is None:
-                    raise SecureAggregationError(f"a share from client {sender}, which is no neighbour")
-                text = keys.unseal(channel, sealed, self._share_context(sender, self._client_id))
-                if text is None:
-                    self._disputed[sender] = bytearray(keys.digest(sealed))
-                else:
+            threshold, holders = self._known_terms().threshold, list(self._round_keys)
+            sealed = dict(zip(message.sealing.among(holders), message.sealed, strict=True))
+            for sender in message.senders.among(holders):
+                if sender == self._client_id:
+                    raise SecureAggregationError(f"client {sender} is handed a share of its own")
+                block = sealed.get(sender)
+                text = self._derived(sender) if block is None else self._opened(sender, block)
+                if text is not None:
                     self._held[sender] = bytearray(text)
-            self._dispute_numbers(message)
+                elif block is not None:
+                    self._disputed[sender] = bytearray(keys.digest(block))
             if len(self._held) < threshold:
                 raise SecureAggregationError(
                     f"the shares of {len(self._held) - 1} neighbours arrived and open: with this client "
                     f"fewer than the threshold {threshold}; those of {len(self._disputed)} do not "
                     f"open: sealed for another client, round or roster, or changed on the way"
                 )
-            keys.wipe(*self._channels.values())
-            self._channels.clear()
+            keys.wipe(*self._pairs.values())
+            self._pairs.clear()
             disputed = tuple(sorted(self._disputed))
             digests = tuple(bytes(self._disputed[sender]) for sender in disputed)
             return self._signed(ShareReceipt(self.round_id, self._client_id, b"", disputed, digests))
@@ -189,17 +187,16 @@ class ClientRound(ClientState):
         """
         with self._step(Stage.ACCEPTED, Stage.SETTLED):
             message = self._addressed(MaskRequest.from_bytes(request))
-            members, terms = set(message.members), self._known_terms()
+            listed = message.members.among(self._everyone or list(self._round_keys))
+            members, terms = set(listed), self._known_terms()
             if self._client_id not in members:
                 raise SecureAggregationError(f"client {self._client_id} is asked to mask but is no member")
-            if strangers := members.difference(self._everyone or self._mask_keys):
-                raise SecureAggregationError(f"clients {sorted(strangers)} are members but not on the roster")
             if self._everyone:
                 self._policy.check_survivors(terms.num_clients, len(members))
             apart = self._accusers(message) | self._proven(message)
             for peer in self._held.keys() - (members - apart):
                 keys.wipe(self._held.pop(peer))
-            if missing := (members & self._mask_keys.keys()) - apart - self._held.keys():
+            if missing := (members & self._round_keys.keys()) - apart - self._held.keys():
                 raise SecureAggregationError(
                     f"clients {sorted(missing)} are members and neighbours, but their shares did not arrive "
                     f"or do not open, and nobody showed that they are to blame"
@@ -209,7 +206,7 @@ class ClientRound(ClientState):
                     f"{len(self._held) - 1} neighbours are left: with this client fewer than the threshold "
                     f"{terms.threshold}"
                 )
-            self._members = message.members if self._everyone else ()
+            self._members = listed if self._everyone else ()
             self._masks_digest = masks_digest(self._graph_digest, self._members, context)
             self._sealed = b""
             self._disputed.clear()
@@ -217,31 +214,33 @@ class ClientRound(ClientState):
     def mask(self, codes: ArrayLike) -> bytes:
         """Add the self mask and the masks agreed with the neighbours, then forget their keys."""
         with self._step(Stage.SETTLED, Stage.MASKED):
-            invitation, own_key, salt = self._invitation, self._mask_keys[self._client_id], self._masks_digest
+            invitation, salt = self._invitation, self._masks_digest
+            own_key = self._round_keys[self._client_id]
             vector = _checked_codes(codes, invitation)
 
             def mask_keys() -> Iterator[tuple[bytes, bool]]:
                 yield keys.derive(self._seed, salt, keys.SELF_MASK, own_key), True
                 for peer in self._held:
                     if peer != self._client_id:
-                        peer_key = self._mask_keys[peer]
-                        key = keys.agree(self._mask_secret, own_key, peer_key, salt, keys.PAIRWISE_MASK)
+                        key = pair_mask(self._roots[peer], salt, own_key, self._round_keys[peer])
                         # The two of a pair must take opposite signs.
                         yield key, self._client_id < peer
 
             apply_masks(vector, mask_keys())
             low_bits(vector, invitation.width)
-            keys.wipe(self._mask_secret, self._seed)
-            self._mask_keys.clear()
+            keys.wipe(self._seed, *self._roots.values())
+            self._roots.clear()
+            self._round_keys.clear()
             payload = pack_codes(vector, invitation.width)
             return self._signed(MaskedInput(self.round_id, self._client_id, b"", payload))
 
     def confirm(self, survivors: _Bytes) -> bytes:
         """Sign the list of clients whose inputs arrived, once, with all that this client was told before."""
         with self._step(Stage.MASKED, Stage.CONFIRMED):
-            listed = self._addressed(SurvivorList.from_bytes(survivors)).survivors
+            message = self._addressed(SurvivorList.from_bytes(survivors))
             if not self._invitation.signed:
                 raise SecureAggregationError("the round is not signed: there is nothing to confirm")
+            listed = message.survivors.among(self._everyone)
             if self._client_id not in listed:
                 raise SecureAggregationError(f"client {self._client_id} is missing from the survivors")
             if strangers := set(listed).difference(self._members):
@@ -252,24 +251,27 @@ class ClientRound(ClientState):
             return self._signed(Confirmation(self.round_id, self._client_id, b"", self._agreement))
 
     def unmask(self, request: _Bytes) -> bytes:
-        """For each neighbour one share: of its seed if its input arrived, of its mask key if not."""
+        """For each neighbour one share: of its self-mask seed, or of its wrapping seed if it was lost."""
         with self._step(Stage.CONFIRMED if self._invitation.signed else Stage.MASKED, Stage.ENDED):
             message = self._addressed(UnmaskRequest.from_bytes(request))
-            self._check_unmask_lists(message)
+            holders = sorted(self._held)
+            active = message.active.among(holders)
+            self._check_active(active)
             if self._invitation.signed:
-                if message.active != self._active:
+                if active != self._active:
                     raise SecureAggregationError(
-                        f"clients {sorted({*message.active} ^ {*self._active})}: the survivors changed since "
+                        f"clients {sorted({*active} ^ {*self._active})}: the survivors changed since "
                         f"this client confirmed them"
                     )
                 self._check_confirmations(message)
+            lost = [client for client in holders if client not in active]
             reply = self._signed(
                 UnmaskReply(
                     self.round_id,
                     self._client_id,
                     b"",
-                    tuple(bytes(self._held[client][:_SHARE]) for client in message.active),
-                    tuple(bytes(self._held[client][_SHARE:]) for client in message.dead),
+                    tuple(bytes(self._held[client][:_SHARE]) for client in active),
+                    tuple(bytes(self._held[client][_SHARE:]) for client in lost),
                 )
             )
             self.abandon()
@@ -333,7 +335,7 @@ class ClientRound(ClientState):
 
     def _check_roster(self, roster: Roster) -> RosterEntry:
         """The client's own entry, if the roster is as it must be."""
-        sent = self._advertised[: keys.KEY_BYTES], self._advertised[keys.KEY_BYTES :], self._own_identity()
+        sent = self._advertised, self._own_identity()
         own = checked_roster(roster, self._invitation, self._client_id, sent, self._policy)
         self._graph_digest, self._everyone = checked_graph(
             roster, self._digest, self._client_id, self._policy
@@ -341,20 +343,28 @@ class ClientRound(ClientState):
         self._policy.check_identities(roster)
         return own
 
+    def _agree_with(self, neighbours: Sequence[RosterEntry]) -> None:
+        """The pair secret with each neighbour and the root of their mask; then the private key is erased."""
+        own_key, identities = self._round_keys[self._client_id], self._pairs_with(neighbours)
+        for entry in neighbours:
+            identity = identities.get(entry.identity, b"")
+            pair = keys.agree(self._private, own_key, entry.public_key, self._graph_digest, identity)
+            self._pairs[entry.client_id] = bytearray(pair)
+            self._roots[entry.client_id] = bytearray(keys.expand(pair, keys.SEED_BYTES, keys.MASK_ROOT))
+        keys.wipe(self._private)
+
     def _share_context(self, sender: int, receiver: int) -> bytes:
-        ends = [(client, self._mask_keys[client]) for client in (sender, receiver)]
+        ends = [(client, self._round_keys[client]) for client in (sender, receiver)]
         return share_context(self._graph_digest, *ends)
 
-    def _dispute_numbers(self, delivery: ShareDelivery) -> None:
-        """Set aside shares that open but hold numbers outside the field; all are looked at as one."""
-        opened = [sender for sender in delivery.senders if sender in self._held]
-        if shamir.are_shares(b"".join([self._held[sender] for sender in opened])):
-            return
-        blocks = dict(zip(delivery.senders, delivery.sealed, strict=True))
-        for sender in opened:
-            if not shamir.are_shares(self._held[sender]):
-                keys.wipe(self._held.pop(sender))
-                self._disputed[sender] = bytearray(keys.digest(blocks[sender]))
+    def _derived(self, dealer: int) -> bytes:
+        """The share of a neighbour's seeds that is not sent."""
+        return derived_share(self._pairs[dealer], dealer, self._client_id)
+
+    def _opened(self, dealer: int, block: bytes) -> bytes | None:
+        """The share that a neighbour sealed; None if it does not open or holds numbers outside the field."""
+        text = keys.unseal(channel(self._pairs[dealer]), block, self._share_context(dealer, self._client_id))
+        return text if text is not None and shamir.are_shares(text) else None
 
     def _accusers(self, request: MaskRequest) -> set[int]:
         """Neighbours that could not open what this client sealed for them: they lie, or the server does."""
@@ -377,7 +387,9 @@ class ClientRound(ClientState):
         order = ring_order(self._graph_digest, self._everyone) if request.evidence else []
         for data in request.evidence:
             message = self._vouched(SealedShares.from_bytes(data))
-            receivers = neighbors_of(message.client_id, order, len(self._mask_keys) - 1)
+            neighbours = neighbors_of(message.client_id, order, len(self._round_keys) - 1)
+            holders = sorted([*neighbours, message.client_id])
+            receivers = sealed_for(message.client_id, holders, self._known_terms().threshold)
             blocks = dict(zip(receivers, message.sealed, strict=False))
             given = bytes(self._disputed.get(message.client_id, b""))
             if keys.digest(blocks.get(self._client_id, b"")) != given:
@@ -395,7 +407,7 @@ class ClientRound(ClientState):
         """
         if (
             message.round_id != self.round_id
-            or message.client_id not in self._mask_keys
+            or message.client_id not in self._round_keys
             or message.client_id == self._client_id
             or not self._policy.vouches(message, self._graph_digest)
         ):
@@ -407,7 +419,7 @@ class ClientRound(ClientState):
     def _check_confirmations(self, message: UnmaskRequest) -> None:
         terms = self._known_terms()
         witnesses = ring_order(self._graph_digest, self._everyone)[: terms.num_witnesses]
-        signed = zip(message.signers, message.signatures, strict=True)
+        signed = zip(message.signers.among(self._everyone), message.signatures, strict=True)
         self._policy.check_quorum(
             terms.num_clients,
             witnesses,
@@ -415,20 +427,10 @@ class ClientRound(ClientState):
             [Confirmation(self.round_id, client, mark, self._agreement) for client, mark in signed],
         )
 
-    def _check_unmask_lists(self, message: UnmaskRequest) -> None:
-        active, dead, terms = set(message.active), set(message.dead), self._known_terms()
-        if active & dead:
-            raise SecureAggregationError(
-                f"clients {sorted(active & dead)} are called active and dead: both of their secrets "
-                f"would open"
-            )
+    def _check_active(self, active: Sequence[int]) -> None:
+        terms = self._known_terms()
         if self._client_id not in active:
             raise SecureAggregationError(f"client {self._client_id} is asked to unmask but not called active")
-        if active | dead != self._held.keys():
-            raise SecureAggregationError(
-                f"clients {sorted((active | dead) ^ self._held.keys())}: the roster changed since the shares "
-                f"were delivered"
-            )
         if len(active) < terms.threshold:
             raise SecureAggregationError(
                 f"{len(active)} of {len(self._held)} holders are active, below the threshold "
@@ -438,11 +440,6 @@ class ClientRound(ClientState):
             # Of members with which this client has no mask in common it is not told: they may be active.
             unknown = len(self._members) - len(self._held)
             self._policy.check_survivors(terms.num_clients, len(active) + unknown)
-
-
-def share_context(graph: bytes, sender: tuple[int, bytes], receiver: tuple[int, bytes]) -> bytes:
-    """What a sealed share is bound to: the round and its graph, and who sends it to whom (id, mask key)."""
-    return _CONTEXT.pack(graph, sender[0], receiver[0], sender[1], receiver[1])
 
 
 def _checked_codes(codes: ArrayLike, invitation: Invitation) -> NDArray[Any]:

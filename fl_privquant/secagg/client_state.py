@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
 
-from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
+from fl_privquant.errors import InvalidUpdateError, SecureAggregationError, other_version
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.messages import Invitation, RoundId
 from fl_privquant.secagg.pair_keys import PairKeys
 from fl_privquant.secagg.policy import ClientPolicy
+from fl_privquant.secagg.sharing import sealed_for
 from fl_privquant.secagg.wire import Reader, pack_ids
 
 __all__ = ["ClientState", "RosterTerms", "Stage"]
 
 _Bytes = bytes | bytearray | memoryview
 
-_STATE_MAGIC: Final = b"SC\x04"
+_STATE_MAGIC: Final = b"SC\x05"
 # Stage, client, and the sizes of the parts that follow.
 _HEAD: Final = struct.Struct("<3sBQ18I")
 _TERMS: Final = struct.Struct("<III")
@@ -57,25 +58,25 @@ class ClientState:
         self._client_id = client_id
         self._policy = policy
         self._stage = Stage.JOINED
-        # The public keys that were sent; then, of the roster, its terms and the mask keys of all holders, by
+        # The public key that was sent; then, of the roster, its terms and the keys of all holders, by
         # increasing ids, until they were used.
         self._advertised = b""
         self._terms: RosterTerms | None = None
-        self._mask_keys: dict[int, bytes] = {}
+        self._round_keys: dict[int, bytes] = {}
         # All clients of the round, where this client was told; and what it was told, as digests.
         self._everyone: tuple[int, ...] = ()
         self._graph_digest = self._masks_digest = self._agreement = b""
         # Who takes part; then those of whom this client holds shares and whose inputs arrived.
         self._members: tuple[int, ...] = ()
         self._active: tuple[int, ...] = ()
-        # Private halves of the two public keys, and the seed of the self mask.
-        self._mask_secret = bytearray()
-        self._share_secret = bytearray()
+        # The private half of the public key, and the seed of the self mask.
+        self._private = bytearray()
         self._seed = bytearray()
-        # Keys to seal for, and to unseal from, each neighbour; then what they sealed for this client.
-        self._channels: dict[int, bytearray] = {}
+        # Secrets in common with each neighbour, of which shares come; then the shares; and roots of masks.
+        self._pairs: dict[int, bytearray] = {}
         self._held: dict[int, bytearray] = {}
-        # Digests of what this client sealed for its neighbours, in their order, and of what does not open.
+        self._roots: dict[int, bytearray] = {}
+        # Digests of what this client sealed, in the order of the holders, and of what does not open.
         self._sealed = b""
         self._disputed: dict[int, bytearray] = {}
         # Keys shared with other identities: kept from round to round.
@@ -106,12 +107,12 @@ class ClientState:
     def abandon(self) -> None:
         """End the round here and erase its secrets; keys shared with other identities stay."""
         self._stage = Stage.ENDED
-        keys.wipe(self._mask_secret, self._share_secret, self._seed)
+        keys.wipe(self._private, self._seed)
         for table in self._tables():
             keys.wipe(*table.values())
             table.clear()
         self._advertised, self._terms = b"", None
-        self._mask_keys.clear()
+        self._round_keys.clear()
         self._everyone = self._members = self._active = ()
         self._graph_digest = self._masks_digest = self._agreement = self._sealed = b""
 
@@ -125,12 +126,11 @@ class ClientState:
             self._graph_digest,
             self._masks_digest,
             self._agreement,
-            self._mask_secret,
-            self._share_secret,
+            self._private,
             self._seed,
             *(pack_ids(clients) if clients else b"" for clients in self._lists()),
             *(_packed_table(table) for table in self._tables()),
-            _packed_table(self._mask_keys),
+            _packed_table(self._round_keys),
             self._sealed,
             self._pair_keys.to_bytes(),
         ]
@@ -142,6 +142,12 @@ class ClientState:
         reader = Reader(data, "ClientRound")
         magic, stage, client_id, *sizes = _HEAD.unpack(reader.take(_HEAD.size))
         if magic != _STATE_MAGIC:
+            if magic[:2] == _STATE_MAGIC[:2]:
+                raise InvalidUpdateError(
+                    other_version(
+                        "state of a client", magic[2], _STATE_MAGIC[2], "begin the run anew on this client"
+                    )
+                )
             raise InvalidUpdateError("ClientRound: these bytes are no state of a client")
         if stage > Stage.ENDED:
             raise InvalidUpdateError(f"ClientRound: stage {stage}, expected 0 to {Stage.ENDED.value}")
@@ -156,12 +162,12 @@ class ClientState:
             state._terms = RosterTerms(*head.unpack(_TERMS))
             head.finish()
         state._graph_digest, state._masks_digest, state._agreement = parts[:3]
-        state._mask_secret, state._share_secret, state._seed = map(bytearray, parts[3:6])
-        state._everyone, state._members, state._active = map(_read_ids, parts[6:9])
-        state._channels, state._held, state._disputed = (
-            {client: bytearray(value) for client, value in _read_table(part).items()} for part in parts[9:12]
+        state._private, state._seed = map(bytearray, parts[3:5])
+        state._everyone, state._members, state._active = map(_read_ids, parts[5:8])
+        state._pairs, state._held, state._roots, state._disputed = (
+            {client: bytearray(value) for client, value in _read_table(part).items()} for part in parts[8:12]
         )
-        state._mask_keys, state._sealed, pairs = _read_table(parts[12]), *parts[13:]
+        state._round_keys, state._sealed, pairs = _read_table(parts[12]), *parts[13:]
         state._pair_keys = PairKeys(pairs)
         state._check_state()
         return state
@@ -170,28 +176,30 @@ class ClientState:
         return self._everyone, self._members, self._active
 
     def _tables(self) -> tuple[dict[int, bytearray], ...]:
-        return self._channels, self._held, self._disputed
+        return self._pairs, self._held, self._roots, self._disputed
 
     def _sealed_for(self, neighbour: int) -> bytes:
-        """The digest of what this client sealed for a neighbour."""
-        at = [client for client in self._mask_keys if client != self._client_id].index(neighbour)
-        return self._sealed[at * keys.DIGEST_BYTES : (at + 1) * keys.DIGEST_BYTES]
+        """The digest of what this client sealed for a neighbour; empty for one that derives its share."""
+        receivers = sealed_for(self._client_id, sorted(self._round_keys), self._known_terms().threshold)
+        if neighbour not in receivers:
+            return b""
+        at = receivers.index(neighbour) * keys.DIGEST_BYTES
+        return self._sealed[at : at + keys.DIGEST_BYTES]
 
     def _check_state(self) -> None:
         """Refuse what :meth:`to_bytes` cannot have written. A digest has as many bytes as a key."""
-        secrets = (self._mask_secret, self._share_secret, self._seed)
         digests = (self._graph_digest, self._masks_digest, self._agreement)
-        optional = {len(part) for part in (*secrets, *digests)}
         # Keys of masks that were added are gone: then the holders are those whose shares are held.
-        holders = self._mask_keys.keys() or self._held.keys()
-        tables = (self._channels, self._disputed, self._mask_keys)
+        holders = self._round_keys.keys() or self._held.keys()
+        tables = (self._pairs, self._disputed, self._round_keys)
         whole = {len(value) for table in tables for value in table.values()}
         if (
-            not optional <= {0, keys.KEY_BYTES}
+            not {len(part) for part in (self._private, self._advertised, *digests)} <= {0, keys.KEY_BYTES}
+            or len(self._seed) not in (0, keys.SEED_BYTES)
             or not whole <= {keys.KEY_BYTES}
-            or len(self._advertised) not in (0, 2 * keys.KEY_BYTES)
+            or not {len(root) for root in self._roots.values()} <= {keys.SEED_BYTES}
             or not {len(shares) for shares in self._held.values()} <= {_SHARE, 2 * _SHARE}
-            or len(self._sealed) not in (0, keys.DIGEST_BYTES * (len(self._mask_keys) - 1))
+            or len(self._sealed) % keys.DIGEST_BYTES
             or (self._terms is not None and self._client_id not in holders)
             or any(not table.keys() <= holders for table in self._tables())
         ):

@@ -4,16 +4,19 @@ Every key is derived for one purpose in one round. The salt is a digest of what 
 (:mod:`fl_privquant.secagg.transcript`): the invitation, for a channel also the graph, for a mask also the
 members and the request. Clients that were told different things derive different keys. The info is
 
-    ``fl_privquant secagg v1`` 00 purpose 00 part part ...
+    ``fl_privquant secagg v2`` 00 purpose 00 part part ...
 
-with parts of 32 bytes each. For a key that two clients agree on the parts are their two public keys,
+with parts of fixed sizes. For a key that two clients agree on the parts are their two public keys,
 the smaller one first as bytes, so that both derive the same.
 
-In signed rounds the channel between two clients is derived from two secrets: one of keys drawn for the round,
-which are erased with it, and one of their identities (:func:`identity_pairs`), which nobody else can have.
+Two neighbours agree on one *pair secret* a round (:func:`agree`). All that they use comes from it by HKDF's
+second half (:func:`expand`), each for a purpose of its own: the key under which shares are sealed, shares
+that are not sent, and the root of their mask. In signed rounds the pair secret is derived from two secrets:
+one of keys drawn for the round, which are erased with it, and one of their identities
+(:func:`identity_pairs`), which nobody else can have.
 
 X25519 and Ed25519 are libsodium's, which takes no time to set a private key up and draws, signs and verifies
-in half the time of OpenSSL; HKDF, AES and ChaCha20-Poly1305 are OpenSSL's.
+in half the time of OpenSSL; HKDF and AES are OpenSSL's.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from nacl.bindings import crypto_scalarmult, crypto_scalarmult_base, crypto_sign, crypto_sign_open
 from nacl.exceptions import CryptoError
 
@@ -36,20 +40,28 @@ from fl_privquant.errors import SecureAggregationError
 
 __all__ = [
     "CHANNEL",
+    "DEALT_SHARE",
     "DIGEST_BYTES",
     "IDENTITY_PAIR",
     "KEY_BYTES",
+    "MASK_ROOT",
+    "PAIR",
     "PAIRWISE_MASK",
     "SEAL_BYTES",
+    "SEAL_KEY_BYTES",
+    "SEED_BYTES",
+    "SEED_COMMITMENT",
     "SELF_MASK",
-    "SELF_MASK_COMMITMENT",
     "SIGNATURE_BYTES",
+    "WRAPPING",
+    "WRAPPING_COMMITMENT",
     "Identity",
     "agree",
     "derive",
     "digest",
     "draw_secret",
     "exchange_keys",
+    "expand",
     "forget_signatures",
     "identity_pairs",
     "is_signature",
@@ -61,13 +73,20 @@ __all__ = [
     "unseal",
     "verifies",
     "wipe",
+    "wrap",
 ]
 
 Identity = bytes | tuple[bytes, ...]
 """A client's public Ed25519 key, or the several that it may sign with while it changes its key."""
 
 KEY_BYTES: Final = 32
-"""Bytes of every key, public or secret, and of every seed."""
+"""Bytes of every key, public or secret, but for those of seals and seeds."""
+
+SEED_BYTES: Final = 16
+"""Bytes of secrets that are shared or wrapped: with the round and the owner they derive keys of 32 bytes."""
+
+SEAL_KEY_BYTES: Final = 64
+"""Bytes of a key that seals (two keys of AES-256)."""
 
 DIGEST_BYTES: Final = 32
 """Bytes of a SHA-256 digest."""
@@ -75,11 +94,26 @@ DIGEST_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 """Bytes of an Ed25519 signature."""
 
+PAIR: Final = b"pair"
+"""Purpose of the secret of a round that two neighbours agree on."""
+
 CHANNEL: Final = b"channel"
-"""Purpose of a key that seals shares for a neighbour."""
+"""Purpose of a key that seals shares for a neighbour, from the pair secret."""
+
+DEALT_SHARE: Final = b"dealt share"
+"""Purpose of a share that dealer and holder derive from the pair secret, so that it is not sent."""
+
+MASK_ROOT: Final = b"mask root"
+"""Purpose of the root of the mask that two neighbours have in common, from the pair secret."""
+
+WRAPPING: Final = b"wrapping"
+"""Purpose of the bytes that a client adds to its mask roots before it leaves them with the server."""
+
+WRAPPING_COMMITMENT: Final = b"wrapping commitment"
+"""Purpose of what a client publishes of its wrapping seed, so that a wrong share is noticed."""
 
 PAIRWISE_MASK: Final = b"pairwise mask"
-"""Purpose of a key that two neighbours mask with, one adding what the other subtracts."""
+"""Purpose of a key that two neighbours mask with, one adding what the other subtracts: from the mask root."""
 
 IDENTITY_PAIR: Final = b"identity pair"
 """Purpose of a key that two clients share for good, by their identities: it proves who seals for whom."""
@@ -87,10 +121,10 @@ IDENTITY_PAIR: Final = b"identity pair"
 SELF_MASK: Final = b"self mask"
 """Purpose of a key that a client masks with by itself."""
 
-SELF_MASK_COMMITMENT: Final = b"self mask commitment"
+SEED_COMMITMENT: Final = b"self mask commitment"
 """Purpose of what a client publishes of its self-mask seed, so that a wrong share is noticed."""
 
-_DOMAIN: Final = b"fl_privquant secagg v1"
+_DOMAIN: Final = b"fl_privquant secagg v2"
 _PRIME: Final = 2**255 - 19
 _LOW_BITS: Final = (1 << 255) - 1
 _SHA256: Final = hashes.SHA256()
@@ -105,10 +139,8 @@ _SMALL_ORDER: Final = frozenset((0, 1, _PRIME - 1, *_ORDER_8))
 _SMALL_ORDER_Y: Final = frozenset(
     (1, *((u - 1) * pow(u + 1, -1, _PRIME) % _PRIME for u in _SMALL_ORDER if u != _PRIME - 1))
 )
-_NONCE_BYTES: Final = 12
-_TAG_BYTES: Final = 16
 
-SEAL_BYTES: Final = _NONCE_BYTES + _TAG_BYTES
+SEAL_BYTES: Final = 16
 """Bytes that sealing adds to a text."""
 
 
@@ -116,6 +148,18 @@ def derive(secret: bytes | bytearray, salt: bytes, purpose: bytes, *parts: bytes
     """(32 bytes) the key for one purpose, from a secret that others cannot guess."""
     info = b"\0".join([_DOMAIN, purpose, b"".join(parts)])
     return HKDF(algorithm=_SHA256, length=KEY_BYTES, salt=salt, info=info).derive(secret)
+
+
+def expand(secret: bytes | bytearray, size: int, purpose: bytes, *parts: bytes) -> bytes:
+    """(size bytes) for one purpose, from a secret that :func:`derive` or :func:`agree` gave."""
+    info = b"\0".join([_DOMAIN, purpose, b"".join(parts)])
+    return HKDFExpand(algorithm=_SHA256, length=size, info=info).derive(secret)
+
+
+def wrap(seed: bytes | bytearray, salt: bytes, owner: bytes, roots: bytes) -> bytes:
+    """The roots, or what they were wrapped as, under a seed that serves once: wrapping twice undoes it."""
+    pad = hashlib.shake_256(derive(seed, salt, WRAPPING, owner)).digest(len(roots))
+    return (np.frombuffer(roots, np.uint8) ^ np.frombuffer(pad, np.uint8)).tobytes()
 
 
 def draw_secret() -> bytearray:
@@ -134,10 +178,9 @@ def agree(
     own_public: bytes,
     peer_public: bytes,
     salt: bytes,
-    purpose: bytes,
     pair: bytes | bytearray = b"",
 ) -> bytes:
-    """(32 bytes) the key that the owners of two public keys, and nobody else, can derive.
+    """(32 bytes) the pair secret that the owners of two public keys, and nobody else, can derive.
 
     With the ``pair`` key of two identities, nobody who has not also one of these identities.
     """
@@ -145,7 +188,7 @@ def agree(
     if secret is None:
         raise SecureAggregationError("a public key of the roster is not a usable X25519 key")
     low, high = sorted((own_public, peer_public))
-    return derive(secret + pair, salt, purpose, low, high)
+    return derive(secret + pair, salt, PAIR, low, high)
 
 
 def identity_pairs(own: Ed25519PrivateKey, peers: Collection[bytes]) -> dict[bytes, bytes]:
@@ -195,16 +238,18 @@ def is_usable_identity(identity: bytes) -> bool:
 
 
 def seal(key: bytes | bytearray, text: bytes, bound_to: bytes) -> bytes:
-    """The text encrypted with ChaCha20-Poly1305: only with this key and ``bound_to`` does it open."""
-    # A random nonce, though a key seals one text: a state that is restored must not reuse one.
-    nonce = os.urandom(_NONCE_BYTES)
-    return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, bound_to)
+    """The text encrypted with AES-256 in SIV mode: only with this key and ``bound_to`` does it open.
+
+    There is no nonce to repeat: a state that is restored and seals again tells at most that two texts are
+    the same (RFC 5297).
+    """
+    return AESSIV(bytes(key)).encrypt(text, [bound_to])
 
 
 def unseal(key: bytes | bytearray, sealed: bytes, bound_to: bytes) -> bytes | None:
     """The text, or None if anything was changed."""
     try:
-        return ChaCha20Poly1305(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
+        return AESSIV(bytes(key)).decrypt(sealed, [bound_to])
     except InvalidTag:
         return None
 

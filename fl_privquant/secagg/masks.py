@@ -18,7 +18,9 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-__all__ = ["apply_masks", "lane", "low_bits"]
+from fl_privquant.secagg import keys as round_keys
+
+__all__ = ["apply_masks", "lane", "low_bits", "pair_mask"]
 
 # Small enough to stay in the fast caches beside the part of the vector that it is added to.
 _CHUNK_BYTES: Final = 1 << 18
@@ -63,3 +65,8 @@ def low_bits(vector: NDArray[Any], width: int) -> None:
     """Reduce the vector modulo 2^width, in place."""
     if width < 8 * vector.itemsize:
         vector &= vector.dtype.type((1 << width) - 1)
+
+
+def pair_mask(root: bytes | bytearray, masks_digest: bytes, one: bytes, other: bytes) -> bytes:
+    """The key of the mask that two clients with these public keys have in common, from its root."""
+    return round_keys.derive(root, masks_digest, round_keys.PAIRWISE_MASK, *sorted((one, other)))

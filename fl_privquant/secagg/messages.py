@@ -1,13 +1,13 @@
 """The messages of a round, as bytes with one layout each (:mod:`fl_privquant.secagg.wire`).
 
-========================  ===========  ==========================================================
+========================  ===========  ================================================================
 message                   from, to     says
-========================  ===========  ==========================================================
+========================  ===========  ================================================================
 :class:`Invitation`       S to all     what is summed; the same bytes for every client
-:class:`KeyAdvertisement` C to S       the client's two public keys
+:class:`KeyAdvertisement` C to S       the client's public key of the round
 :class:`Roster`           S to C       the client's neighbours with their keys, the threshold
-:class:`SealedShares`     C to S       a sealed share for each neighbour
-:class:`ShareDelivery`    S to C       the shares that were sealed for this client
+:class:`SealedShares`     C to S       shares for neighbours that cannot derive theirs; wrapped roots
+:class:`ShareDelivery`    S to C       whose shares this client holds, and those sealed for it
 :class:`ShareReceipt`     C to S       which of these shares do not open
 :class:`MaskRequest`      S to C       who takes part, and which pairs do not mask with each other
 :class:`MaskedInput`      C to S       the masked codes, packed
@@ -15,7 +15,7 @@ message                   from, to     says
 :class:`Confirmation`     C to S       a signature on that list (signed rounds only)
 :class:`UnmaskRequest`    S to C       which neighbours' inputs arrived; signatures of witnesses
 :class:`UnmaskReply`      C to S       one share for each of the neighbours
-========================  ===========  ==========================================================
+========================  ===========  ================================================================
 
 What clients send may end with their Ed25519 signature over all that stands before it.
 """
@@ -24,11 +24,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from fl_privquant.errors import InvalidUpdateError
-from fl_privquant.secagg.keys import DIGEST_BYTES, KEY_BYTES, SEAL_BYTES, SIGNATURE_BYTES, digest
+from fl_privquant.secagg.keys import (
+    DIGEST_BYTES,
+    KEY_BYTES,
+    SEAL_BYTES,
+    SEED_BYTES,
+    SIGNATURE_BYTES,
+    digest,
+)
 from fl_privquant.secagg.shamir import SHARE_BYTES
 from fl_privquant.secagg.wire import (
     SESSION_BYTES,
@@ -36,6 +43,7 @@ from fl_privquant.secagg.wire import (
     Message,
     Reader,
     RoundId,
+    Subset,
     pack_blocks,
     pack_ids,
     pack_texts,
@@ -58,6 +66,7 @@ __all__ = [
     "SealedShares",
     "ShareDelivery",
     "ShareReceipt",
+    "Subset",
     "SurvivorList",
     "UnmaskReply",
     "UnmaskRequest",
@@ -65,7 +74,7 @@ __all__ = [
 ]
 
 SEALED_BYTES: Final = 2 * SHARE_BYTES + SEAL_BYTES
-"""A share of the self-mask seed and one of the mask key, sealed for a neighbour."""
+"""A share of the self-mask seed and one of the wrapping seed, sealed for a neighbour."""
 
 _INVITATION: Final = struct.Struct("<IQBQB")
 _ROSTER: Final = struct.Struct("<IIIB")
@@ -105,43 +114,41 @@ class Invitation(Message):
 
 @dataclass(frozen=True)
 class KeyAdvertisement(ClientMessage):
-    """The client's public keys: for masks (its private key may be opened later) and for shares.
+    """The client's X25519 public key of the round.
 
     ``identity`` is the Ed25519 public key that the client goes by in this round, empty in unsigned rounds.
     """
 
     KIND = 2
 
-    mask_key: bytes
-    share_key: bytes
+    public_key: bytes
     identity: bytes = b""
 
     def content(self) -> Sequence[bytes]:
-        return self.mask_key, self.share_key, bytes([bool(self.identity)]), self.identity
+        return self.public_key, bytes([bool(self.identity)]), self.identity
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, client_id, reader = cls.read_client(data)
-        mask_key, share_key = reader.take(KEY_BYTES), reader.take(KEY_BYTES)
+        public_key = reader.take(KEY_BYTES)
         identity = reader.take(KEY_BYTES) if reader.flag() else b""
         signature = reader.signature()
         reader.finish()
-        return cls(round_id, client_id, signature, mask_key, share_key, identity)
+        return cls(round_id, client_id, signature, public_key, identity)
 
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """A client with its public keys for the round, and in signed rounds with the identity it goes by."""
+    """A client with its public key of the round, and in signed rounds with the identity it goes by."""
 
     client_id: int
-    mask_key: bytes
-    share_key: bytes
+    public_key: bytes
     identity: bytes = b""
 
     @property
     def fingerprint(self) -> bytes:
-        """What stands for the public keys in the list of all clients."""
-        return digest(b"keys", self.mask_key + self.share_key + self.identity)
+        """What stands for the keys in the list of all clients."""
+        return digest(b"keys", self.public_key + self.identity)
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,7 @@ class Roster(Message):
 
     def to_bytes(self) -> bytes:
         signed = any(entry.identity for entry in self.entries)
-        keys = [entry.mask_key + entry.share_key + entry.identity for entry in self.entries]
+        keys = [entry.public_key + entry.identity for entry in self.entries]
         return b"".join(
             [
                 self.prefix(),
@@ -188,10 +195,9 @@ class Roster(Message):
         if signed > 1:
             raise InvalidUpdateError(f"Roster: flag {signed}, expected 0 or 1")
         holders = reader.ids()
-        size = (2 + signed) * KEY_BYTES
-        blocks = reader.parts(len(holders), size)
+        blocks = reader.parts(len(holders), (1 + signed) * KEY_BYTES)
         entries = tuple(
-            RosterEntry(holder, block[:KEY_BYTES], block[KEY_BYTES : 2 * KEY_BYTES], block[2 * KEY_BYTES :])
+            RosterEntry(holder, block[:KEY_BYTES], block[KEY_BYTES:])
             for holder, block in zip(holders, blocks, strict=True)
         )
         listing = reader.take(DIGEST_BYTES)
@@ -203,50 +209,67 @@ class Roster(Message):
 
 @dataclass(frozen=True)
 class SealedShares(ClientMessage):
-    """A sealed pair of shares for each neighbour, in the roster's order.
+    """Sealed pairs of shares, and the roots of the client's masks, wrapped.
 
-    The commitment to the self-mask seed lets the server recognise the right one later.
+    Of the holders on the roster, the first ``threshold - 1`` derive their shares themselves; ``sealed`` are
+    for the others but the client itself, in the roster's order. ``wrapped`` holds the root of the mask with
+    each neighbour, in the roster's order, and opens with the wrapping seed
+    (:func:`~fl_privquant.secagg.keys.wrap`). The commitments to the two seeds, the self mask's first, let the
+    server recognise the right ones later.
     """
 
     KIND = 4
 
-    commitment: bytes
+    commitments: tuple[bytes, bytes]
+    wrapped: bytes
     sealed: tuple[bytes, ...]
 
     def content(self) -> Sequence[bytes]:
-        return self.commitment, pack_blocks(self.sealed)
+        roots = [self.wrapped[at : at + SEED_BYTES] for at in range(0, len(self.wrapped), SEED_BYTES)]
+        return *self.commitments, pack_blocks(roots), pack_blocks(self.sealed)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, client_id, reader = cls.read_client(data)
-        commitment = reader.take(KEY_BYTES)
+        commitments = reader.take(SEED_BYTES), reader.take(SEED_BYTES)
+        wrapped = b"".join(reader.blocks(SEED_BYTES))
         sealed = reader.blocks(SEALED_BYTES)
         signature = reader.signature()
         reader.finish()
-        return cls(round_id, client_id, signature, commitment, sealed)
+        return cls(round_id, client_id, signature, commitments, wrapped, sealed)
 
 
 @dataclass(frozen=True)
 class ShareDelivery(Message):
-    """The sealed shares from the neighbours that take part, one each."""
+    """Whose shares the client holds, and what was sealed for it.
+
+    ``senders`` are the holders on its roster that shared their seeds, without itself; ``sealing`` those of
+    them whose share is in ``sealed``, in this order. The shares of the others it derives.
+    """
 
     KIND = 5
 
-    senders: tuple[int, ...]
+    senders: Subset
+    sealing: Subset
     sealed: tuple[bytes, ...]
 
     def to_bytes(self) -> bytes:
-        return self.prefix() + pack_ids(self.senders) + pack_blocks(self.sealed)
+        return b"".join(
+            [self.prefix(), self.senders.to_bytes(), self.sealing.to_bytes(), pack_blocks(self.sealed)]
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
-        senders = reader.ids()
+        senders, sealing = reader.subset(), reader.subset()
         sealed = reader.blocks(SEALED_BYTES)
         reader.finish()
-        if len(senders) != len(sealed):
-            raise InvalidUpdateError(f"ShareDelivery: {len(sealed)} shares from {len(senders)} senders")
-        return cls(round_id, senders, sealed)
+        if len(sealing.places) != len(sealed) or not {*sealing.places} <= {*senders.places}:
+            raise InvalidUpdateError(
+                f"ShareDelivery: {len(sealed)} shares from {len(sealing.places)} of {len(senders.places)} "
+                f"senders"
+            )
+        return cls(round_id, senders, sealing, sealed)
 
 
 @dataclass(frozen=True)
@@ -275,26 +298,26 @@ class ShareReceipt(ClientMessage):
 class MaskRequest(Message):
     """Who takes part, and what was said about shares that do not open.
 
-    ``members`` are all clients that take part, or the receiver and its neighbours where it was not given a
+    ``members`` are those that take part of all clients, or of the receiver's roster where it was not given a
     list of all. ``accusations`` are the receipts of neighbours that could not open the receiver's share,
     ``evidence`` the sealed shares of those that the receiver accuses: pairs that do not mask with each other.
     """
 
     KIND = 10
 
-    members: tuple[int, ...]
+    members: Subset
     accusations: tuple[bytes, ...] = ()
     evidence: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
         return (
-            self.prefix() + pack_ids(self.members) + pack_texts(self.accusations) + pack_texts(self.evidence)
+            self.prefix() + self.members.to_bytes() + pack_texts(self.accusations) + pack_texts(self.evidence)
         )
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
-        members, accusations, evidence = reader.ids(), reader.texts(), reader.texts()
+        members, accusations, evidence = reader.subset(), reader.texts(), reader.texts()
         reader.finish()
         return cls(round_id, members, accusations, evidence)
 
@@ -321,19 +344,19 @@ class MaskedInput(ClientMessage):
 
 @dataclass(frozen=True)
 class SurvivorList(Message):
-    """All clients whose masked inputs arrived."""
+    """Those of all clients whose masked inputs arrived."""
 
     KIND = 11
 
-    survivors: tuple[int, ...]
+    survivors: Subset
 
     def to_bytes(self) -> bytes:
-        return self.prefix() + pack_ids(self.survivors)
+        return self.prefix() + self.survivors.to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
-        survivors = reader.ids()
+        survivors = reader.subset()
         reader.finish()
         return cls(round_id, survivors)
 
@@ -360,52 +383,51 @@ class Confirmation(ClientMessage):
 
 @dataclass(frozen=True)
 class UnmaskRequest(Message):
-    """Of the client and the neighbours it has shares of: whose input arrived, and whose did not.
+    """Of the clients whose shares the receiver holds, itself among them: those whose input arrived.
 
-    In signed rounds ``signers``, who are witnesses, and their ``signatures`` prove that all clients that
-    unmask were told the same.
+    In signed rounds ``signers``, who are witnesses, named among all clients, and their ``signatures`` prove
+    that all clients that unmask were told the same.
     """
 
     KIND = 7
 
-    active: tuple[int, ...]
-    dead: tuple[int, ...]
-    signers: tuple[int, ...] = ()
+    active: Subset
+    signers: Subset = field(default_factory=Subset)
     signatures: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
-        lists = pack_ids(self.active) + pack_ids(self.dead) + pack_ids(self.signers)
-        return self.prefix() + lists + b"".join(self.signatures)
+        subsets = self.active.to_bytes() + self.signers.to_bytes()
+        return self.prefix() + subsets + b"".join(self.signatures)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
-        active, dead, signers = reader.ids(), reader.ids(), reader.ids()
-        signatures = reader.parts(len(signers), SIGNATURE_BYTES)
+        active, signers = reader.subset(), reader.subset()
+        signatures = reader.parts(len(signers.places), SIGNATURE_BYTES)
         reader.finish()
-        return cls(round_id, active, dead, signers, signatures)
+        return cls(round_id, active, signers, signatures)
 
 
 @dataclass(frozen=True)
 class UnmaskReply(ClientMessage):
-    """Shares of the seeds of the active and of the mask keys of the dead, in the request's order."""
+    """Shares of the self-mask seeds of the active and of the wrapping seeds of the lost, by id."""
 
     KIND = 8
 
     seed_shares: tuple[bytes, ...]
-    key_shares: tuple[bytes, ...]
+    wrapping_shares: tuple[bytes, ...]
 
     def __repr__(self) -> str:
         # The shares are for the server alone.
         return f"UnmaskReply(client_id={self.client_id})"
 
     def content(self) -> Sequence[bytes]:
-        return pack_blocks(self.seed_shares), pack_blocks(self.key_shares)
+        return pack_blocks(self.seed_shares), pack_blocks(self.wrapping_shares)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, client_id, reader = cls.read_client(data)
-        seed_shares, key_shares = reader.blocks(SHARE_BYTES), reader.blocks(SHARE_BYTES)
+        seed_shares, wrapping_shares = reader.blocks(SHARE_BYTES), reader.blocks(SHARE_BYTES)
         signature = reader.signature()
         reader.finish()
-        return cls(round_id, client_id, signature, seed_shares, key_shares)
+        return cls(round_id, client_id, signature, seed_shares, wrapping_shares)

@@ -18,8 +18,8 @@ k among the n - 1 others, whoever is corrupt or lost, as long as that does not d
 
 **Security fails** if one of these happens:
 
-1. *A secret pair is opened.* The server must never hold both the self-mask seed and the mask key
-   of an honest client, with t shares each. Honest holders give it shares of one of the two, corrupt
+1. *A secret pair is opened.* The server must never hold both the self-mask seed and the wrapping
+   seed of an honest client, with t shares each. Honest holders give it shares of one of the two, corrupt
    holders of both. So with X corrupt neighbours it has X shares of the other one, and X < t
    suffices. X is HG(n - 1, C, k); union over the n - C honest clients:
 

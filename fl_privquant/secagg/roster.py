@@ -15,18 +15,18 @@ def checked_roster(
     roster: Roster,
     invitation: Invitation,
     client_id: int,
-    own_keys: tuple[bytes, bytes, bytes],
+    own_keys: tuple[bytes, bytes],
     policy: ClientPolicy,
 ) -> RosterEntry:
-    """The client's own entry, if it has the keys that it sent and its policy accepts the graph."""
+    """The client's own entry, if it has the keys (of the round, of its identity) that the client sent."""
     entries = {entry.client_id: entry for entry in roster.entries}
     own = entries.get(client_id)
     if own is None:
         raise SecureAggregationError(f"client {client_id} is missing from its own roster")
-    public = [key for entry in roster.entries for key in (entry.mask_key, entry.share_key)]
+    public = [entry.public_key for entry in roster.entries]
     if len(set(public)) != len(public):
         raise SecureAggregationError("a public key stands twice on the roster: keys must be distinct")
-    if (own.mask_key, own.share_key, own.identity) != own_keys:
+    if (own.public_key, own.identity) != own_keys:
         raise SecureAggregationError(f"the roster has other keys for client {client_id} than it sent")
     holders, invited = len(entries), invitation.num_clients
     if not holders <= roster.num_clients <= invited:

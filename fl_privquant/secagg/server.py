@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
-from fl_privquant.packing.pack import unpack_codes
+from fl_privquant.packing.pack import packed_size, unpack_codes
 from fl_privquant.secagg import keys, shamir
+from fl_privquant.secagg.dealt import DealtShares
 from fl_privquant.secagg.disputes import blamed, members_left, pairs_apart
 from fl_privquant.secagg.graph import ring_graph, ring_order
-from fl_privquant.secagg.masks import apply_masks, lane, low_bits
+from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
 from fl_privquant.secagg.messages import (
     Confirmation,
     Invitation,
@@ -24,8 +25,8 @@ from fl_privquant.secagg.messages import (
     Roster,
     RosterEntry,
     SealedShares,
-    ShareDelivery,
     ShareReceipt,
+    Subset,
     SurvivorList,
     UnmaskReply,
     UnmaskRequest,
@@ -102,14 +103,12 @@ class ServerRound(StagedRound):
         self._digest = keys.digest(self._invitation)
         self._entries: dict[int, RosterEntry] = {}
         self._graph: dict[int, tuple[int, ...]] = {}
-        # The point at which each holder of a client's secrets has its share.
-        self._points: dict[int, dict[int, int]] = {}
         self._threshold = 0
         # Those whose confirmations count, in signed rounds.
         self._witnesses: frozenset[int] = frozenset()
         self._masks_digest = self._agreement = b""
         # The members share keys and mask with each other; the active ones' inputs are in the total.
-        self._shares: dict[int, SealedShares] = {}
+        self._dealt = DealtShares({}, 0)
         self._members: dict[int, tuple[int, ...]] = {}
         self._receipts: dict[int, ShareReceipt] = {}
         self._confirmations: dict[int, Confirmation] = {}
@@ -133,18 +132,23 @@ class ServerRound(StagedRound):
         """Clients whose masked input arrived."""
         return len(self._active)
 
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the packed codes in a masked input; all else that clients exchange is handshake."""
+        return packed_size(self._config.dimension, width=self._config.width)
+
     def invitation(self) -> bytes:
         """The message that starts the round, the same for every client."""
         return self._invitation
 
     def receive_advertisement(self, sender: int, data: _Bytes) -> bool:
-        """Take a client's public keys."""
+        """Take a client's public key."""
 
         def take(message: KeyAdvertisement) -> None:
-            if not (keys.is_usable(message.mask_key) and keys.is_usable(message.share_key)):
-                raise InvalidUpdateError("KeyAdvertisement: a public key is no usable X25519 key")
+            if not keys.is_usable(message.public_key):
+                raise InvalidUpdateError("KeyAdvertisement: the public key is no usable X25519 key")
             self._check_identity(message)
-            self._entries[sender] = RosterEntry(sender, message.mask_key, message.share_key, message.identity)
+            self._entries[sender] = RosterEntry(sender, message.public_key, message.identity)
 
         return self._receive(
             ServerStage.ADVERTISE, sender, data, KeyAdvertisement, self._entries, self._invited, take
@@ -173,10 +177,7 @@ class ServerRound(StagedRound):
         order = ring_order(self._graph_digest, everyone)
         self._witnesses = frozenset(order[:num_witnesses])
         self._graph = ring_graph(order, parameters)
-        self._points = {
-            client: {holder: i + 1 for i, holder in enumerate(sorted([*neighbors, client]))}
-            for client, neighbors in self._graph.items()
-        }
+        self._dealt = DealtShares(self._graph, self._threshold)
         # Clients that sign check their neighbours; on a complete graph their roster is the list of all.
         checked = self._config.identities is not None and parameters.num_neighbors < len(everyone) - 1
         listed = (tuple(everyone), tuple(entry.fingerprint for entry in entries)) if checked else ((), ())
@@ -187,7 +188,7 @@ class ServerRound(StagedRound):
                 len(everyone),
                 self._threshold,
                 num_witnesses,
-                tuple(self._entries[holder] for holder in self._points[client]),
+                tuple(self._entries[holder] for holder in self._dealt.points[client]),
                 listing,
                 *listed,
             ).to_bytes()
@@ -196,25 +197,18 @@ class ServerRound(StagedRound):
 
     def receive_shares(self, sender: int, data: _Bytes) -> bool:
         """Take a client's sealed shares."""
-
-        def take(message: SealedShares) -> None:
-            if len(message.sealed) != len(self._graph[sender]):
-                raise InvalidUpdateError(
-                    f"SealedShares: {len(message.sealed)} shares for {len(self._graph[sender])} neighbours"
-                )
-            self._shares[sender] = message
-
-        return self._receive(ServerStage.SHARE, sender, data, SealedShares, self._shares, self._graph, take)
+        dealt = self._dealt
+        return self._receive(
+            ServerStage.SHARE, sender, data, SealedShares, dealt.messages, self._graph, dealt.take
+        )
 
     def deliveries(self) -> dict[int, bytes]:
         """Hand on the shares. Clients with too few holders left are dropped: they would refuse."""
         self._close(ServerStage.SHARE)
-        self._set_members(set(self._shares), set(), "shared keys")
+        self._set_members(set(self._dealt.messages), set(), "shared keys")
         self._stage = ServerStage.ACCEPT
         return {
-            client: ShareDelivery(
-                self._round_id, peers, tuple(self._block(peer, client) for peer in peers)
-            ).to_bytes()
+            client: self._dealt.delivery(self._round_id, client, peers).to_bytes()
             for client, peers in self._members.items()
         }
 
@@ -223,7 +217,8 @@ class ServerRound(StagedRound):
 
         def take(message: ShareReceipt) -> None:
             for peer, named in zip(message.disputed, message.digests, strict=True):
-                if peer not in self._members[sender] or keys.digest(self._block(peer, sender)) != named:
+                given = self._dealt.block(peer, sender) if peer in self._members[sender] else None
+                if given is None or keys.digest(given) != named:
                     raise InvalidUpdateError(
                         f"ShareReceipt: disputes a share from client {peer} that it was not given"
                     )
@@ -259,9 +254,11 @@ class ServerRound(StagedRound):
         disputed = [peer for peer in self._receipts[client].disputed if peer in self._members]
         return MaskRequest(
             self._round_id,
-            members or tuple(sorted([*self._members[client], client])),
+            Subset.of(members, sorted(self._graph))
+            if members
+            else Subset.of([*self._members[client], client], list(self._dealt.points[client])),
             tuple(receipt.to_bytes() for receipt in accusations),
-            tuple(self._shares[peer].to_bytes() for peer in disputed),
+            tuple(self._dealt.messages[peer].to_bytes() for peer in disputed),
         )
 
     def receive_masked_input(self, sender: int, data: _Bytes) -> bool:
@@ -290,7 +287,8 @@ class ServerRound(StagedRound):
             return {}
         survivors = tuple(sorted(self._active))
         self._agreement = agreement_digest(self._masks_digest, survivors)
-        return dict.fromkeys(survivors, SurvivorList(self._round_id, survivors).to_bytes())
+        named = Subset.of(survivors, sorted(self._graph))
+        return dict.fromkeys(survivors, SurvivorList(self._round_id, named).to_bytes())
 
     def receive_confirmation(self, sender: int, data: _Bytes) -> bool:
         """Take a client's signature on the survivors."""
@@ -321,8 +319,11 @@ class ServerRound(StagedRound):
             self._need_holders(asked, "clients confirmed the survivors")
         signatures = tuple(self._confirmations[client].signature for client in signers)
         self._stage = ServerStage.UNMASK
+        named = Subset.of(signers, sorted(self._graph)) if signers else Subset()
         return {
-            client: UnmaskRequest(self._round_id, *self._lists(client), signers, signatures).to_bytes()
+            client: UnmaskRequest(
+                self._round_id, Subset.of(self._active, self._held_by(client)), named, signatures
+            ).to_bytes()
             for client in sorted(asked)
         }
 
@@ -331,12 +332,12 @@ class ServerRound(StagedRound):
 
         def take(message: UnmaskReply) -> None:
             active, dead = self._lists(sender)
-            if (len(message.seed_shares), len(message.key_shares)) != (len(active), len(dead)):
+            if (len(message.seed_shares), len(message.wrapping_shares)) != (len(active), len(dead)):
                 raise InvalidUpdateError(
-                    f"UnmaskReply: {len(message.seed_shares)} and {len(message.key_shares)} shares, expected "
-                    f"{len(active)} and {len(dead)}"
+                    f"UnmaskReply: {len(message.seed_shares)} and {len(message.wrapping_shares)} shares, "
+                    f"expected {len(active)} and {len(dead)}"
                 )
-            if not shamir.are_shares(b"".join(message.seed_shares + message.key_shares)):
+            if not shamir.are_shares(b"".join(message.seed_shares + message.wrapping_shares)):
                 raise InvalidUpdateError("UnmaskReply: a share holds a number outside the field")
             self._replies[sender] = message
 
@@ -361,24 +362,27 @@ class ServerRound(StagedRound):
     def _masks_left(self) -> Iterator[tuple[bytes, bool]]:
         """The keys of the masks in the total that have no counterpart, with the sign that removes them."""
         for client, shares in self._collected_shares().items():
-            public = self._entries[client].mask_key
+            entry = self._entries[client]
             if client in self._active:
-                seed = self._secret(client, shares, self._is_seed)
-                yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, public), False
+                seed = self._secret(client, shares, self._dealt.is_seed)
+                yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, entry.public_key), False
                 keys.wipe(seed)
                 continue
             peers = [peer for peer in self._members[client] if peer in self._active]
             if peers:
-                secret = self._secret(client, shares, self._is_mask_secret)
+                seed = self._secret(client, shares, self._dealt.is_wrapping_seed)
+                roots = self._dealt.roots(entry, self._graph_digest, seed)
+                keys.wipe(seed)
                 for peer in peers:
-                    peer_key = self._entries[peer].mask_key
-                    key = keys.agree(secret, public, peer_key, self._masks_digest, keys.PAIRWISE_MASK)
+                    ends = entry.public_key, self._entries[peer].public_key
                     # The peer added its mask if its id is the smaller one: take that back.
-                    yield key, peer > client
-                keys.wipe(secret)
+                    yield pair_mask(roots[peer], self._masks_digest, *ends), peer > client
 
     def _secret(
-        self, client: int, shares: dict[int, bytes], is_right: Callable[[int, bytearray], bool]
+        self,
+        client: int,
+        shares: dict[int, bytes],
+        is_right: Callable[[RosterEntry, bytes, bytearray], bool],
     ) -> bytearray:
         try:
             return self._open(client, shares, is_right)
@@ -392,34 +396,36 @@ class ServerRound(StagedRound):
         collected: dict[int, dict[int, bytes]] = {client: {} for client in self._members}
         for holder, reply in self._replies.items():
             owners = self._lists(holder)
-            for clients, shares in zip(owners, (reply.seed_shares, reply.key_shares), strict=True):
+            for clients, shares in zip(owners, (reply.seed_shares, reply.wrapping_shares), strict=True):
                 for client, share in zip(clients, shares, strict=True):
-                    collected[client][self._points[client][holder]] = share
+                    collected[client][self._dealt.points[client][holder]] = share
         return collected
 
     def _lists(self, holder: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The active and the dead among those of whom a client holds shares."""
-        held = sorted([*self._members[holder], holder])
+        held = self._held_by(holder)
         return (
             tuple(client for client in held if client in self._active),
             tuple(client for client in held if client not in self._active),
         )
 
-    def _is_seed(self, client: int, secret: bytearray) -> bool:
-        public = self._entries[client].mask_key
-        found = keys.derive(secret, self._digest, keys.SELF_MASK_COMMITMENT, public)
-        return found == self._shares[client].commitment
-
-    def _is_mask_secret(self, client: int, secret: bytearray) -> bool:
-        return keys.public_key(secret) == self._entries[client].mask_key
+    def _held_by(self, holder: int) -> list[int]:
+        """Those of whose seeds a client holds shares, itself among them."""
+        return sorted([*self._members[holder], holder])
 
     def _open(
-        self, client: int, shares: dict[int, bytes], is_right: Callable[[int, bytearray], bool]
+        self,
+        client: int,
+        shares: dict[int, bytes],
+        is_right: Callable[[RosterEntry, bytes, bytearray], bool],
     ) -> bytearray:
         """The secret of a client, from its shares; senders of wrong ones are named in :attr:`rejected`."""
-        holders = {point: holder for holder, point in self._points[client].items()}
+        holders = {point: holder for holder, point in self._dealt.points[client].items()}
         suspects = {point for point, holder in holders.items() if holder in self.rejected}
-        opened = open_secret(shares, self._threshold, lambda secret: is_right(client, secret), suspects)
+        entry = self._entries[client]
+        opened = open_secret(
+            shares, self._threshold, lambda secret: is_right(entry, self._digest, secret), suspects
+        )
         if opened is None:
             raise self._failure(
                 f"the shares of client {client} do not open its secret: more than "
@@ -440,10 +446,6 @@ class ServerRound(StagedRound):
         """Whether clients know the list of all clients: where they sign, and on complete graphs."""
         complete = len(next(iter(self._graph.values()))) == len(self._graph) - 1
         return complete or self._config.identities is not None
-
-    def _block(self, sender: int, receiver: int) -> bytes:
-        """What a client sealed for a neighbour."""
-        return self._shares[sender].sealed[self._graph[sender].index(receiver)]
 
     def _set_members(self, members: set[int], apart: set[frozenset[int]], what: str) -> None:
         """Those that go on, each with the neighbours that it masks with; who has too few is dropped."""
@@ -474,13 +476,12 @@ class ServerRound(StagedRound):
         """Drop all clients that share a public key: their neighbours would refuse the roster."""
         owners: dict[bytes, list[int]] = {}
         for client, entry in self._entries.items():
-            for key in (entry.mask_key, entry.share_key):
-                owners.setdefault(key, []).append(client)
+            owners.setdefault(entry.public_key, []).append(client)
         for clients in owners.values():
             if len(clients) > 1:
                 for client in set(clients) & self._entries.keys():
                     del self._entries[client]
-                    self.rejected[client] = "one of its public keys stands twice"
+                    self.rejected[client] = "its public key stands twice"
 
     def _failure(self, reason: str) -> SecureAggregationError:
         """The error to raise, after all that was collected is gone."""
@@ -490,7 +491,7 @@ class ServerRound(StagedRound):
     def _end(self) -> None:
         self._stage = ServerStage.ENDED
         self._total.fill(0)
-        self._shares.clear()
+        self._dealt.messages.clear()
         self._receipts.clear()
         self._confirmations.clear()
         self._replies.clear()

@@ -1,9 +1,14 @@
-"""Shamir's secret sharing of 32-byte secrets, vectorised over shares and secrets.
+"""Shamir's secret sharing of 16-byte secrets, vectorised over shares and secrets.
 
-A secret is cut into 9 limbs of at most 29 bits. Each limb is the constant term of a polynomial of
-degree threshold - 1 over the field of p = 2^31 - 1 elements, whose other coefficients are uniform;
-share x = 1, 2, ... holds the 9 values at x, as little-endian 32-bit words (36 bytes). Any
-``threshold`` shares determine the secret, fewer are independent of it.
+A secret is cut into 5 limbs of at most 26 bits. Each limb is the value at 0 of a polynomial of degree
+threshold - 1 over the field of p = 2^31 - 1 elements; share x = 1, 2, ... holds the 5 values at x, as
+little-endian 32-bit words (20 bytes). Any ``threshold`` shares determine the secret, fewer are independent
+of it.
+
+**Shares that need not be sent.** The secret and the first threshold - 1 shares determine the polynomials, and
+if these shares are uniform, so are the polynomials' coefficients. So a dealer may take for them numbers that
+the dealer and the holder both derive from a key (:func:`share_from`), and sends only the others
+(:func:`complete`).
 
 **Wrong shares.** The shares of a secret are a word of a Reed-Solomon code, so that t + 2 e of them determine
 the secret even if e are wrong, and tell which ones are (:func:`find_wrong`). Errors are located once, on a
@@ -11,10 +16,9 @@ random combination of the limbs, by Berlekamp and Massey's algorithm on the synd
 number of shares, some milliseconds for hundreds.
 
 Why not a library: the one in the dependency tree, pycryptodome's (which Flower uses), works on 16
-bytes in pure Python over GF(2^128) and takes 120 ms for 101 shares at threshold 60, where the code
-below takes 0.5 ms for two secrets of 32 bytes. Why this field: one prime above 2^256 with Python's
-integers is shorter but 4 times slower, takes a time that depends on the secret, and leaves the
-secret in integers that cannot be overwritten.
+bytes in pure Python over GF(2^128) and takes 120 ms for 101 shares at threshold 60, some hundred times as
+long as the code below. Why this field: one prime above 2^128 with Python's integers is shorter but slower,
+takes a time that depends on the secret, and leaves the secret in integers that cannot be overwritten.
 """
 
 from __future__ import annotations
@@ -29,21 +33,36 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
-__all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "are_shares", "combine", "evaluate", "find_wrong", "split"]
+__all__ = [
+    "PRIME",
+    "SECRET_BYTES",
+    "SHARE_BYTES",
+    "STREAM_BYTES",
+    "are_shares",
+    "combine",
+    "complete",
+    "extrapolate",
+    "find_wrong",
+    "share_from",
+    "split",
+]
 
 PRIME: Final = (1 << 31) - 1
 """Number of elements of the field, a Mersenne prime: remainders need no division."""
 
-SECRET_BYTES: Final = 32
+SECRET_BYTES: Final = 16
 """Bytes of a secret that is shared."""
 
-SHARE_BYTES: Final = 36
+SHARE_BYTES: Final = 20
 """Bytes of one share of it."""
 
-_LIMBS: Final = 9
-_LIMB_BITS: Final = 29
+STREAM_BYTES: Final = 80
+"""Uniform bytes that make one share (:func:`share_from`)."""
+
+_LIMBS: Final = 5
+_LIMB_BITS: Final = 26
 _LIMB_WEIGHTS: Final = np.left_shift(np.uint64(1), np.arange(_LIMB_BITS, dtype=np.uint64))
-# Points below 2^16, as the compiled loop takes them.
+# Sums of as many numbers below 2^31 stay far below 2^64.
 _MAX_SHARES: Final = (1 << 16) - 1
 _P: Final = np.uint64(PRIME)
 _SHIFT: Final = np.uint64(31)
@@ -53,27 +72,49 @@ Elements = NDArray[np.uint64]
 
 
 def split(secret: bytes | bytearray, threshold: int, num_shares: int) -> NDArray[np.uint8]:
-    """(num_shares, 36 m) the shares of a secret of 32 m bytes; row i belongs to the point i + 1.
+    """(num_shares, 20 m) the shares of a secret of 16 m bytes; row i belongs to the point i + 1.
 
-    >>> shares = split(bytes(range(32)), threshold=3, num_shares=5)
-    >>> combine([5, 1, 3], shares[[4, 0, 2]]) == bytes(range(32))
+    >>> shares = split(bytes(range(16)), threshold=3, num_shares=5)
+    >>> combine([5, 1, 3], shares[[4, 0, 2]]) == bytes(range(16))
     True
     """
-    if not 1 <= threshold <= num_shares <= _MAX_SHARES:
-        raise InvalidSpecError(
-            f"threshold {threshold} of {num_shares} shares: expected 1 to the number of shares, of at most "
-            f"{_MAX_SHARES}"
-        )
-    if not secret or len(secret) % SECRET_BYTES:
-        raise InvalidSpecError(f"secret: {len(secret)} bytes, expected a multiple of {SECRET_BYTES}")
-    limbs = _to_limbs(secret)
-    coefficients = np.empty((threshold, limbs.size), dtype=np.uint64)
-    coefficients[0] = limbs
-    coefficients[1:] = _uniform((threshold - 1, limbs.size))
-    shares = evaluate(coefficients, num_shares).astype(_WORD).view(np.uint8)
-    limbs.fill(0)
-    coefficients.fill(0)
+    _check_arguments(secret, threshold, num_shares)
+    num_words = len(secret) // SECRET_BYTES * _LIMBS
+    given = _uniform((threshold - 1, num_words)).astype(_WORD).view(np.uint8)
+    given = given.reshape(-1, num_words * _WORD.itemsize)
+    return np.concatenate([given, complete(secret, given, num_shares)])
+
+
+def complete(secret: bytes | bytearray, given: NDArray[np.uint8], num_shares: int) -> NDArray[np.uint8]:
+    """(num_shares - len(given), 20 m) the shares that follow from a secret of 16 m bytes and the first ones.
+
+    ``given`` are the shares at 1, ..., threshold - 1. They must be uniform and secret to their holders; the
+    rows returned belong to the points threshold, ..., num_shares.
+
+    >>> shares = split(bytes(range(16)), threshold=3, num_shares=5)
+    >>> bool((complete(bytes(range(16)), shares[:2], num_shares=5) == shares[2:]).all())
+    True
+    """
+    threshold = len(given) + 1
+    _check_arguments(secret, threshold, num_shares)
+    values = np.empty((threshold, len(secret) // SECRET_BYTES * _LIMBS), dtype=np.uint64)
+    values[0] = _to_limbs(secret)
+    values[1:] = np.ascontiguousarray(given).view(_WORD)
+    shares = extrapolate(values, num_shares).astype(_WORD).view(np.uint8)
+    values.fill(0)
     return shares
+
+
+def share_from(stream: bytes) -> bytes:
+    """The share that uniform bytes stand for: each word is 16 of them modulo p, uniform up to 2^-97.
+
+    >>> share_from(bytes(8) + bytes([1]) + bytes(71)).hex()[:8]
+    '04000000'
+    """
+    halves = np.frombuffer(stream, dtype="<u8").reshape(-1, 2) % _P
+    # 2^64 is 4 modulo p.
+    words = (halves[:, 0] + halves[:, 1] * np.uint64(4)) % _P
+    return words.astype(_WORD).tobytes()
 
 
 def combine(points: Sequence[int], shares: NDArray[np.uint8]) -> bytearray:
@@ -98,17 +139,15 @@ def are_shares(shares: bytes | bytearray) -> bool:
     return len(shares) % SHARE_BYTES == 0 and bool((np.frombuffer(shares, dtype=_WORD) < PRIME).all())
 
 
-def evaluate(coefficients: Elements, num_points: int) -> Elements:
-    """(num_points, m) the values of m polynomials at 1, 2, ...; row j holds the coefficients of x^j.
+def extrapolate(values: Elements, last: int) -> Elements:
+    """(last - t + 1, m) the values at t, ..., last of m polynomials with these values at 0, ..., t - 1.
 
-    >>> evaluate(np.array([[1234], [166], [94]], dtype=np.uint64), 3).ravel().tolist()
-    [1494, 1942, 2578]
+    >>> extrapolate(np.array([[1234], [1494], [1942]], dtype=np.uint64), 5).ravel().tolist()
+    [2578, 3402, 4414]
     """
-    from fl_privquant.secagg.share_loops import evaluate_polynomials
-
-    values = np.empty((num_points, coefficients.shape[1]), dtype=np.uint64)
-    evaluate_polynomials(coefficients, values)
-    return values
+    weights = _weights_beyond(len(values), last)
+    beyond: Elements = _times(weights[:, :, None], values[None]).sum(axis=1) % _P
+    return beyond
 
 
 def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int) -> tuple[int, ...] | None:
@@ -147,6 +186,16 @@ def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int)
         at = (_times(at, x) + coefficient) % _P
     wrong = x[at == 0]
     return tuple(wrong.tolist()) if wrong.size == num_wrong else None
+
+
+def _check_arguments(secret: bytes | bytearray, threshold: int, num_shares: int) -> None:
+    if not 1 <= threshold <= num_shares <= _MAX_SHARES:
+        raise InvalidSpecError(
+            f"threshold {threshold} of {num_shares} shares: expected 1 to the number of shares, of at most "
+            f"{_MAX_SHARES}"
+        )
+    if not secret or len(secret) % SECRET_BYTES:
+        raise InvalidSpecError(f"secret: {len(secret)} bytes, expected a multiple of {SECRET_BYTES}")
 
 
 def _check_points(points: Sequence[int], shares: NDArray[np.uint8]) -> None:
@@ -196,6 +245,27 @@ def _weights_at_zero(points: tuple[int, ...]) -> Elements:
     # The product of the differences has the other sign for each of the other points.
     product = _product(x[:, None]) if len(points) % 2 else _P - _product(x[:, None]) % _P
     return _times(product, _inverse(_times(x, _differences(points))))
+
+
+@lru_cache(maxsize=64)
+def _weights_beyond(num_points: int, last: int) -> Elements:
+    """(last - t + 1, t) Lagrange's weights: the values at 0, ..., t - 1 times row x - t give that at x.
+
+    The weight of i at x is the product over the other j < t of (x - j) / (i - j).
+    """
+    factorials, inverses = [1], [0, *_inverse(np.arange(1, last + 1, dtype=np.uint64)).tolist()]
+    for number in range(1, last + 1):
+        factorials.append(factorials[-1] * number % PRIME)
+    degree, own = num_points - 1, []
+    for i in range(num_points):
+        divisor = factorials[i] * factorials[degree - i] * (-1) ** (degree - i)
+        own.append(pow(divisor, -1, PRIME))
+    rows = [
+        [falling * inverses[x - i] % PRIME * own[i] % PRIME for i in range(num_points)]
+        for x in range(num_points, last + 1)
+        for falling in [factorials[x] * pow(factorials[x - num_points], -1, PRIME) % PRIME]
+    ]
+    return np.array(rows, dtype=np.uint64).reshape(-1, num_points)
 
 
 @lru_cache(maxsize=1024)

@@ -2,7 +2,8 @@
 
 A message starts with 28 bytes: ``SA``, version, kind, session (16 bytes), round (uint64). All numbers are
 little-endian, keys and signatures raw, lists counted by a uint32. Client ids are uint64, and lists of clients
-increase strictly, so that no client can stand in one twice and every message has one encoding.
+increase strictly, so that no client can stand in one twice and every message has one encoding. Where both
+sides know a list of clients, some of them are named by one bit each (:class:`Subset`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import operator
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar, Final, Self
 
-from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg.keys import SIGNATURE_BYTES
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Message",
     "Reader",
     "RoundId",
+    "Subset",
     "pack_blocks",
     "pack_ids",
     "pack_texts",
@@ -34,7 +36,7 @@ SESSION_BYTES: Final = 16
 
 _PREFIX: Final = struct.Struct("<2sBB16sQ")
 _MAGIC: Final = b"SA"
-_VERSION: Final = 4
+_VERSION: Final = 5
 _COUNT: Final = struct.Struct("<I")
 _ID_BYTES: Final = 8
 _MAX_ID: Final = (1 << 64) - 1
@@ -53,6 +55,39 @@ class RoundId:
                 f"round {self.number} of a session of {len(self.session)} bytes: expected 0..2^64 - 1 and "
                 f"{SESSION_BYTES} bytes"
             )
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Some members of a list that sender and receiver both know: its length, and places in it, increasing.
+
+    >>> Subset.of([30, 10], [10, 20, 30])
+    Subset(size=3, places=(0, 2))
+    >>> Subset(3, (0, 2)).among([10, 20, 30])
+    (10, 30)
+    """
+
+    size: int = 0
+    places: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, clients: Collection[int], known: Sequence[int]) -> Self:
+        """These clients of a known list."""
+        chosen = frozenset(clients)
+        return cls(len(known), tuple(at for at, client in enumerate(known) if client in chosen))
+
+    def among(self, known: Sequence[int]) -> tuple[int, ...]:
+        """The clients, in the order of the known list."""
+        if len(known) != self.size:
+            raise SecureAggregationError(
+                f"some clients of a list of {self.size}, where this client knows a list of {len(known)}"
+            )
+        return tuple(known[at] for at in self.places)
+
+    def to_bytes(self) -> bytes:
+        """The length and a bit for each member of the list."""
+        bits = sum(1 << at for at in self.places)
+        return _COUNT.pack(self.size) + bits.to_bytes((self.size + 7) // 8, "little")
 
 
 class Reader:
@@ -89,6 +124,14 @@ class Reader:
         if any(map(operator.ge, ids, ids[1:])):
             raise InvalidUpdateError(f"{self._name}: client ids must increase strictly, none twice")
         return ids
+
+    def subset(self) -> Subset:
+        """Some members of a known list."""
+        (size,) = self.unpack(_COUNT)
+        octets = self.take((size + 7) // 8)
+        if int.from_bytes(octets, "little") >> size:
+            raise InvalidUpdateError(f"{self._name}: marks more than the {size} members of a list")
+        return Subset(size, tuple(at for at in range(size) if octets[at >> 3] >> (at & 7) & 1))
 
     def blocks(self, size: int) -> tuple[bytes, ...]:
         """A counted list of blocks of ``size`` bytes."""

@@ -25,6 +25,7 @@ TITLES = {
     "privacy": "Accounting",
     "flower": "A Flower round",
     "secagg": "Secure aggregation",
+    "handshake": "What secure aggregation sends besides the codes",
     "sweep": "A sweep of runs",
 }
 LABELS = {"coordinates": "coordinates d", "clients": "clients n", "levels": "levels m"}

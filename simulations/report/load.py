@@ -21,7 +21,8 @@ TEXT_COLUMNS = ("study", "run", "label", "mechanism", "composition_method", "com
 NUMBER_COLUMNS = (
     *("epsilon", "bits", "seed", "round", "accuracy", "loss", "mean_squared_error", "share_clipped"),
     *("clip", "bits_per_coordinate"),
-    *("bytes_up", "bytes_down", "epsilon_coordinate", "delta_client_total", "num_honest"),
+    *("bytes_up", "bytes_down", "bytes_handshake"),
+    *("epsilon_coordinate", "delta_client_total", "num_honest"),
     *("epsilon_client_round", "epsilon_client_round_sum", "epsilon_client_total", "epsilon_client_total_sum"),
     *("num_clients", "num_replies", "seconds_clients", "seconds_aggregate", "seconds_evaluate"),
 )

@@ -32,6 +32,7 @@ NOTES = {
     "accuracy, %": "test set, last round",
     "loss": "test set, last round",
     "MB up": "all clients and rounds",
+    "MB handshake": "up and down, all clients and rounds",
 }
 """What a heading means, for where there is room for a second line."""
 
@@ -164,6 +165,7 @@ def summary_table(study: Study) -> Table:
     """The results of each mechanism: mean and interval over seeds."""
     rows, series, intervals = [], [], []
     levels = _levels(study)
+    shakes = bool(study.runs) and bool((study.summary["bytes_handshake"] > 0).any())
     accurate = not study.runs or study.summary["accuracy"].notna().any()
     for group, frame in _groups(study):
         mean, low, high, count = student_interval(frame["accuracy" if accurate else "loss"])
@@ -179,6 +181,7 @@ def summary_table(study: Study) -> Table:
                 percent_text(mean, half) if accurate else with_interval(mean, half),
                 with_interval(error, (error_high - error_low) / 2),
                 bytes_text(frame["bytes_up"].mean() / 1e6),
+                *([bytes_text(frame["bytes_handshake"].mean() / 1e6)] if shakes else []),
                 *(_cell(frame[column]) for column in levels if "total" in column),
                 str(count),
             )
@@ -189,6 +192,7 @@ def summary_table(study: Study) -> Table:
         *("mechanism", CERTIFIED, "bits"),
         "accuracy, %" if accurate else "loss",
         *("MSE of the mean", "MB up"),
+        *(["MB handshake"] if shakes else []),
         *(heading for column, heading in levels.items() if "total" in column),
         "seeds",
     )
@@ -198,6 +202,11 @@ def summary_table(study: Study) -> Table:
         + " after the last round and mean squared error of the decoded mean update (a coordinate, averaged "
         "over rounds): mean ± half of the 95 % interval over seeds (Student t). "
         "MB up: all clients and rounds together."
+        + (
+            " MB handshake: what secure aggregation takes besides, up and down: keys, shares and lists."
+            if shakes
+            else ""
+        )
     )
     return Table(
         "summary",

@@ -22,7 +22,7 @@ SHORT = {
 """Headings of the table in the words of a terminal."""
 
 # Columns that a narrow terminal leaves out, the lowest number first.
-_DROPPED = {"seeds": 1, "MB up": 2, "bits": 3, CERTIFIED: 4}
+_DROPPED = {"seeds": 1, "MB handshake": 2, "MB up": 3, "bits": 4, CERTIFIED: 5}
 
 
 def print_summary(study: Study, console: Console | None = None) -> None:

@@ -33,6 +33,7 @@ from fl_privquant.flower import (
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.packing.pack import pack_codes, unpack_codes
+from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg import shamir
 from fl_privquant.secagg.messages import MaskedInput, SealedShares, UnmaskReply
 from tests.secagg.driver import Lost, Round, Wire, open_round
@@ -52,7 +53,7 @@ def lying(liars: Collection[int], generator: np.random.Generator, share_of_owner
         if kind != "UnmaskReply" or client not in liars:
             return data
         reply = UnmaskReply.from_bytes(data)
-        seeds, keys = (tuple(map(changed, each)) for each in (reply.seed_shares, reply.key_shares))
+        seeds, keys = (tuple(map(changed, each)) for each in (reply.seed_shares, reply.wrapping_shares))
         return UnmaskReply(reply.round_id, client, b"", seeds, keys).to_bytes()
 
     return wire
@@ -114,11 +115,11 @@ def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> No
     """The owner deals a wrong share to an honest holder: the record names both, and the sum is right."""
     round_ = open_round(9, 7, graph=(8, 5), restore=False)
     round_.advertise()
-    dealer, victim = 3, 24
-    honest_split = shamir.split
+    dealer, victim = 3, 45
+    deal = client_module.deal
 
-    def crooked(secret: bytes, threshold: int, num_shares: int) -> np.ndarray:
-        shares = honest_split(secret, threshold, num_shares)
+    def crooked(*arguments: Any) -> np.ndarray:
+        shares = deal(*arguments)
         shares[sorted(round_.inputs).index(victim), ::4] ^= 1
         return shares
 
@@ -126,7 +127,7 @@ def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> No
     for i, roster in rosters.items():
         with pytest.MonkeyPatch.context() as patch:
             if i == dealer:
-                patch.setattr(shamir, "split", crooked)
+                patch.setattr(client_module, "deal", crooked)
             sealed = round_.client(i).share_keys(roster)
         assert SealedShares.from_bytes(sealed).client_id == i
         round_.server.receive_shares(i, sealed)

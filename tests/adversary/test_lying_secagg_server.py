@@ -24,7 +24,7 @@ from fl_privquant.secagg import (
     security_failure,
     shamir,
 )
-from fl_privquant.secagg.client import share_context
+from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.graph import neighbors_of, ring_order
 from fl_privquant.secagg.messages import (
     MaskRequest,
@@ -33,10 +33,12 @@ from fl_privquant.secagg.messages import (
     SealedShares,
     ShareDelivery,
     ShareReceipt,
+    Subset,
     SurvivorList,
     UnmaskRequest,
 )
 from fl_privquant.secagg.parameters import GRINDING_TRIES
+from fl_privquant.secagg.sharing import channel, sealed_for, share_context
 from fl_privquant.secagg.transcript import graph_digest, listing_digest, listing_of
 from tests.secagg.driver import CONTEXT, Round, at, open_round
 
@@ -81,7 +83,7 @@ def test_a_threshold_below_what_the_corrupt_clients_demand(
 
 
 def roster_of_again(round_: Round, client: int) -> Roster:
-    entries = tuple(round_.server._entries[holder] for holder in round_.server._points[client])
+    entries = tuple(round_.server._entries[holder] for holder in round_.server._dealt.points[client])
     return Roster(
         round_.server._round_id,
         len(round_.inputs),
@@ -171,36 +173,34 @@ def test_what_grinding_gains_is_paid_for_in_neighbours() -> None:
 # Different words to different clients
 
 
-@pytest.mark.parametrize("change", ["lists", "signature", "too few", "stranger", "twice dead"])
+@pytest.mark.parametrize("change", ["lists", "signature", "too few", "stranger"])
 def test_an_unmask_request_that_was_not_confirmed(change: str) -> None:
     round_ = at("unmask", 20)
     request = UnmaskRequest.from_bytes(round_.server.unmask_requests()[VICTIM])
     if change == "lists":
-        request = replace(request, active=request.active[:-1], dead=request.active[-1:])
+        request = replace(request, active=Subset(20, request.active.places[:-1]))
     elif change == "signature":
         request = replace(request, signatures=(bytes(64), *request.signatures[1:]))
     elif change == "too few":
-        request = replace(request, signers=request.signers[1:], signatures=request.signatures[1:])
-    elif change == "stranger":
-        signers = tuple(sorted({*request.signers[1:], 1000}))
-        request = replace(request, signers=signers)
+        fewer = Subset(20, request.signers.places[1:])
+        request = replace(request, signers=fewer, signatures=request.signatures[1:])
     else:
-        request = replace(request, dead=request.active[-1:])
+        request = replace(request, signers=Subset(21, (*request.signers.places[1:], 20)))
     with pytest.raises(SecureAggregationError):
         round_.client(VICTIM).unmask(request.to_bytes())
 
 
-@pytest.mark.parametrize("change", ["too few", "no member", "not itself"])
+@pytest.mark.parametrize("change", ["too few", "another list", "not itself"])
 def test_a_list_of_survivors_that_is_not_confirmed(change: str) -> None:
     round_ = at("confirm", 25)
-    survivors = tuple(round_.inputs)
     told = {
-        "too few": survivors[:-4],
-        "no member": (*survivors, 1000),
-        "not itself": tuple(i for i in survivors if i != VICTIM),
+        "too few": Subset(25, tuple(range(21))),
+        "another list": Subset(26, tuple(range(26))),
+        # The victim is the first of all.
+        "not itself": Subset(25, tuple(range(1, 25))),
     }[change]
     message = SurvivorList(round_.clients[VICTIM].round_id, told).to_bytes()
-    with pytest.raises(SecureAggregationError, match=r"survivors|of 25 clients are left"):
+    with pytest.raises(SecureAggregationError, match=r"survivors|of 25 clients are left|a list of 26"):
         round_.client(VICTIM).confirm(message)
 
 
@@ -248,7 +248,7 @@ def seal_garbage(round_: Round, culprit: int, receivers: Collection[int] | None 
         if kind != "SealedShares" or client != culprit:
             return data
         message = SealedShares.from_bytes(data)
-        peers = round_.server._graph[culprit]
+        peers = round_.server._dealt.receivers(culprit)
         blocks = [
             garbage(block) if receivers is None or peer in receivers else block
             for peer, block in zip(peers, message.sealed, strict=True)
@@ -268,7 +268,8 @@ def test_garbage_for_some_neighbours(signed: bool, count: int) -> None:
     """Up to the number that corrupt clients could have accused falsely, it stays; beyond, it is named."""
     round_ = open_round(20, signed=signed)
     clients = list(round_.inputs)
-    seal_garbage(round_, clients[4], clients[10 : 10 + count])
+    # The first eleven of twenty derive their shares, at a threshold of twelve.
+    seal_garbage(round_, clients[4], clients[11 : 11 + count])
     result = round_.run()
     expected = {clients[4]} if count > 2 else set()
     assert round_.server.culprits == expected
@@ -280,13 +281,13 @@ def test_garbage_for_some_neighbours(signed: bool, count: int) -> None:
 def test_false_accusations_evict_the_accuser_and_nobody_else(signed: bool) -> None:
     """Two accusers may quarrel with all; an honest client loses two edges and stays."""
     round_ = open_round(20, signed=signed)
-    accusers = list(round_.inputs)[:2]
+    accusers = list(round_.inputs)[-2:]
 
     def wire(kind: str, client: int, data: bytes) -> bytes:
         if kind != "ShareReceipt" or client not in accusers:
             return data
         peers = round_.server._members[client]
-        digests = tuple(keys.digest(round_.server._block(peer, client)) for peer in peers)
+        digests = tuple(keys.digest(round_.server._dealt.block(peer, client)) for peer in peers)
         message = ShareReceipt.from_bytes(data)
         message = replace(message, disputed=peers, digests=digests, signature=b"")
         return round_.clients[client]._signed(message)
@@ -300,12 +301,12 @@ def test_false_accusations_evict_the_accuser_and_nobody_else(signed: bool) -> No
 
 def test_a_single_false_accusation_costs_one_edge() -> None:
     round_ = open_round(20, signed=True)
-    accuser, accused = list(round_.inputs)[:2]
+    accused, *_, accuser = round_.inputs
 
     def wire(kind: str, client: int, data: bytes) -> bytes:
         if kind != "ShareReceipt" or client != accuser:
             return data
-        digest = keys.digest(round_.server._block(accused, accuser))
+        digest = keys.digest(round_.server._dealt.block(accused, accuser))
         message = replace(
             ShareReceipt.from_bytes(data), disputed=(accused,), digests=(digest,), signature=b""
         )
@@ -325,9 +326,10 @@ def test_a_single_false_accusation_costs_one_edge() -> None:
 def tampered(round_: Round, receiver: int, senders: Collection[int]) -> bytes:
     """The receiver's delivery with garbage in the place of some honest clients' shares."""
     delivery = ShareDelivery.from_bytes(round_.server.deliveries()[receiver])
+    sealing = delivery.sealing.among(list(round_.server._dealt.points[receiver]))
     sealed = tuple(
         garbage(block) if sender in senders else block
-        for sender, block in zip(delivery.senders, delivery.sealed, strict=True)
+        for sender, block in zip(sealing, delivery.sealed, strict=True)
     )
     return replace(delivery, sealed=sealed).to_bytes()
 
@@ -336,30 +338,29 @@ def tampered(round_: Round, receiver: int, senders: Collection[int]) -> bytes:
 def test_a_server_cannot_set_honest_clients_apart(num_clients: int) -> None:
     """It garbles a share on the way: neither the receiver nor the sender takes that for the other's fault."""
     round_ = at("accept", num_clients)
-    sender = round_.server._graph[VICTIM][0]
-    receipt = round_.client(VICTIM).accept_shares(tampered(round_, VICTIM, [sender]))
+    dealt, victim = round_.server._dealt, max(round_.inputs)
+    sender = next(peer for peer in round_.server._graph[victim] if dealt.block(peer, victim) is not None)
+    receipt = round_.client(victim).accept_shares(tampered(round_, victim, [sender]))
     assert ShareReceipt.from_bytes(receipt).disputed == (sender,)
     round_.client(sender).accept_shares(
-        ShareDelivery(
-            round_.server._round_id,
-            round_.server._members[sender],
-            tuple(round_.server._block(peer, sender) for peer in round_.server._members[sender]),
-        ).to_bytes()
+        dealt.delivery(round_.server._round_id, sender, round_.server._members[sender]).to_bytes()
     )
-    members, evidence = tuple(round_.inputs), round_.server._shares[sender].to_bytes()
+    members, evidence = Subset(num_clients, tuple(range(num_clients))), dealt.messages[sender].to_bytes()
     blame = MaskRequest(round_.server._round_id, members, (receipt,)).to_bytes()
     with pytest.raises(SecureAggregationError, match="another share than this client sealed"):
         round_.client(sender).settle(blame, CONTEXT)
     proof = MaskRequest(round_.server._round_id, members, (), (evidence,)).to_bytes()
     with pytest.raises(SecureAggregationError, match="another share than client"):
-        round_.client(VICTIM).settle(proof, CONTEXT)
+        round_.client(victim).settle(proof, CONTEXT)
 
 
 def test_an_accusation_that_nobody_signed() -> None:
     round_ = at("mask", 20)
     requests = round_.server.mask_requests(CONTEXT)
-    digest = round_.clients[VICTIM]._sealed_for(10)
-    forged = ShareReceipt(round_.server._round_id, 10, bytes(64), (VICTIM,), (digest,)).to_bytes()
+    accuser = max(round_.inputs)
+    digest = round_.clients[VICTIM]._sealed_for(accuser)
+    assert len(digest) == 32
+    forged = ShareReceipt(round_.server._round_id, accuser, bytes(64), (VICTIM,), (digest,)).to_bytes()
     request = replace(MaskRequest.from_bytes(requests[VICTIM]), accusations=(forged,)).to_bytes()
     with pytest.raises(SecureAggregationError, match="not the word of a neighbour"):
         round_.client(VICTIM).settle(request, CONTEXT)
@@ -370,17 +371,16 @@ def test_a_dealer_of_shares_that_do_not_fit_is_named(signed: bool) -> None:
     """Each opens, but together they are of no secret: the round is lost, the dealer is known."""
     round_ = open_round(7, signed=signed, restore=False)
     culprit = list(round_.inputs)[2]
-    split = shamir.split
 
-    def wrong(secret: bytes, threshold: int, num_shares: int) -> np.ndarray:
-        return split(bytes(np.random.default_rng(0).bytes(64)), num_shares, num_shares)
+    def wrong(secret: bytes, threshold: int, dealer: int, holders: list[int], pairs: Any) -> np.ndarray:
+        return shamir.split(bytes(np.random.default_rng(0).bytes(32)), len(holders), len(holders))
 
     share_keys = ClientRound.share_keys
 
     def dealing(client: ClientRound, roster: bytes) -> bytes:
         with pytest.MonkeyPatch.context() as patch:
             if client._client_id == culprit:
-                patch.setattr(shamir, "split", wrong)
+                patch.setattr(client_module, "deal", wrong)
             return share_keys(client, roster)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -396,8 +396,8 @@ def invented(roster: Roster, posing: bytes | None = None) -> bytes:
     def own(entry: RosterEntry) -> RosterEntry:
         if entry.client_id == VICTIM:
             return entry
-        public = [keys.public_key(keys.draw_secret()) for _ in range(2)]
-        return RosterEntry(entry.client_id, *public, entry.identity if posing is None else posing)
+        public = keys.public_key(keys.draw_secret())
+        return RosterEntry(entry.client_id, public, entry.identity if posing is None else posing)
 
     return shown([own(entry) for entry in roster.entries], roster)
 
@@ -417,20 +417,29 @@ def test_keys_that_the_server_put_in_the_place_of_clients_keys_open_nothing() ->
     entries = [
         entry
         if entry.client_id == VICTIM
-        else replace(entry, share_key=keys.public_key(private[entry.client_id]))
+        else replace(entry, public_key=keys.public_key(private[entry.client_id]))
         for entry in roster.entries
     ]
     victim = round_.client(VICTIM)
     sealed = SealedShares.from_bytes(victim.share_keys(shown(entries, roster))).sealed
     graph, own = victim._graph_digest, next(each for each in entries if each.client_id == VICTIM)
-    blocks = {}
-    for entry, block in zip([each for each in entries if each.client_id != VICTIM], sealed, strict=True):
-        channel = keys.agree(private[entry.client_id], entry.share_key, own.share_key, graph, keys.CHANNEL)
-        ends = [(each.client_id, each.mask_key) for each in (own, entry)]
-        assert keys.unseal(channel, block, share_context(graph, *ends)) is None
+    holders = [entry.client_id for entry in entries]
+    given = dict(zip(sealed_for(VICTIM, holders, roster.threshold), sealed, strict=True))
+    blocks, roots = {}, {i: bytes(root) for i, root in victim._roots.items()}
+    for entry in entries:
+        if entry is own:
+            continue
+        pair = keys.agree(private[entry.client_id], entry.public_key, own.public_key, graph)
+        ends = [(each.client_id, each.public_key) for each in (own, entry)]
+        if entry.client_id in given:
+            assert keys.unseal(channel(pair), given[entry.client_id], share_context(graph, *ends)) is None
+        # Nor does it know a mask that the victim is going to add, or a share that the victim derives.
+        assert keys.expand(pair, keys.SEED_BYTES, keys.MASK_ROOT) != roots[entry.client_id]
+        assert pair != victim._pairs[entry.client_id]
         share = bytes(2 * shamir.SHARE_BYTES)
-        blocks[entry.client_id] = keys.seal(channel, share, share_context(graph, *ends[::-1]))
-    forged = ShareDelivery(victim.round_id, tuple(blocks), tuple(blocks.values()))
+        blocks[entry.client_id] = keys.seal(channel(pair), share, share_context(graph, *ends[::-1]))
+    sealing = Subset.of(blocks, holders)
+    forged = ShareDelivery(victim.round_id, sealing, sealing, tuple(blocks.values()))
     with pytest.raises(SecureAggregationError, match="those of 19 do not open"):
         victim.accept_shares(forged.to_bytes())
 

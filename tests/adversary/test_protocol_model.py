@@ -33,13 +33,16 @@ from fl_privquant.secagg.messages import (
     RoundId,
     SealedShares,
     ShareDelivery,
+    Subset,
     SurvivorList,
     UnmaskRequest,
 )
+from fl_privquant.secagg.sharing import channel, sealed_for, share_context
 from fl_privquant.secagg.transcript import agreement_digest, listing_of, masks_digest
 
 CLIENTS = (3, 10, 17, 24, 31, 38)
-HONEST, CORRUPT = CLIENTS[:-1], CLIENTS[-1]
+# At a threshold of four the first three by id derive their shares, and the others are sent theirs.
+CORRUPT, HONEST = CLIENTS[0], CLIENTS[1:]
 A, B, C, D, E = HONEST
 # Whom to call dead to whom, so that three of the five honest ones are called dead by three each.
 CALLED_DEAD: Mapping[int, set[int]] = {A: {B, C}, B: {A, C}, C: {B}, D: {A, B}, E: {A, C}, CORRUPT: set()}
@@ -60,6 +63,8 @@ class Plan:
     # How many clients' confirmations count, and whether others' are shown too.
     witnesses: int = 4
     strangers: bool = False
+    # Whether shares that were sealed for another list of clients are passed off as such that are derived.
+    hide_sealed: bool = False
 
 
 PLANS = [
@@ -68,14 +73,14 @@ PLANS = [
         ("all", "without one", "invented", "invented identities"),
         (None, 1, 3),
         (False, True),
-        ("honest", "small", "split", "split after", "both"),
+        ("honest", "small", "split", "split after"),
         (False, True),
         (False, True),
     )
 ] + [
-    Plan(roster, lists=lists, witnesses=witnesses, strangers=strangers)
-    for roster, lists, witnesses, strangers in itertools.product(
-        ("all", "two lists"), ("honest", "split"), (0, 1, 2, 6), (False, True)
+    Plan(roster, lists=lists, witnesses=witnesses, strangers=strangers, hide_sealed=hidden)
+    for roster, lists, witnesses, strangers, hidden in itertools.product(
+        ("all", "two lists"), ("honest", "split", "other group"), (0, 1, 2, 6), (False, True), (False, True)
     )
 ]
 
@@ -90,9 +95,10 @@ class World:
     invented: dict[int, set[int]] = field(default_factory=dict)
     context: dict[int, bytes] = field(default_factory=dict)
     salt: dict[int, bytes] = field(default_factory=dict)
+    graph: dict[int, bytes] = field(default_factory=dict)
     masked_with: dict[int, set[int]] = field(default_factory=dict)
     seed_shares: dict[int, set[int]] = field(default_factory=dict)
-    key_shares: dict[int, set[int]] = field(default_factory=dict)
+    wrapping_shares: dict[int, set[int]] = field(default_factory=dict)
 
     def known(self, client: int, revealed: Mapping[int, set[int]]) -> bool:
         """Whether enough shares of one of a client's secrets are known."""
@@ -102,7 +108,7 @@ class World:
 
     def openable(self) -> list[set[int]]:
         """The sets of honest clients whose codes' sum the server can compute, none within another."""
-        key_known = {i for i in self.rosters if i in HONEST and self.known(i, self.key_shares)}
+        key_known = {i for i in self.rosters if i in HONEST and self.known(i, self.wrapping_shares)}
         bare = {i for i in self.masked_with if i in HONEST and self.known(i, self.seed_shares)}
 
         def unknown(i: int) -> set[tuple[int, bytes]]:
@@ -110,7 +116,11 @@ class World:
             return {
                 (j, self.salt[i])
                 for j in self.masked_with[i]
-                if j != CORRUPT and j not in fakes and i not in key_known and j not in key_known
+                if j != CORRUPT
+                and j not in fakes
+                and i not in key_known
+                # What a client wrapped are roots of the graph that it was shown, and of no other.
+                and not (j in key_known and self.graph.get(j) == self.graph.get(i))
             }
 
         found, left = [], set(bare)
@@ -175,7 +185,7 @@ class Server:
 
     def advertise(self, i: int) -> None:
         message = KeyAdvertisement.from_bytes(self.clients[i].advertise_keys())
-        self.world.entries[i] = RosterEntry(i, message.mask_key, message.share_key, message.identity)
+        self.world.entries[i] = RosterEntry(i, message.public_key, message.identity)
 
     def share(self, i: int) -> None:
         listed = [j for j in CLIENTS if self.plan.roster != "without one" or j != E]
@@ -183,7 +193,7 @@ class Server:
         if self.plan.roster.startswith("invented") and i == A:
             posing = None if self.plan.roster == "invented" else SERVER_IDENTITY
             entries |= {j: invented(entries[j], posing) for j in HONEST if j != A}
-        if self.plan.roster == "two lists" and i in (D, E):
+        if self.plan.roster == "two lists" and i in (A, B):
             entries[CORRUPT] = self.second_keys(entries[CORRUPT])
         shown = tuple(entries.values())
         threshold = self.plan.threshold or 4
@@ -195,7 +205,8 @@ class Server:
         except SecureAggregationError:
             del self.world.rosters[i]
             raise
-        if self.plan.roster.startswith("invented") and i == A and self.reads(A, B):
+        self.world.graph[i] = self.clients[i]._graph_digest
+        if self.plan.roster.startswith("invented") and i == A and self.reads(A, E):
             # Its shares went to the server, which can play all of its neighbours from here on.
             self.world.invented[A] = set(HONEST) - {A}
             self.world.masked_with[A], self.world.salt[A], self.world.context[A] = set(), b"", b""
@@ -208,12 +219,10 @@ class Server:
         block = self.block(sender, receiver)
         assert block is not None
         posing = keys.identity_pairs(SERVER_IDENTITY, [ends[0].identity])
-        for pair in (b"", *posing.values()):
-            channel = keys.agree(
-                INVENTED[receiver], ends[1].share_key, ends[0].share_key, graph, keys.CHANNEL, pair
-            )
-            context = client_module.share_context(graph, *[(end.client_id, end.mask_key) for end in ends])
-            if keys.unseal(channel, block, context) is not None:
+        for identities in (b"", *posing.values()):
+            pair = keys.agree(INVENTED[receiver], ends[1].public_key, ends[0].public_key, graph, identities)
+            context = share_context(graph, *[(end.client_id, end.public_key) for end in ends])
+            if keys.unseal(channel(pair), block, context) is not None:
                 return True
         return False
 
@@ -225,22 +234,31 @@ class Server:
 
     def block(self, sender: int, receiver: int) -> bytes | None:
         """What one client sealed for another."""
-        peers = [entry.client_id for entry in self.world.rosters[sender].entries if entry.client_id != sender]
+        roster = self.world.rosters[sender]
+        holders = [entry.client_id for entry in roster.entries]
         sealed = SealedShares.from_bytes(self.sealed[sender]).sealed
-        return dict(zip(peers, sealed, strict=True)).get(receiver)
+        return dict(zip(sealed_for(sender, holders, roster.threshold), sealed, strict=True)).get(receiver)
 
     def deliver(self, i: int) -> None:
-        given = {j: self.block(j, i) for j in sorted(self.sealed) if j != i}
-        senders = tuple(j for j, block in given.items() if block is not None)
-        blocks = tuple(block for block in given.values() if block is not None)
-        self.clients[i].accept_shares(ShareDelivery(self.round_id, senders, blocks).to_bytes())
+        known = [entry.client_id for entry in self.world.rosters[i].entries]
+        given = {j: self.block(j, i) for j in sorted(self.sealed) if j != i and j in known}
+        same = {j for j in given if self.world.graph[j] == self.world.graph[i]}
+        sealed = {
+            j: block
+            for j, block in given.items()
+            if block is not None and (j in same or not self.plan.hide_sealed)
+        }
+        message = ShareDelivery(
+            self.round_id, Subset.of(given, known), Subset.of(sealed, known), tuple(sealed.values())
+        )
+        self.clients[i].accept_shares(message.to_bytes())
 
     def mask(self, i: int) -> None:
         client = self.clients[i]
-        members = tuple(entry.client_id for entry in self.world.rosters[i].entries)
+        everyone = Subset.of(client._everyone, client._everyone)
         context = b"other" if self.plan.two_requests and i in (A, B) else b"asked"
         evidence = tuple(self.sealed[j] for j in sorted(client._disputed))
-        client.settle(MaskRequest(self.round_id, members, (), evidence).to_bytes(), context)
+        client.settle(MaskRequest(self.round_id, everyone, (), evidence).to_bytes(), context)
         self.world.context[i], self.world.salt[i] = context, client._masks_digest
         self.world.masked_with[i] = set(client._held) - {i}
         client.mask([1])
@@ -253,10 +271,10 @@ class Server:
             return dead & everyone, dead & everyone
         lists = {
             "honest": (set(), set()),
-            "both": (set(), everyone - {i}),
             "split": (CALLED_DEAD[i], CALLED_DEAD[i]),
             "split after": (set(), CALLED_DEAD[i]),
-            "small": (set(sorted(everyone)[: len(everyone) - 4]),) * 2,
+            "other group": ({A, B} if i not in (A, B) else {D, E},) * 2,
+            "small": (set(HONEST[: len(everyone) - 4]),) * 2,
         }[self.plan.lists]
         return lists[0] & everyone, lists[1] & everyone
 
@@ -268,7 +286,8 @@ class Server:
             members = {entry.client_id for entry in self.world.rosters[i].entries}
             survivors = tuple(sorted(members - self.told(i, swapped)[0]))
             agreement = agreement_digest(self.clients[i]._masks_digest, survivors)
-            signature = self.clients[i].confirm(SurvivorList(self.round_id, survivors).to_bytes())[-64:]
+            named = Subset.of(survivors, self.clients[i]._everyone)
+            signature = self.clients[i].confirm(SurvivorList(self.round_id, named).to_bytes())[-64:]
             signatures.setdefault(agreement, {})[i] = signature
             graphs[agreement] = self.clients[i]._graph_digest
 
@@ -283,19 +302,18 @@ class Server:
             client = self.clients[i]
             held = set(client._held)
             dead = self.told(i, swapped)[1] & held
-            active = held if self.plan.lists == "both" and not self.plan.copies else held - dead
+            active = held - dead
             order = ring_order(client._graph_digest, client._everyone)
             shown = order if self.plan.strangers else order[: self.plan.witnesses]
             given = {j: mark for j, mark in signatures[client._agreement].items() if j in shown}
             request = UnmaskRequest(
                 self.round_id,
-                tuple(sorted(active)),
-                tuple(sorted(dead)),
-                tuple(sorted(given)),
+                Subset.of(active, sorted(held)),
+                Subset.of(given, client._everyone),
                 tuple(given[j] for j in sorted(given)),
             )
             client.unmask(request.to_bytes())
-            for shares, owners in ((self.world.seed_shares, active), (self.world.key_shares, dead)):
+            for shares, owners in ((self.world.seed_shares, active), (self.world.wrapping_shares, dead)):
                 for owner in owners:
                     shares.setdefault(owner, set()).add(i)
 
@@ -308,11 +326,10 @@ SERVER_IDENTITY = Ed25519PrivateKey.generate()
 
 def invented(entry: RosterEntry, posing: Ed25519PrivateKey | None = None) -> RosterEntry:
     """The entry with keys of the server's own, and under an identity of its own if one is given."""
-    private = keys.draw_secret(), keys.draw_secret()
-    public = [keys.public_key(each) for each in private]
-    INVENTED[entry.client_id] = private[1]
+    private = keys.draw_secret()
+    INVENTED[entry.client_id] = private
     identity = entry.identity if posing is None else posing.public_key().public_bytes_raw()
-    return replace(entry, mask_key=public[0], share_key=public[1], identity=identity)
+    return replace(entry, public_key=keys.public_key(private), identity=identity)
 
 
 def attacks(dropout_fraction: float) -> Iterator[tuple[Plan, World]]:
@@ -344,7 +361,7 @@ def without_context(graph: bytes, members: tuple[int, ...], context: bytes) -> b
     return masks_digest(graph, members, b"")
 
 
-CHECK_UNMASK_LISTS = ClientRound._check_unmask_lists
+CHECK_ACTIVE = ClientRound._check_active
 SIGN, VERIFIES = keys.sign, keys.verifies
 
 
@@ -352,9 +369,9 @@ def unchecked(*args: Any) -> None:
     return None
 
 
-def not_as_confirmed(client: ClientRound, message: UnmaskRequest) -> None:
-    CHECK_UNMASK_LISTS(client, message)
-    client._active = message.active
+def not_as_confirmed(client: ClientRound, active: tuple[int, ...]) -> None:
+    CHECK_ACTIVE(client, active)
+    client._active = active
 
 
 def any_witness(
@@ -385,8 +402,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "channels of identities": (ClientRound, "_pairs_with", lambda client, entries: {}),
     "masks bound to the request": (client_module, "masks_digest", without_context),
     "one answer for all copies": (client_module, "answered", Forgetful()),
-    "no secret of the living and the dead": (ClientRound, "_check_unmask_lists", unchecked),
-    "survivors as confirmed": (ClientRound, "_check_unmask_lists", not_as_confirmed),
+    "survivors as confirmed": (ClientRound, "_check_active", not_as_confirmed),
 }
 
 

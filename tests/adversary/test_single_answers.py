@@ -9,7 +9,7 @@ import pytest
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientRound
-from fl_privquant.secagg.messages import UnmaskReply, UnmaskRequest
+from fl_privquant.secagg.messages import Subset, UnmaskReply, UnmaskRequest
 from tests.secagg.driver import CONTEXT, at
 
 VICTIM = 3
@@ -20,7 +20,7 @@ def test_copies_of_one_state_unmask_once() -> None:
     round_ = at("unmask", 20, signed=False)
     request = UnmaskRequest.from_bytes(round_.server.unmask_requests()[VICTIM])
     stored, policy = round_.clients[VICTIM].to_bytes(), round_.policies[VICTIM]
-    other = replace(request, active=request.active[:-1], dead=request.active[-1:])
+    other = replace(request, active=Subset(20, request.active.places[:-1]))
     first, second = (ClientRound.from_bytes(stored, policy) for _ in range(2))
     assert UnmaskReply.from_bytes(first.unmask(request.to_bytes())).seed_shares
     with pytest.raises(SecureAggregationError, match="answers once"):

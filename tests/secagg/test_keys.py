@@ -30,37 +30,59 @@ def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
 
 
 def test_derived_keys_are_hkdf_with_the_stated_info() -> None:
-    info = b"fl_privquant secagg v1\0self mask\0" + ALICE_PUBLIC
+    info = b"fl_privquant secagg v2\0self mask\0" + ALICE_PUBLIC
     key = keys.derive(SHARED, SALT, keys.SELF_MASK, ALICE_PUBLIC)
     assert key == hkdf(SHARED, SALT, info)
-    assert key.hex() == "eface095f2dd4f777ec7836c4558da79f200def3a9552234123d043b7fd5e09b"
+    assert key.hex() == "58b8bb9d7fb1345be06c35b5861fd7909bead36dd36ae664cf4c4475c8eb9a58"
 
 
 def test_agreed_keys_are_x25519_and_hkdf_with_the_public_keys_in_order() -> None:
     assert keys.public_key(BOB) == BOB_PUBLIC
-    key = keys.agree(BOB, BOB_PUBLIC, ALICE_PUBLIC, SALT, keys.PAIRWISE_MASK)
-    info = b"fl_privquant secagg v1\0pairwise mask\0" + ALICE_PUBLIC + BOB_PUBLIC
+    key = keys.agree(BOB, BOB_PUBLIC, ALICE_PUBLIC, SALT)
+    info = b"fl_privquant secagg v2\0pair\0" + ALICE_PUBLIC + BOB_PUBLIC
     assert ALICE_PUBLIC < BOB_PUBLIC
     assert key == hkdf(SHARED, SALT, info)
-    assert key.hex() == "a8f84771c056c80f6323c509118b22531bfd6aa30ec90ab6fc81e3899dacf7ab"
+    assert key.hex() == "1268e3a2afc82c40b6ebe405c4f4b4f131bc5850aba1365d3ccf75ac96e27bb4"
 
 
 def test_both_sides_agree_and_every_part_matters() -> None:
     one, two = keys.draw_secret(), keys.draw_secret()
     first, second = keys.public_key(one), keys.public_key(two)
-    key = keys.agree(one, first, second, SALT, keys.CHANNEL)
-    assert key == keys.agree(two, second, first, SALT, keys.CHANNEL)
-    assert key != keys.agree(one, first, second, SALT, keys.PAIRWISE_MASK)
-    assert key != keys.agree(one, first, second, SALT[::-1], keys.CHANNEL)
+    key = keys.agree(one, first, second, SALT)
+    assert key == keys.agree(two, second, first, SALT)
+    assert key != keys.agree(one, first, second, SALT, bytes(32))
+    assert key != keys.agree(one, first, second, SALT[::-1])
+
+
+def test_what_comes_from_a_pair_secret_is_hkdf_expanded_with_the_stated_info() -> None:
+    found = keys.expand(SHARED, 16, keys.MASK_ROOT, b"part")
+    expected = hmac.new(SHARED, b"fl_privquant secagg v2\0mask root\0part\x01", hashlib.sha256).digest()
+    assert found == expected[:16]
+    assert keys.expand(SHARED, 16, keys.CHANNEL, b"part") != found
+    assert len(keys.expand(SHARED, 200, keys.CHANNEL)) == 200
+
+
+def test_what_was_wrapped_opens_with_its_seed_round_and_owner_only() -> None:
+    seed, roots = bytes(range(16)), bytes(range(48))
+    wrapped = keys.wrap(seed, SALT, ALICE_PUBLIC, roots)
+    assert keys.wrap(seed, SALT, ALICE_PUBLIC, wrapped) == roots
+    others = (
+        keys.wrap(seed[::-1], SALT, ALICE_PUBLIC, roots),
+        keys.wrap(seed, SALT[::-1], ALICE_PUBLIC, roots),
+        keys.wrap(seed, SALT, BOB_PUBLIC, roots),
+    )
+    for other in others:
+        # No block of the pad is that of another one.
+        assert not any(other[at : at + 16] == wrapped[at : at + 16] for at in range(0, 48, 16))
 
 
 def test_the_digest_of_a_round_is_fixed() -> None:
     """All keys hang on it: session, number, clients, dimension, width, largest code, signed or not."""
     invitation = Invitation(RoundId(bytes(range(16)), 7), 10, 1000, 8, 15, False)
     assert invitation.to_bytes().hex() == (
-        "53410401000102030405060708090a0b0c0d0e0f07000000000000000a000000e803000000000000080f0000000000000000"
+        "53410501000102030405060708090a0b0c0d0e0f07000000000000000a000000e803000000000000080f0000000000000000"
     )
-    expected = hashlib.sha256(b"fl_privquant secagg v1\0" + invitation.to_bytes()).digest()
+    expected = hashlib.sha256(b"fl_privquant secagg v2\0" + invitation.to_bytes()).digest()
     assert keys.digest(invitation.to_bytes()) == expected
 
 
@@ -93,7 +115,7 @@ def test_a_point_of_small_order_is_no_key(u: int) -> None:
                 assert not keys.is_usable(public)
                 assert not agrees_by_openssl(public)
                 with pytest.raises(SecureAggregationError, match="usable"):
-                    keys.agree(keys.draw_secret(), ALICE_PUBLIC, public, SALT, keys.CHANNEL)
+                    keys.agree(keys.draw_secret(), ALICE_PUBLIC, public, SALT)
 
 
 @given(st.binary(min_size=32, max_size=32))
@@ -103,7 +125,7 @@ def test_a_point_of_small_order_is_no_key(u: int) -> None:
 def test_every_other_point_is_a_key(public: bytes) -> None:
     assert keys.is_usable(public) == agrees_by_openssl(public)
     if keys.is_usable(public):
-        assert len(keys.agree(keys.draw_secret(), ALICE_PUBLIC, public, SALT, keys.CHANNEL)) == 32
+        assert len(keys.agree(keys.draw_secret(), ALICE_PUBLIC, public, SALT)) == 32
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
@@ -117,7 +139,7 @@ def test_keys_of_another_size_are_refused(size: int) -> None:
         keys.public_key(bytes(size))
     for private, public in ((BOB, bytes(size)), (bytes(size), ALICE_PUBLIC)):
         with pytest.raises(SecureAggregationError, match=f"a key of {size} bytes"):
-            keys.agree(private, BOB_PUBLIC, public, SALT, keys.CHANNEL)
+            keys.agree(private, BOB_PUBLIC, public, SALT)
 
 
 def test_signatures_are_those_of_openssl() -> None:
@@ -127,16 +149,26 @@ def test_signatures_are_those_of_openssl() -> None:
 
 
 def test_a_seal_opens_only_unchanged_with_its_key_and_context() -> None:
-    sealed = keys.seal(SALT, b"text", b"context")
+    key = SALT + SALT[::-1]
+    sealed = keys.seal(key, b"text", b"context")
     assert len(sealed) == len(b"text") + keys.SEAL_BYTES
-    assert keys.unseal(SALT, sealed, b"context") == b"text"
-    assert keys.unseal(SALT[::-1], sealed, b"context") is None
-    assert keys.unseal(SALT, sealed, b"contexT") is None
+    assert keys.unseal(key, sealed, b"context") == b"text"
+    assert keys.unseal(SALT + SALT, sealed, b"context") is None
+    assert keys.unseal(key, sealed, b"contexT") is None
     for i in range(len(sealed)):
         changed = bytearray(sealed)
         changed[i] ^= 0x10
-        assert keys.unseal(SALT, bytes(changed), b"context") is None
-    assert keys.seal(SALT, b"text", b"context") != sealed
+        assert keys.unseal(key, bytes(changed), b"context") is None
+
+
+def test_sealing_again_with_a_restored_key_tells_nothing_but_that_texts_are_equal() -> None:
+    """With a nonce that repeats, the difference of two texts could be read from what was sealed."""
+    key, one, two = SALT + SALT[::-1], bytes(40), bytes([7]) * 40
+    first, second = keys.seal(key, one, b"context"), keys.seal(key, two, b"context")
+    assert keys.seal(key, one, b"context") == first
+    difference = bytes(a ^ b for a, b in zip(first[-40:], second[-40:], strict=True))
+    assert difference != bytes([7]) * 40
+    assert first[:16] != second[:16]
 
 
 def test_a_signature_is_bound_to_identity_round_and_body() -> None:

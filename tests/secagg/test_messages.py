@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.secagg.keys import SEED_BYTES
 from fl_privquant.secagg.messages import (
     SEALED_BYTES,
     Confirmation,
@@ -23,6 +24,7 @@ from fl_privquant.secagg.messages import (
     SealedShares,
     ShareDelivery,
     ShareReceipt,
+    Subset,
     SurvivorList,
     UnmaskReply,
     UnmaskRequest,
@@ -31,6 +33,7 @@ from fl_privquant.secagg.shamir import SHARE_BYTES
 
 ids = st.integers(0, 2**64 - 1)
 keys = st.binary(min_size=32, max_size=32)
+seeds = st.binary(min_size=SEED_BYTES, max_size=SEED_BYTES)
 signatures = st.sampled_from([b"", b"s" * 64])
 rounds = st.builds(RoundId, st.binary(min_size=16, max_size=16), ids)
 texts = st.lists(st.binary(max_size=50), max_size=3).map(tuple)
@@ -42,9 +45,15 @@ def blocks(size: int) -> st.SearchStrategy[tuple[bytes, ...]]:
 
 
 @st.composite
+def subsets(draw: st.DrawFn) -> Subset:
+    chosen = draw(st.lists(st.booleans(), max_size=20))
+    return Subset(len(chosen), tuple(at for at, taken in enumerate(chosen) if taken))
+
+
+@st.composite
 def rosters(draw: st.DrawFn) -> Roster:
     identity = draw(st.sampled_from([b"", b"i" * 32]))
-    entries = tuple(RosterEntry(i, draw(keys), draw(keys), identity) for i in draw(increasing))
+    entries = tuple(RosterEntry(i, draw(keys), identity) for i in draw(increasing))
     numbers = [draw(st.integers(0, 2**32 - 1)) for _ in range(3)]
     everyone = draw(increasing)
     fingerprints = tuple(draw(keys) for _ in everyone)
@@ -61,16 +70,19 @@ def receipts(draw: st.DrawFn) -> ShareReceipt:
 
 @st.composite
 def unmask_requests(draw: st.DrawFn) -> UnmaskRequest:
-    signers = draw(increasing)
-    given = tuple(draw(st.binary(min_size=64, max_size=64)) for _ in signers)
-    return UnmaskRequest(draw(rounds), draw(increasing), draw(increasing), signers, given)
+    signers = draw(subsets())
+    given = tuple(draw(st.binary(min_size=64, max_size=64)) for _ in signers.places)
+    return UnmaskRequest(draw(rounds), draw(subsets()), signers, given)
 
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> ShareDelivery:
-    senders = draw(increasing)
+    senders = draw(subsets())
+    sealing = tuple(at for at in senders.places if draw(st.booleans()))
     sealed = st.binary(min_size=SEALED_BYTES, max_size=SEALED_BYTES)
-    return ShareDelivery(draw(rounds), senders, tuple(draw(sealed) for _ in senders))
+    return ShareDelivery(
+        draw(rounds), senders, Subset(senders.size, sealing), tuple(draw(sealed) for _ in sealing)
+    )
 
 
 MESSAGES = st.one_of(
@@ -83,14 +95,22 @@ MESSAGES = st.one_of(
         st.none() | st.integers(1, 2**64 - 1),
         st.booleans(),
     ),
-    st.builds(KeyAdvertisement, rounds, ids, signatures, keys, keys),
+    st.builds(KeyAdvertisement, rounds, ids, signatures, keys, st.sampled_from([b"", b"i" * 32])),
     rosters(),
-    st.builds(SealedShares, rounds, ids, signatures, keys, blocks(SEALED_BYTES)),
+    st.builds(
+        SealedShares,
+        rounds,
+        ids,
+        signatures,
+        st.tuples(seeds, seeds),
+        blocks(SEED_BYTES).map(b"".join),
+        blocks(SEALED_BYTES),
+    ),
     deliveries(),
     st.builds(MaskedInput, rounds, ids, signatures, st.binary(max_size=100)),
     receipts(),
-    st.builds(MaskRequest, rounds, increasing, texts, texts),
-    st.builds(SurvivorList, rounds, increasing),
+    st.builds(MaskRequest, rounds, subsets(), texts, texts),
+    st.builds(SurvivorList, rounds, subsets()),
     st.builds(Confirmation, rounds, ids, signatures, keys),
     unmask_requests(),
     st.builds(UnmaskReply, rounds, ids, signatures, blocks(SHARE_BYTES), blocks(SHARE_BYTES)),
@@ -139,7 +159,7 @@ def test_noise_is_refused(noise: bytes) -> None:
 
 
 def test_a_kind_is_not_taken_for_another() -> None:
-    message = UnmaskRequest(RoundId(bytes(16), 1), (1, 2), (3,))
+    message = UnmaskRequest(RoundId(bytes(16), 1), Subset(3, (0, 1)))
     with pytest.raises(InvalidUpdateError, match="kind 7"):
         ShareDelivery.from_bytes(message.to_bytes())
 
@@ -153,20 +173,34 @@ def test_sides_of_different_versions_refuse_each_other_and_say_why() -> None:
         data = bytearray(message.to_bytes())
         data[2] -= 1
         with pytest.raises(
-            InvalidUpdateError, match="version 3 of the secure-aggregation protocol, expected 4"
+            InvalidUpdateError, match="version 4 of the secure-aggregation protocol, expected 5"
         ):
             type(message).from_bytes(bytes(data))
 
 
 @pytest.mark.parametrize("wrong", [(2, 1), (1, 1), (5, 5, 6)])
 def test_lists_of_clients_increase_strictly(wrong: tuple[int, ...]) -> None:
-    message = UnmaskRequest(RoundId(bytes(16), 1), wrong, ())
+    message = ShareReceipt(RoundId(bytes(16), 1), 5, b"", wrong, (bytes(32),) * len(wrong))
     with pytest.raises(InvalidUpdateError, match="increase"):
-        UnmaskRequest.from_bytes(message.to_bytes())
+        ShareReceipt.from_bytes(message.to_bytes())
+
+
+def test_marks_beyond_the_list_are_refused() -> None:
+    message = SurvivorList(RoundId(bytes(16), 1), Subset(3, (0, 2)))
+    data = message.to_bytes()
+    assert data[-1] == 0b101
+    with pytest.raises(InvalidUpdateError, match="more than the 3 members"):
+        SurvivorList.from_bytes(data[:-1] + bytes([0b1101]))
+
+
+def test_shares_of_clients_that_are_no_senders_are_refused() -> None:
+    message = ShareDelivery(RoundId(bytes(16), 1), Subset(3, (0,)), Subset(3, (1,)), (bytes(SEALED_BYTES),))
+    with pytest.raises(InvalidUpdateError, match="senders"):
+        ShareDelivery.from_bytes(message.to_bytes())
 
 
 def test_counts_larger_than_the_message_are_refused_before_anything_is_made() -> None:
-    prefix = UnmaskRequest(RoundId(bytes(16), 1), (), ()).to_bytes()[:-12]
+    prefix = UnmaskRequest(RoundId(bytes(16), 1), Subset()).to_bytes()[:-8]
     with pytest.raises(InvalidUpdateError, match="too early"):
         UnmaskRequest.from_bytes(prefix + struct.pack("<I", 2**32 - 1) + bytes(100))
 

@@ -22,6 +22,7 @@ from fl_privquant.secagg.messages import (
     RoundId,
     ShareDelivery,
     ShareReceipt,
+    Subset,
     UnmaskReply,
     UnmaskRequest,
 )
@@ -29,11 +30,15 @@ from fl_privquant.secagg.transcript import listing_of
 from tests.secagg.driver import CONTEXT, Lost, Round, open_round
 
 CLIENT = 3
+# The last of five by id: what others share with it is sealed, not derived.
+LAST = 31
 
 
-def refused(round_: Round, reason: str, call: Callable[[ClientRound], object]) -> None:
+def refused(
+    round_: Round, reason: str, call: Callable[[ClientRound], object], client_id: int = CLIENT
+) -> None:
     """The call is refused for this reason, and the client has nothing left to give."""
-    client = round_.client(CLIENT)
+    client = round_.client(client_id)
     secrets = secrets_of(client)
     with pytest.raises((SecureAggregationError, InvalidUpdateError), match=reason) as caught:
         call(client)
@@ -43,8 +48,8 @@ def refused(round_: Round, reason: str, call: Callable[[ClientRound], object]) -
 
 
 def secrets_of(client: ClientRound) -> list[bytes]:
-    tables = [*client._channels.values(), *client._held.values()]
-    held = [client._mask_secret, client._share_secret, client._seed, *tables]
+    tables = [*client._pairs.values(), *client._held.values(), *client._roots.values()]
+    held = [client._private, client._seed, *tables]
     return [bytes(secret) for secret in held if secret]
 
 
@@ -113,13 +118,10 @@ ROSTERS: dict[str, Callable[[Roster], Roster]] = {
         r, entries=tuple(e for e in r.entries if e.client_id != CLIENT)
     ),
     "stands twice": lambda r: replace(
-        r, entries=(*r.entries[:-1], replace(r.entries[-1], mask_key=r.entries[1].mask_key))
-    ),
-    "keys must be distinct": lambda r: replace(
-        r, entries=(*r.entries[:-1], replace(r.entries[-1], mask_key=r.entries[1].share_key))
+        r, entries=(*r.entries[:-1], replace(r.entries[-1], public_key=r.entries[1].public_key))
     ),
     "other keys for client 3": lambda r: replace(
-        r, entries=(replace(r.entries[0], share_key=bytes([9]) * 32), *r.entries[1:])
+        r, entries=(replace(r.entries[0], public_key=bytes([9]) * 32), *r.entries[1:])
     ),
     "more than half": lambda r: replace(r, threshold=2),
     "threshold 3 of 5 holders among 5 clients": lambda r: replace(r, threshold=3),
@@ -149,7 +151,7 @@ def test_a_key_of_small_order_on_the_roster() -> None:
     round_.advertise()
 
     def change(roster: Roster) -> Roster:
-        entries = (*roster.entries[:-1], replace(roster.entries[-1], share_key=bytes(32)))
+        entries = (*roster.entries[:-1], replace(roster.entries[-1], public_key=bytes(32)))
         return replace(roster, entries=entries, listing=listing_of(entries))
 
     roster = changed_roster(round_, change)
@@ -179,25 +181,24 @@ def test_keys_that_are_not_their_clients_keys_of_this_round(attack: str) -> None
     round_.advertise()
 
     def wire(kind: str, client: int, data: bytes) -> bytes:
-        if kind != "Roster" or client != CLIENT:
+        if kind != "Roster" or client != LAST:
             return data
         roster = Roster.from_bytes(data)
-        last = replace(roster.entries[-1], mask_key=bytes([9]) * 32)
+        first = replace(roster.entries[0], public_key=bytes([9]) * 32)
         if attack == "other round":
             other = open_round(signed=True, number=2)
             other.policies = round_.policies
             other.server._config.identities.update(round_.server._config.identities)
             other.advertise()
-            last = other.server._entries[last.client_id]
-        entries = (*roster.entries[:-1], last)
+            first = other.server._entries[first.client_id]
+        entries = (first, *roster.entries[1:])
         return replace(roster, entries=entries, listing=listing_of(entries)).to_bytes()
 
     round_.wire = wire
     round_.share()
-    peers = round_.server._graph[CLIENT]
-    blocks = tuple(round_.server._block(peer, CLIENT) for peer in peers)
-    delivery = ShareDelivery(round_.server._round_id, peers, blocks).to_bytes()
-    refused(round_, "those of 4 do not open", lambda client: client.accept_shares(delivery))
+    server = round_.server
+    delivery = server._dealt.delivery(server._round_id, LAST, server._graph[LAST]).to_bytes()
+    refused(round_, "those of 4 do not open", lambda client: client.accept_shares(delivery), LAST)
 
 
 def test_a_second_roster() -> None:
@@ -216,7 +217,7 @@ def shared_round() -> tuple[Round, ShareDelivery]:
     round_ = open_round()
     round_.advertise()
     round_.share()
-    return round_, ShareDelivery.from_bytes(round_.server.deliveries()[CLIENT])
+    return round_, ShareDelivery.from_bytes(round_.server.deliveries()[LAST])
 
 
 def flipped(sealed: bytes) -> bytes:
@@ -224,11 +225,13 @@ def flipped(sealed: bytes) -> bytes:
 
 
 DELIVERIES: dict[str, Callable[[ShareDelivery], ShareDelivery]] = {
-    "no neighbour": lambda d: replace(d, senders=(*d.senders[:-1], 1000)),
-    "a share from client 3": lambda d: replace(d, senders=(CLIENT, *d.senders[1:])),
+    "a list of 6, where this client knows a list of 5": lambda d: replace(d, senders=Subset(6, (0, 1, 2, 3))),
+    "handed a share of its own": lambda d: replace(d, senders=Subset(5, (0, 1, 2, 3, 4))),
     "those of 2 do not open": lambda d: replace(d, sealed=(d.sealed[1], d.sealed[0], *d.sealed[2:])),
     "those of 4 do not open": lambda d: replace(d, sealed=tuple(flipped(each) for each in d.sealed)),
-    "fewer than the threshold": lambda d: replace(d, senders=d.senders[:1], sealed=d.sealed[:1]),
+    "fewer than the threshold": lambda d: replace(
+        d, senders=Subset(5, (0,)), sealing=Subset(5, (0,)), sealed=d.sealed[:1]
+    ),
     "another session": lambda d: replace(d, round_id=RoundId(bytes(16), 1)),
 }
 
@@ -237,14 +240,14 @@ DELIVERIES: dict[str, Callable[[ShareDelivery], ShareDelivery]] = {
 def test_deliveries(reason: str) -> None:
     round_, delivery = shared_round()
     wrong = DELIVERIES[reason](delivery).to_bytes()
-    refused(round_, reason, lambda client: client.accept_shares(wrong))
+    refused(round_, reason, lambda client: client.accept_shares(wrong), LAST)
 
 
 def test_a_share_that_does_not_open_is_disputed_by_its_digest() -> None:
     round_, delivery = shared_round()
     wrong = replace(delivery, sealed=(flipped(delivery.sealed[0]), *delivery.sealed[1:]))
-    receipt = ShareReceipt.from_bytes(round_.client(CLIENT).accept_shares(wrong.to_bytes()))
-    assert receipt.disputed == (delivery.senders[0],)
+    receipt = ShareReceipt.from_bytes(round_.client(LAST).accept_shares(wrong.to_bytes()))
+    assert receipt.disputed == (CLIENT,)
     assert receipt.digests == (keys.digest(wrong.sealed[0]),)
 
 
@@ -253,7 +256,7 @@ def test_shares_of_another_round_do_not_open() -> None:
     round_, delivery = shared_round()
     _, foreign = shared_round()
     mixed = replace(delivery, sealed=foreign.sealed).to_bytes()
-    refused(round_, "do not open", lambda client: client.accept_shares(mixed))
+    refused(round_, "do not open", lambda client: client.accept_shares(mixed), LAST)
 
 
 def test_shares_sealed_under_another_threshold_do_not_open() -> None:
@@ -263,10 +266,11 @@ def test_shares_sealed_under_another_threshold_do_not_open() -> None:
     rosters = round_.server.rosters()
     for i, data in rosters.items():
         roster = Roster.from_bytes(data)
-        told = roster if i == CLIENT else replace(roster, threshold=roster.threshold + 1)
+        told = replace(roster, threshold=roster.threshold + 1) if i == LAST else roster
         round_.server.receive_shares(i, round_.client(i).share_keys(told.to_bytes()))
-    delivery = round_.server.deliveries()[CLIENT]
-    refused(round_, "those of 4 do not open", lambda client: client.accept_shares(delivery))
+    server = round_.server
+    delivery = server._dealt.delivery(server._round_id, LAST, server._graph[LAST]).to_bytes()
+    refused(round_, "those of 4 do not open", lambda client: client.accept_shares(delivery), LAST)
 
 
 def accepted_round() -> tuple[Round, MaskRequest]:
@@ -278,9 +282,9 @@ def accepted_round() -> tuple[Round, MaskRequest]:
 
 
 MASK_REQUESTS: dict[str, Callable[[MaskRequest], MaskRequest]] = {
-    "is no member": lambda r: replace(r, members=r.members[1:]),
-    "not on the roster": lambda r: replace(r, members=(*r.members, 1000)),
-    "3 of 5 clients are left, below the 4": lambda r: replace(r, members=r.members[:3]),
+    "is no member": lambda r: replace(r, members=Subset(5, (1, 2, 3, 4))),
+    "a list of 6": lambda r: replace(r, members=Subset(6, (0, 1, 2, 3, 4, 5))),
+    "3 of 5 clients are left, below the 4": lambda r: replace(r, members=Subset(5, (0, 1, 2))),
     "another session": lambda r: replace(r, round_id=RoundId(bytes(16), 1)),
 }
 
@@ -294,10 +298,11 @@ def test_mask_requests(reason: str) -> None:
 
 def test_a_member_whose_share_was_not_delivered() -> None:
     round_, delivery = shared_round()
-    short = replace(delivery, senders=delivery.senders[1:], sealed=delivery.sealed[1:])
-    round_.client(CLIENT).accept_shares(short.to_bytes())
-    request = MaskRequest(short.round_id, tuple(round_.inputs)).to_bytes()
-    refused(round_, r"clients \[10\] are members and neighbours", lambda client: client.settle(request))
+    without_first = Subset(5, (1, 2, 3))
+    short = replace(delivery, senders=without_first, sealing=without_first, sealed=delivery.sealed[1:])
+    round_.client(LAST).accept_shares(short.to_bytes())
+    request = MaskRequest(short.round_id, Subset(5, (0, 1, 2, 3, 4))).to_bytes()
+    refused(round_, r"clients \[3\] are members and neighbours", lambda client: client.settle(request), LAST)
 
 
 @pytest.mark.parametrize(
@@ -328,17 +333,15 @@ def masked_round(lost: tuple[int, ...] = ()) -> tuple[Round, UnmaskRequest]:
 
 
 REQUESTS: dict[str, Callable[[UnmaskRequest], UnmaskRequest]] = {
-    "active and dead": lambda r: replace(r, dead=(*r.dead, r.active[-1])),
-    "not called active": lambda r: replace(r, active=r.active[1:], dead=(CLIENT, *r.dead)),
-    "asked to unmask but not": lambda r: replace(r, active=r.active[1:]),
-    "roster changed": lambda r: replace(r, active=r.active[:-1]),
-    r"clients \[1000\]": lambda r: replace(r, dead=(*r.dead, 1000)),
-    "below the threshold 5": lambda r: replace(
-        r, active=r.active[:4], dead=tuple(sorted(r.active[4:] + r.dead))
+    "not called active": lambda r: replace(r, active=Subset(8, r.active.places[1:])),
+    "a list of 7, where this client knows a list of 8": lambda r: replace(
+        r, active=Subset(7, r.active.places[:-1])
     ),
-    "5 of 8 clients are left, below the 6": lambda r: replace(
-        r, active=r.active[:5], dead=tuple(sorted(r.active[5:] + r.dead))
+    "a list of 9, where this client knows a list of 8": lambda r: replace(
+        r, active=Subset(9, r.active.places)
     ),
+    "below the threshold 5": lambda r: replace(r, active=Subset(8, r.active.places[:4])),
+    "5 of 8 clients are left, below the 6": lambda r: replace(r, active=Subset(8, r.active.places[:5])),
     "another session": lambda r: replace(r, round_id=RoundId(bytes(16), 1)),
 }
 
@@ -357,7 +360,7 @@ def test_a_client_unmasks_once() -> None:
     secrets = secrets_of(client)
     reply = UnmaskReply.from_bytes(client.unmask(request.to_bytes()))
     assert len(reply.seed_shares) == 8
-    assert not reply.key_shares
+    assert not reply.wrapping_shares
     check_erased(client, secrets)
     restored = ClientRound.from_bytes(client.to_bytes())
     with pytest.raises(SecureAggregationError, match="unmasks once"):
@@ -369,9 +372,9 @@ def test_a_reply_has_one_share_for_each_neighbor() -> None:
     client = round_.client(CLIENT)
     held = {i: bytes(share) for i, share in client._held.items()}
     reply = UnmaskReply.from_bytes(client.unmask(request.to_bytes()))
-    assert request.dead == (10, 17)
-    assert reply.seed_shares == tuple(held[i][:36] for i in request.active)
-    assert reply.key_shares == tuple(held[i][36:] for i in (10, 17))
+    assert request.active == Subset.of(held.keys() - {10, 17}, sorted(held))
+    assert reply.seed_shares == tuple(held[i][:20] for i in sorted(held) if i not in (10, 17))
+    assert reply.wrapping_shares == tuple(held[i][20:] for i in (10, 17))
 
 
 def test_stages_come_in_order() -> None:
@@ -389,24 +392,22 @@ def test_secrets_last_no_longer_than_they_are_needed() -> None:
     round_ = open_round(restore=False)
     round_.advertise()
     client = round_.clients[CLIENT]
-    assert client._mask_secret
-    assert client._share_secret
+    assert client._private
     round_.share()
-    assert not client._share_secret
-    assert len(client._channels) == 4
+    assert not client._private
+    assert len(client._pairs) == len(client._roots) == 4
     round_.accept()
-    assert not client._channels
+    assert not client._pairs
     round_.mask()
-    assert not client._mask_secret
+    assert not client._roots
     assert not client._seed
-    assert not client._channels
     secrets = secrets_of(client)
     assert len(secrets) == 5
     round_.confirm()
     round_.unmask()
     round_.server.finish()
     check_erased(client, secrets)
-    assert not round_.server._shares
+    assert not round_.server._dealt.messages
     assert not round_.server._replies
 
 
@@ -432,7 +433,7 @@ def test_nothing_secret_is_shown_logged_or_pickled(caplog: pytest.LogCaptureFixt
 @given(st.data())
 def test_a_damaged_state_is_refused_or_plays_on_without_a_wrong_error(data: st.DataObject) -> None:
     round_, delivery = shared_round()
-    stored = bytearray(round_.clients[CLIENT].to_bytes())
+    stored = bytearray(round_.clients[LAST].to_bytes())
     with pytest.raises(InvalidUpdateError):
         ClientRound.from_bytes(bytes(stored[: data.draw(st.integers(0, len(stored) - 1))]))
     stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -446,11 +447,11 @@ def test_a_damaged_state_is_refused_or_plays_on_without_a_wrong_error(data: st.D
 def test_a_client_that_refuses_counts_as_lost() -> None:
     round_ = open_round(6)
     round_.wire = lambda kind, client, data: (
-        DELIVERIES["no neighbour"](ShareDelivery.from_bytes(data)).to_bytes()
+        replace(ShareDelivery.from_bytes(data), senders=Subset(5, (1, 2, 3, 4))).to_bytes()
         if kind == "ShareDelivery" and client == CLIENT
         else data
     )
     result = round_.run(Lost())
     assert result.survivors == (10, 17, 24, 31, 38)
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
-    assert "no neighbour" in round_.refusals[CLIENT]
+    assert "a list of 5" in round_.refusals[CLIENT]

@@ -21,9 +21,9 @@ from fl_privquant.secagg.opening import correctable, open_secret
 
 
 def limbs_of(secret: bytes) -> list[int]:
-    """The 9 limbs with Python's integers: 29 bits each, the lowest first."""
+    """The 5 limbs with Python's integers: 26 bits each, the lowest first."""
     number = int.from_bytes(secret, "little")
-    return [(number >> (29 * i)) & ((1 << 29) - 1) for i in range(9)]
+    return [(number >> (26 * i)) & ((1 << 26) - 1) for i in range(5)]
 
 
 def at_zero(points: list[int], values: list[int]) -> int:
@@ -40,39 +40,61 @@ def at_zero(points: list[int], values: list[int]) -> int:
 
 def test_the_textbook_polynomial() -> None:
     """1234 + 166 x + 94 x^2, the worked example of the Wikipedia article on Shamir's scheme."""
-    coefficients = np.array([[1234], [166], [94]], dtype=np.uint64)
-    values = shamir.evaluate(coefficients, 6).ravel().tolist()
-    assert values == [1494, 1942, 2578, 3402, 4414, 5614]
+    values = np.array([[1234], [1494], [1942]], dtype=np.uint64)
+    assert shamir.extrapolate(values, 6).ravel().tolist() == [2578, 3402, 4414, 5614]
 
 
-def test_evaluation_against_python_integers_at_the_limits() -> None:
+def test_extrapolation_against_python_integers_at_the_limits() -> None:
     p = shamir.PRIME
-    rows = [[p - 1] * 3, [p - 1, 0, 1], [0, p - 1, 2]] * 7
-    values = shamir.evaluate(np.array(rows, dtype=np.uint64), 300)
-    for x in (1, 2, 77, 300):
-        for column in range(3):
-            exact = sum(row[column] * x**power for power, row in enumerate(rows)) % p
-            assert int(values[x - 1, column]) == exact
+    coefficients = [[p - 1] * 3, [p - 1, 0, 1], [0, p - 1, 2]] * 7
+
+    def exact(x: int) -> list[int]:
+        return [sum(row[i] * x**power for power, row in enumerate(coefficients)) % p for i in range(3)]
+
+    values = shamir.extrapolate(np.array([exact(x) for x in range(21)], dtype=np.uint64), 300)
+    assert len(values) == 280
+    for x in (21, 22, 77, 300):
+        assert values[x - 21].tolist() == exact(x)
 
 
 def test_known_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes of the shares are fixed: little-endian words, points 1, 2, ..., 9 words a secret."""
+    """The bytes of the shares are fixed: little-endian words, points 1, 2, ..., 5 words a secret."""
     monkeypatch.setattr(os, "urandom", lambda size: (bytes(range(256)) * (size // 256 + 1))[:size])
-    shares = shamir.split(bytes(range(1, 33)), threshold=3, num_shares=3)
-    # 31 uniform bits a word, from the top of each little-endian 32-bit word drawn.
-    drawn = np.frombuffer((bytes(range(256)))[: 4 * 18], dtype="<u4") >> 1
-    for x in (1, 2, 3):
-        words = [
-            (limb + int(drawn[i]) * x + int(drawn[9 + i]) * x * x) % shamir.PRIME
-            for i, limb in enumerate(limbs_of(bytes(range(1, 33))))
-        ]
-        assert shares[x - 1].tobytes() == np.array(words, dtype="<u4").tobytes()
-    assert shares[0].tobytes().hex() == (
-        "131517193e4750195c9dde1f36393c3f223445362fb13234868b903591b2d33450525435"
-    )
+    secret = bytes(range(1, 17))
+    shares = shamir.split(secret, threshold=3, num_shares=4)
+    # 31 uniform bits a word, from the top of each little-endian 32-bit word drawn: the first two shares.
+    drawn = np.frombuffer(bytes(range(40)), dtype="<u4") >> 1
+    assert shares[:2].tobytes() == drawn.tobytes()
+    # Of a parabola with f(0), f(1), f(2) given, f(3) = f(0) - 3 f(1) + 3 f(2).
+    words = [
+        (limb - 3 * int(drawn[i]) + 3 * int(drawn[5 + i])) % shamir.PRIME
+        for i, limb in enumerate(limbs_of(secret))
+    ]
+    assert shares[2].tobytes() == np.array(words, dtype="<u4").tobytes()
+    assert shares.shape == (4, 20)
 
 
-@given(st.binary(min_size=32, max_size=32), st.integers(1, 12), st.data())
+def test_shares_that_are_given_fix_the_others() -> None:
+    secret, given = os.urandom(32), [shamir.share_from(os.urandom(2 * shamir.STREAM_BYTES)) for _ in range(4)]
+    rows = np.frombuffer(b"".join(given), dtype=np.uint8).reshape(4, 40)
+    rest = shamir.complete(secret, rows, 9)
+    assert rest.shape == (5, 40)
+    shares = np.concatenate([rows, rest])
+    for points in ((1, 2, 3, 4, 5), (5, 6, 7, 8, 9), (1, 9, 3, 7, 5)):
+        assert shamir.combine(points, shares[[x - 1 for x in points]]) == secret
+    # A threshold of 1: every share is the secret.
+    alone = shamir.complete(secret[:16], np.empty((0, 20), dtype=np.uint8), 2)
+    assert alone.view("<u4").tolist() == [limbs_of(secret[:16])] * 2
+
+
+@given(st.binary(min_size=80, max_size=80))
+def test_shares_from_a_stream_are_its_numbers_modulo_the_prime(stream: bytes) -> None:
+    numbers = [int.from_bytes(stream[at : at + 16], "little") for at in range(0, 80, 16)]
+    words = np.frombuffer(shamir.share_from(stream), dtype="<u4").tolist()
+    assert words == [number % shamir.PRIME for number in numbers]
+
+
+@given(st.binary(min_size=16, max_size=16), st.integers(1, 12), st.data())
 def test_any_threshold_shares_open_the_secret(secret: bytes, threshold: int, data: st.DataObject) -> None:
     num_shares = data.draw(st.integers(threshold, 20))
     shares = shamir.split(secret, threshold, num_shares)
@@ -80,21 +102,21 @@ def test_any_threshold_shares_open_the_secret(secret: bytes, threshold: int, dat
     chosen = shares[[x - 1 for x in points]]
     assert shamir.combine(points, chosen) == secret
     words = chosen.view("<u4").tolist()
-    assert [at_zero(points, [row[i] for row in words]) for i in range(9)] == limbs_of(secret)
+    assert [at_zero(points, [row[i] for row in words]) for i in range(5)] == limbs_of(secret)
 
 
 def test_every_subset_of_two_secrets_at_once() -> None:
-    secret = os.urandom(64)
+    secret = os.urandom(32)
     shares = shamir.split(secret, 3, 6)
-    assert shares.shape == (6, 72)
+    assert shares.shape == (6, 40)
     for points in itertools.combinations(range(1, 7), 3):
         assert shamir.combine(points, shares[[x - 1 for x in points]]) == secret
-        halves = shares[[x - 1 for x in points]][:, 36:]
-        assert shamir.combine(points, np.ascontiguousarray(halves)) == secret[32:]
+        halves = shares[[x - 1 for x in points]][:, 20:]
+        assert shamir.combine(points, np.ascontiguousarray(halves)) == secret[16:]
 
 
 def test_large_thresholds() -> None:
-    secret = bytes([255]) * 32
+    secret = bytes([255]) * 16
     shares = shamir.split(secret, 500, 999)
     points = list(range(999, 499, -1))
     assert shamir.combine(points, shares[[x - 1 for x in points]]) == secret
@@ -111,16 +133,16 @@ def test_fewer_shares_do_not_depend_on_the_secret() -> None:
         counts = np.bincount(words >> np.uint32(27), minlength=16)
         return float(stats.chisquare(counts).pvalue)
 
-    for secret in (bytes(32), bytes([255]) * 32):
+    for secret in (bytes(16), bytes([255]) * 16):
         assert p_value(secret, 2) > 1e-6
         assert p_value(secret, 1) < 1e-6
 
 
-def test_coefficients_are_redrawn_where_the_word_is_the_prime(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = iter([b"\xff" * 36, b"\x05\x00\x00\x00" * 9])
+def test_shares_are_redrawn_where_the_word_is_the_prime(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = iter([b"\xff" * 20, b"\x05\x00\x00\x00" * 5])
     monkeypatch.setattr(os, "urandom", lambda size: next(draws))
-    shares = shamir.split(bytes(32), 2, 2)
-    assert shares.view("<u4").tolist() == [[2] * 9, [4] * 9]
+    shares = shamir.split(bytes(16), 2, 2)
+    assert shares.view("<u4").tolist() == [[2] * 5, [4] * 5]
 
 
 def spoiled(shares: np.ndarray, rows: Sequence[int], generator: np.random.Generator) -> np.ndarray:
@@ -143,7 +165,7 @@ def test_as_many_wrong_shares_as_the_code_allows_are_found(data: st.DataObject) 
     wrong = sorted(
         data.draw(st.permutations(points))[: data.draw(st.integers(0, (received - threshold) // 2))]
     )
-    secret = data.draw(st.binary(min_size=32, max_size=32))
+    secret = data.draw(st.binary(min_size=16, max_size=16))
     shares = shamir.split(secret, threshold, received + 7)[[x - 1 for x in points]]
     generator = np.random.default_rng(data.draw(st.integers(0, 999)))
     shares = spoiled(shares, [points.index(x) for x in wrong], generator)
@@ -160,7 +182,7 @@ def test_every_set_of_wrong_shares_exhaustively(threshold: int, received: int) -
 
     With more, never a wrong secret: the commitment is the judge.
     """
-    secret, generator = os.urandom(32), np.random.default_rng(threshold)
+    secret, generator = os.urandom(16), np.random.default_rng(threshold)
     shares = shamir.split(secret, threshold, received)
     points = list(range(1, received + 1))
     for count in range(received + 1):
@@ -178,7 +200,7 @@ def test_every_set_of_wrong_shares_exhaustively(threshold: int, received: int) -
 
 def test_wrong_shares_that_agree_with_one_another() -> None:
     """Colluders whose wrong shares lie on one polynomial of another secret: the majority decides."""
-    secret, other = bytes(32), bytes([1]) * 32
+    secret, other = bytes(16), bytes([1]) * 16
     shares, others = shamir.split(secret, 4, 11), shamir.split(other, 4, 11)
     for count in range(4):
         mixed = np.concatenate([others[:count], shares[count:]])
@@ -194,7 +216,7 @@ def test_hundreds_of_shares_are_decoded_in_milliseconds() -> None:
     """Guessing subsets took 11 s for 150 holders with 3 wrong shares, and failed."""
     generator = np.random.default_rng(5)
     for received, threshold, count in ((150, 83, 3), (150, 83, 33), (501, 301, 100)):
-        secret = os.urandom(32)
+        secret = os.urandom(16)
         wrong = sorted(generator.choice(received, count, replace=False))
         changed = spoiled(shamir.split(secret, threshold, received), wrong, generator)
         rows = {x + 1: changed[x].tobytes() for x in range(received)}
@@ -207,7 +229,7 @@ def test_hundreds_of_shares_are_decoded_in_milliseconds() -> None:
 
 def test_suspects_are_left_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three spare shares are wrong: one has to be guessed, and a suspect saves the guessing."""
-    secret, generator = os.urandom(32), np.random.default_rng(1)
+    secret, generator = os.urandom(16), np.random.default_rng(1)
     changed = spoiled(shamir.split(secret, 5, 8), [6, 7], generator)
     rows, searched, find_wrong = {x: changed[x - 1].tobytes() for x in range(1, 9)}, [], shamir.find_wrong
 
@@ -223,8 +245,8 @@ def test_suspects_are_left_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shares_of_different_polynomials_open_nothing() -> None:
-    """Each limb is 29 of 31 bits: the chance that all 9 still fit is below 2^-18."""
-    secret = os.urandom(32)
+    """Each limb is 26 of 31 bits: the chance that all 5 still fit is below 2^-24."""
+    secret = os.urandom(16)
     shares = shamir.split(secret, 3, 5)
     shares[1] = shamir.split(secret, 3, 5)[1]
     with pytest.raises(InvalidUpdateError, match="polynomial"):
@@ -232,23 +254,23 @@ def test_shares_of_different_polynomials_open_nothing() -> None:
 
 
 def test_what_is_a_share() -> None:
-    assert shamir.are_shares(shamir.split(bytes(32), 2, 2)[0].tobytes())
-    assert shamir.are_shares(shamir.split(bytes(64), 2, 2).tobytes())
-    assert not shamir.are_shares(bytes(35))
-    assert not shamir.are_shares(bytes(68) + (shamir.PRIME).to_bytes(4, "little"))
-    assert not shamir.are_shares(bytes(32) + (shamir.PRIME).to_bytes(4, "little"))
-    assert shamir.are_shares(bytes(32) + (shamir.PRIME - 1).to_bytes(4, "little"))
+    assert shamir.are_shares(shamir.split(bytes(16), 2, 2)[0].tobytes())
+    assert shamir.are_shares(shamir.split(bytes(32), 2, 2).tobytes())
+    assert not shamir.are_shares(bytes(19))
+    assert not shamir.are_shares(bytes(36) + (shamir.PRIME).to_bytes(4, "little"))
+    assert not shamir.are_shares(bytes(16) + (shamir.PRIME).to_bytes(4, "little"))
+    assert shamir.are_shares(bytes(16) + (shamir.PRIME - 1).to_bytes(4, "little"))
 
 
 def test_refusals() -> None:
     for threshold, shares in ((0, 3), (4, 3), (2, 1 << 16)):
         with pytest.raises(InvalidSpecError, match="threshold"):
-            shamir.split(bytes(32), threshold, shares)
-    for size in (0, 31, 33):
+            shamir.split(bytes(16), threshold, shares)
+    for size in (0, 15, 17):
         with pytest.raises(InvalidSpecError, match="secret"):
             shamir.split(bytes(size), 2, 3)
     with pytest.raises(InvalidSpecError, match="distinct"):
-        shamir.combine([1, 1], np.zeros((2, 36), dtype=np.uint8))
+        shamir.combine([1, 1], np.zeros((2, 20), dtype=np.uint8))
 
 
 def test_the_modulus_is_a_mersenne_prime() -> None:

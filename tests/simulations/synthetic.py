@@ -137,6 +137,7 @@ def _rounds(
             "share_clipped": np.where(steps == 0, np.nan, 0.02),
             "bytes_up": per_round * steps,
             "bytes_down": clients * DIMENSION * 4.0 * steps,
+            "bytes_handshake": clients * 5000.0 * steps if secure else 0.0 * steps,
             "epsilon_coordinate": mechanism.epsilon,
             "epsilon_client_round": np.where(steps == 0, 0.0, spent),
             "epsilon_client_total": np.where(steps == 0, 0.0, spent * np.maximum(steps, 1)),

@@ -25,6 +25,8 @@ import fl_privquant as pq
 from fl_privquant.accounting import Accountant, PrivacyStatement, Release, View, statement_levels
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.secagg import choose_parameters
+from fl_privquant.secagg.handshake import handshake_bytes
 from simulations.config import CENTRAL, RunConfig, designed_for_target
 from simulations.overrides import CONF
 from simulations.report.build import build_report
@@ -420,6 +422,10 @@ def test_secure_aggregation_changes_no_number(policies: dict[str, Any], tmp_path
     assert found[0]["clip"].iloc[1:].nunique() == (3 if policies else 1)
     # A masked code is as wide as the sum of all: 5 bits for 4 clients and codes up to 7, instead of 2.
     assert found[1]["bytes_up"].iloc[-1] > 2 * found[0]["bytes_up"].iloc[-1]
+    assert not found[0]["bytes_handshake"].any()
+    # Three rounds of four clients, of whom nobody is lost: as predicted from the messages.
+    expected = 4 * handshake_bytes(choose_parameters(4))
+    assert np.diff(found[1]["bytes_handshake"]).tolist() == [round(expected)] * 3
 
 
 def test_a_clip_that_is_too_wide_is_found_out(tmp_path: Path) -> None:

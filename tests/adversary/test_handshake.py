@@ -1,0 +1,318 @@
+"""Attacks on what the compact handshake rests on: keys of one round, shares that are derived, wrapped roots.
+
+A server replays keys and messages of an earlier round, uses what a dropout revealed in the next one, opens a
+round twice, or passes sealed shares off as derived ones; clients wrap wrong roots.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
+from fl_privquant.packing.pack import unpack_codes
+from fl_privquant.secagg import ClientRound, ServerRound, keys, shamir
+from fl_privquant.secagg import client as client_module
+from fl_privquant.secagg.answered import AnsweredStages
+from fl_privquant.secagg.masks import apply_masks
+from fl_privquant.secagg.messages import (
+    MaskedInput,
+    MaskRequest,
+    Roster,
+    SealedShares,
+    ShareDelivery,
+    Subset,
+)
+from fl_privquant.secagg.sharing import derived_share, sealed_for
+from fl_privquant.secagg.transcript import listing_of
+from tests.secagg.driver import CONTEXT, Round, open_round
+
+NUM_CLIENTS = 8
+LOST = 10
+
+
+def second_round(round_: Round) -> Round:
+    """The next round of the same session with the same clients, who kept their states."""
+    config = replace(round_.server._config, number=round_.server._config.number + 1)
+    later = Round(ServerRound(config, round_.inputs), round_.inputs, round_.policies, restore=False)
+    for i in round_.inputs:
+        state = ClientRound.from_bytes(round_.clients[i].to_bytes(), round_.policies[i])
+        client = ClientRound.join(later.server.invitation(), i, round_.policies[i], previous=state)
+        later.clients[i] = client
+        assert later.server.receive_advertisement(i, client.advertise_keys())
+    return later
+
+
+def secrets_of_masks(round_: Round) -> dict[tuple[int, int], bytes]:
+    """The roots of all masks that clients have in common, as each of the two has them."""
+    return {
+        (i, peer): bytes(root) for i, client in round_.clients.items() for peer, root in client._roots.items()
+    }
+
+
+def with_a_dropout(signed: bool) -> tuple[Round, dict[tuple[int, int], bytes], dict[int, bytes]]:
+    """A round that opened though one client was lost; its roots, and those that the server opened."""
+    round_ = open_round(NUM_CLIENTS, signed=signed, dropout_fraction=0.25, restore=False)
+    round_.advertise()
+    round_.share()
+    roots, revealed = secrets_of_masks(round_), dict[int, bytes]()
+    dealt_roots = round_.server._dealt.roots
+
+    def recorded(*arguments: Any) -> dict[int, bytes]:
+        revealed.update(dealt_roots(*arguments))
+        return revealed
+
+    round_.server._dealt.roots = recorded  # type: ignore[method-assign]
+    round_.accept()
+    round_.mask([LOST])
+    round_.confirm()
+    round_.unmask()
+    assert LOST not in round_.server.finish().survivors
+    return round_, roots, revealed
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_what_a_dropout_reveals_serves_in_no_other_round(signed: bool) -> None:
+    """The server learns the lost client's roots of the round, as it must; in the next one all are others."""
+    round_, roots, revealed = with_a_dropout(signed)
+    assert revealed == {peer: roots[LOST, peer] for peer in round_.inputs if peer != LOST}
+    later = second_round(round_)
+    later.share()
+    again = secrets_of_masks(later)
+    assert again.keys() == roots.keys()
+    assert not set(again.values()) & (set(roots.values()) | set(revealed.values()))
+    # Both of a pair have the same root, and no other pair has it.
+    assert all(again[i, j] == again[j, i] for i, j in again)
+    assert len(set(again.values())) == NUM_CLIENTS * (NUM_CLIENTS - 1) // 2
+    for stage in (later.accept, later.mask, later.confirm, later.unmask):
+        stage()
+    np.testing.assert_array_equal(later.server.finish().total, later.expected(later.inputs))
+
+
+def test_a_key_whose_owner_was_lost_is_not_taken_in_a_later_round() -> None:
+    """The server shows the lost client's former key: nobody masks with a root that it knows."""
+    round_, _, revealed = with_a_dropout(signed=True)
+    former = round_.server._entries[LOST]
+    later = second_round(round_)
+    victim = max(later.inputs)
+    rosters = later.server.rosters()
+
+    def stale(data: bytes) -> bytes:
+        roster = Roster.from_bytes(data)
+        entries = tuple(former if entry.client_id == LOST else entry for entry in roster.entries)
+        return replace(roster, entries=entries, listing=listing_of(entries)).to_bytes()
+
+    # Its owner, who drew another one, refuses; at others the root hangs on their own keys of this round.
+    with pytest.raises(SecureAggregationError, match="other keys for client 10 than it sent"):
+        later.clients[LOST].share_keys(stale(rosters[LOST]))
+    later.clients[victim].share_keys(stale(rosters[victim]))
+    assert bytes(later.clients[victim]._roots[LOST]) not in revealed.values()
+
+
+def test_advertisements_of_another_round_are_refused() -> None:
+    round_ = open_round(NUM_CLIENTS, signed=True, restore=False)
+    round_.advertise()
+    config = replace(round_.server._config, number=2)
+    later = ServerRound(config, round_.inputs)
+    assert not later.receive_advertisement(LOST, round_.sent["KeyAdvertisement"][LOST])
+    assert "of round 1" in later.rejected[LOST]
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_round_that_is_opened_twice_has_other_masks(signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same invitation again, to clients that were put back and remember nothing: no mask repeats."""
+
+    class Forgetful(AnsweredStages):
+        def claim(self, *args: Any, **keywords: Any) -> bool:
+            return True
+
+    monkeypatch.setattr(client_module, "answered", Forgetful())
+    found = []
+    round_ = open_round(5, signed=signed, restore=False)
+    for _ in range(2):
+        again = Round(
+            ServerRound(round_.server._config, round_.inputs), round_.inputs, round_.policies, restore=False
+        )
+        again.advertise()
+        again.share()
+        roots = secrets_of_masks(again)
+        again.accept()
+        requests = again.server.mask_requests(CONTEXT)
+        masked = {}
+        for i, request in requests.items():
+            again.clients[i].settle(request, CONTEXT)
+            masked[i] = again.clients[i].mask(again.inputs[i])
+        found.append((set(roots.values()), masked))
+    assert not found[0][0] & found[1][0]
+    assert all(found[0][1][i] != found[1][1][i] for i in round_.inputs)
+
+
+def test_two_rounds_with_one_id_are_refused() -> None:
+    """By the client's state, and without it by the process."""
+    round_ = open_round(5, restore=False)
+    round_.run()
+    for previous in (round_.clients[LOST], None):
+        with pytest.raises(SecureAggregationError, match="once"):
+            ClientRound.join(round_.server.invitation(), LOST, round_.policies[LOST], previous=previous)
+
+
+# Shares that are derived
+
+
+def test_derived_shares_are_of_one_direction_and_one_pair() -> None:
+    pair, other = bytes(range(32)), bytes(range(1, 33))
+    shares = [
+        derived_share(pair, 3, 10),
+        derived_share(pair, 10, 3),
+        derived_share(pair, 3, 17),
+        derived_share(other, 3, 10),
+    ]
+    assert len(set(shares)) == 4
+    assert all(len(share) == 2 * shamir.SHARE_BYTES and shamir.are_shares(share) for share in shares)
+    # The two seeds have shares of their own.
+    assert shares[0][: shamir.SHARE_BYTES] != shares[0][shamir.SHARE_BYTES :]
+
+
+def test_a_threshold_of_holders_opens_a_seed_and_one_less_does_not() -> None:
+    """Whichever of them derive their shares, and whichever are sent them."""
+    round_ = open_round(NUM_CLIENTS, restore=False)
+    round_.advertise()
+    round_.share()
+    threshold, dealer = round_.server._threshold, 24
+    assert threshold == 5
+    seed = bytes(round_.clients[dealer]._seed)
+    round_.accept()
+    points = round_.server._dealt.points[dealer]
+    rows = {
+        points[i]: np.frombuffer(bytes(client._held[dealer][: shamir.SHARE_BYTES]), np.uint8)
+        for i, client in round_.clients.items()
+    }
+    assert {points[i] for i in sealed_for(dealer, list(points), threshold)} == {5, 6, 7, 8}
+
+    def opened(taken: tuple[int, ...]) -> bytes | None:
+        try:
+            return bytes(shamir.combine(taken, np.stack([rows[x] for x in taken])))
+        except InvalidUpdateError:
+            return None
+
+    assert {opened(taken) for taken in itertools.combinations(rows, threshold)} == {seed}
+    assert seed not in {opened(taken) for taken in itertools.combinations(rows, threshold - 1)}
+
+
+def delivered(round_: Round, receiver: int, sealed: dict[int, bytes], hidden: Collection[int]) -> bytes:
+    """What others dealt to a client; the sealed shares of some are passed off as such that it derives."""
+    everyone, blocks = list(sealed), {}
+    for sender, message in sealed.items():
+        receivers = sealed_for(sender, everyone, round_.server._threshold)
+        if receiver in receivers and sender not in hidden:
+            blocks[sender] = SealedShares.from_bytes(message).sealed[receivers.index(receiver)]
+    senders = Subset.of([i for i in everyone if i != receiver], everyone)
+    return ShareDelivery(
+        round_.server._round_id, senders, Subset.of(blocks, everyone), tuple(blocks.values())
+    ).to_bytes()
+
+
+@pytest.mark.parametrize("lists", [1, 2])
+def test_two_lists_of_clients_and_shares_that_are_passed_off_as_derived(lists: int) -> None:
+    """Twelve clients are shown one list, eight another, and nobody is told of a share that does not open.
+
+    All mask, and the server is given every self mask. With two lists, which differ in the key of one corrupt
+    client, the masks between the groups do not cancel, and the sum stays closed; with one list it opens.
+    """
+    round_ = open_round(20, dimension=50, max_code=1, width=20, signed=True, restore=False)
+    round_.advertise()
+    clients, server = list(round_.inputs), round_.server
+    second = clients[12:] if lists == 2 else []
+    roster = Roster.from_bytes(server.rosters()[clients[0]])
+    corrupt = replace(roster.entries[0], public_key=keys.public_key(keys.draw_secret()))
+    entries = (corrupt, *roster.entries[1:])
+    other = replace(roster, entries=entries, listing=listing_of(entries))
+    sealed = {i: round_.clients[i].share_keys((other if i in second else roster).to_bytes()) for i in clients}
+    roots = secrets_of_masks(round_)
+    everyone, total = Subset(20, tuple(range(20))), np.zeros(50, dtype="<u4")
+    for i in clients:
+        client = round_.clients[i]
+        hidden = set(second) if i not in second else set(clients) - set(second)
+        client.accept_shares(delivered(round_, i, sealed, hidden))
+        client.settle(MaskRequest(server._round_id, everyone).to_bytes(), CONTEXT)
+        own_key = client._round_keys[i]
+        self_mask = keys.derive(client._seed, client._masks_digest, keys.SELF_MASK, own_key)
+        vector = unpack_codes(MaskedInput.from_bytes(client.mask(round_.inputs[i])).payload, 20, 50)
+        bare = vector.astype("<u4")
+        apply_masks(bare, [(self_mask, False)])
+        total += bare
+    left = (total - round_.expected(clients).astype("<u4")) & 0xFFFFF
+    assert (np.count_nonzero(left) > 45) == (lists == 2)
+    assert left.any() == (lists == 2)
+    between = [(i, j) for i in clients[:12] for j in second]
+    assert all(roots[i, j] != roots[j, i] for i, j in between)
+
+
+# Roots that are wrapped
+
+
+def test_what_is_wrapped_shows_no_root_and_opens_with_the_wrapping_seed_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds: list[bytes] = []
+    wrap = keys.wrap
+
+    def recorded(seed: bytearray, *arguments: bytes) -> bytes:
+        seeds.append(bytes(seed))
+        return wrap(seed, *arguments)
+
+    monkeypatch.setattr(keys, "wrap", recorded)
+    round_ = open_round(NUM_CLIENTS, restore=False)
+    round_.advertise()
+    round_.share()
+    dealt, entry, graph = round_.server._dealt, round_.server._entries[LOST], round_.server._graph_digest
+    roots = {peer: bytes(root) for peer, root in round_.clients[LOST]._roots.items()}
+    wrapped = dealt.messages[LOST].wrapped
+    assert not any(root in wrapped for root in roots.values())
+    # It is the second client by id; what others wrapped with, or what it masks with, opens nothing of it.
+    assert dealt.roots(entry, graph, bytearray(seeds[1])) == roots
+    for other in (seeds[0], seeds[2], bytes(round_.clients[LOST]._seed)):
+        found = dealt.roots(entry, graph, bytearray(other))
+        assert not set(found.values()) & set(roots.values())
+
+
+def test_a_lost_client_that_wrapped_wrong_roots_spoils_the_sum_and_nothing_else() -> None:
+    """As by a wrong input: the sum is not what codes can add up to, and is refused."""
+    round_ = open_round(NUM_CLIENTS, dimension=200, max_code=1, width=20, dropout_fraction=0.25)
+
+    def wire(kind: str, client: int, data: bytes) -> bytes:
+        if kind != "SealedShares" or client != LOST:
+            return data
+        message = SealedShares.from_bytes(data)
+        return replace(message, wrapped=bytes(len(message.wrapped))).to_bytes()
+
+    round_.wire = wire
+    round_.advertise()
+    round_.share()
+    round_.accept()
+    round_.mask([LOST])
+    round_.confirm()
+    round_.unmask()
+    with pytest.raises(SecureAggregationError, match="exceeds what the clients' codes can add up to"):
+        round_.server.finish()
+
+
+@pytest.mark.parametrize("change", ["fewer roots", "fewer shares"])
+def test_messages_without_a_root_or_a_share_for_everybody_are_refused(change: str) -> None:
+    round_ = open_round(NUM_CLIENTS, restore=False)
+    round_.advertise()
+    roster = round_.server.rosters()[LOST]
+    message = SealedShares.from_bytes(round_.clients[LOST].share_keys(roster))
+    wrong = (
+        replace(message, wrapped=message.wrapped[16:])
+        if change == "fewer roots"
+        else replace(message, sealed=message.sealed[1:])
+    )
+    assert not round_.server.receive_shares(LOST, wrong.to_bytes())
+    assert "neighbours" in round_.server.rejected[LOST]
+    assert round_.server.receive_shares(LOST, message.to_bytes())
