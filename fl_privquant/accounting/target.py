@@ -161,6 +161,7 @@ class Target:
             dropped=aggregation.lost(self.num_clients),
             norms=norms,
             own_clips=norms == NO_NORMS,
+            exact_sums=aggregation.sums_exactly,
             parameters=tuple(sorted(parameters.items())),
         )
 

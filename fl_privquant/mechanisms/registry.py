@@ -112,7 +112,7 @@ class Spec:
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
         """The parameters of a design for a run, with that epsilon for what it :attr:`spends_on`."""
-        wanted = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.survivors}
+        wanted = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.num_clients}
         return cls.accepted(wanted) | dict(wish.parameters)
 
     def text(self, name: str) -> str:
