@@ -19,6 +19,7 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.bits_estimate import Estimate
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import Unit
 
@@ -108,6 +109,11 @@ class Spec:
         target = wish.run_target
         trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
         return math.sqrt(wish.dimension) / best_spread(min(trials, _MOST_TRIALS), target)
+
+    @classmethod
+    def estimate(cls, wish: Wish) -> Estimate | None:
+        """About what its :meth:`proposal` has, quickly, where it knows: to choose by, not to state."""
+        return None
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

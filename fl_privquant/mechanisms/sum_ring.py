@@ -46,7 +46,7 @@ from fl_privquant.errors import CodeOverflowError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 
-__all__ = ["WRAP_ODDS", "SumRing", "honest_reach", "narrow_ring"]
+__all__ = ["WRAP_ODDS", "SumRing", "bits_of_reach", "honest_reach", "log_wrap_odds", "narrow_ring"]
 
 WRAP_ODDS: Final = 1e-9
 """Odds that any coordinate of a round of honest clients wraps, whatever their data."""
@@ -126,11 +126,20 @@ def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension
     if law is None or law.rows.size > _MOST_NUMBERS:
         return every
     centre = -codebook.offset / codebook.step
-    log_odds = math.log(2.0 * dimension / WRAP_ODDS)
-    reach = honest_reach(codebook.codes.astype(np.float64) - centre, law.rows, num_clients, log_odds)
-    # A whole code of room: the middle of the window is a whole number.
-    bits = math.ceil(reach + 1.0).bit_length() + 1
+    deviations = codebook.codes.astype(np.float64) - centre
+    bits = bits_of_reach(honest_reach(deviations, law.rows, num_clients, log_wrap_odds(dimension)))
     return every if bits >= every.bits else SumRing(bits, None, centre, codebook.max_code)
+
+
+def log_wrap_odds(dimension: int) -> float:
+    """K of the module, for sums of so many coordinates."""
+    return math.log(2.0 * dimension / WRAP_ODDS)
+
+
+def bits_of_reach(reach: float) -> int:
+    """Bits of the ring whose window holds sums within ``reach`` of their centre."""
+    # A whole code of room: the middle of the window is a whole number.
+    return math.ceil(reach + 1.0).bit_length() + 1
 
 
 def honest_reach(deviations: Floats, rows: Floats, num_clients: int, log_odds: float) -> float:
