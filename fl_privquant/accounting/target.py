@@ -341,6 +341,14 @@ class Plan:
         return self.mean_squared_error * self.dimension / (self.encoding.l2_clip or 1.0) ** 2
 
     @property
+    def outlook(self) -> str:
+        """What the noise means for training, in a few words."""
+        if self.noise_to_signal <= _LEARNS:
+            return "learns"
+        needs_rounds = self.noise_to_signal <= _LEARNS * self.target.rounds
+        return "needs averaging over rounds" if needs_rounds else "will not learn"
+
+    @property
     def verdict(self) -> str:
         """What the noise means for training, in a sentence."""
         times = self.noise_to_signal
