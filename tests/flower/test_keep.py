@@ -38,7 +38,7 @@ def encoding(keep: int | float | None) -> Encoding:
 
 
 def run(
-    keep: int | float | None | ScheduledKeep, aggregation: Aggregation
+    keep: int | float | ScheduledKeep | None, aggregation: Aggregation
 ) -> tuple[np.ndarray, list[RoundRecord]]:
     client, server = ClientApp(), ServerApp()
     records: list[RoundRecord] = []
