@@ -34,7 +34,7 @@ from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-__all__ = ["LatticeMechanism", "Mechanism", "TableMechanism"]
+__all__ = ["LatticeMechanism", "Mechanism", "TableMechanism", "checked_mechanism"]
 
 _MAGIC = b"PQMECH"
 _VERSION = 1
@@ -474,3 +474,12 @@ class TableMechanism(LatticeMechanism, kind="table"):
             start_rows.astype(np.int64),
             end_rows.astype(np.int64),
         )
+
+
+def checked_mechanism(value: object) -> Mechanism:
+    """The value, if it is a mechanism."""
+    if not isinstance(value, Mechanism):
+        raise InvalidSpecError(
+            f"mechanism: {type(value).__name__}, expected a Mechanism; see fl_privquant.design"
+        )
+    return value

@@ -12,7 +12,7 @@ __all__ = ["FIGURES"]
 
 
 def _errors(read: ReadTable) -> Any:
-    """Errors against kilobytes, a panel for each number of coordinates; a line predicts, a mark is measured."""
+    """Errors against kilobytes, a panel for each number of coordinates: lines are planned, marks measured."""
     cells = read(ERRORS)
     dimensions = sorted(cells["dimension"].unique())
     figure, axes = pyplot().subplots(
@@ -37,7 +37,7 @@ def _errors(read: ReadTable) -> Any:
             )
         axis.axhline(1.0, color="#777777", linestyle=":", label="central Gaussian (float, trusted server)")
         clients = int(here["num_clients"].iloc[0])
-        axis.set(xscale="log", xlabel="kB a client and round", yscale="log")
+        axis.set(xscale="log", xlabel="kB a client and round")
         axis.set_title(f"{dimension:,} coordinates, {clients} clients")
     axes[0][0].set_ylabel("squared error over the central Gaussian's")
     axes[0][-1].legend(fontsize=8)

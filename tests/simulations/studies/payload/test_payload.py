@@ -46,4 +46,4 @@ def test_a_cell_measured_anew() -> None:
 
 
 def test_the_page_is_that_of_its_tables() -> None:
-    assert STORE.page.read_text(encoding="utf-8") == page_text(STUDY, STORE)
+    assert STORE.page.read_text(encoding="utf-8") == page_text(STUDY, STORE.read, STORE.seconds())
