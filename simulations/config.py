@@ -235,12 +235,16 @@ class SecaggConfig:
     masked
         Whether codes are masked. If not, they are added up in the open and counted as if only their sum were
         seen, which changes neither the model nor the figures, and protects nobody: for studies.
+    exact_sums
+        Whether sums have room for whatever codes add up to, or only for those of honest clients, in fewer
+        bits (:class:`~fl_privquant.accounting.SecureSum`).
     """
 
     enabled: bool = False
     corrupt_fraction: float = 0.1
     dropout_fraction: float = 0.1
     masked: bool = True
+    exact_sums: bool = False
 
     def __post_init__(self) -> None:
         for name in ("corrupt_fraction", "dropout_fraction"):

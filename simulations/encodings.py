@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     # Flower takes a second to import: not for a configuration that is only read.
     from fl_privquant.flower.policies import Policy
 
-__all__ = ["BitsPolicyConfig", "ClipPolicyConfig", "EncodingConfig", "renamed_key"]
+__all__ = ["BitsPolicyConfig", "ClipPolicyConfig", "EncodingConfig", "KeepPolicyConfig", "renamed_key"]
 
 # Groups of before, and where their keys are now.
 _RENAMED = {
@@ -135,6 +135,47 @@ class BitsPolicyConfig:
 
 
 @dataclass(frozen=True)
+class KeepPolicyConfig:
+    """How many rotated coordinates each round sends; see :class:`fl_privquant.flower.ScheduledKeep`.
+
+    Parameters
+    ----------
+    name
+        ``constant`` (encoding.keep), or ``schedule`` (by round).
+    rounds
+        First rounds of the entries of ``keep``, for ``schedule``.
+    keep
+        Shares of the coordinates that are sent from each of these rounds on, for ``schedule``.
+    """
+
+    name: str = "constant"
+    rounds: tuple[int, ...] = (1, 11, 21)
+    keep: tuple[float, ...] = (0.5, 0.2, 0.1)
+
+    def __post_init__(self) -> None:
+        path = "encoding.keep_policy"
+        one_of(f"{path}.name", self.name, ("constant", "schedule"))
+        if len(self.rounds) != len(self.keep) or self.rounds[:1] != (1,):
+            raise InvalidSpecError(
+                f"{path}.rounds: {list(self.rounds)} with keep {list(self.keep)}, expected as many rounds as "
+                f"shares, from round 1 on"
+            )
+        if list(self.rounds) != sorted(set(self.rounds)):
+            raise InvalidSpecError(f"{path}.rounds: {list(self.rounds)} do not increase")
+        for share in self.keep:
+            checked_keep(float(share))
+
+    def applied(self, encoding: Encoding | Policy) -> Encoding | Policy:
+        """The encoding, with what is kept in each round."""
+        if self.name == "constant":
+            return encoding
+        from fl_privquant.flower import ScheduledKeep
+
+        shares = {start: float(share) for start, share in zip(self.rounds, self.keep, strict=True)}
+        return ScheduledKeep(encoding, shares)
+
+
+@dataclass(frozen=True)
 class EncodingConfig:
     """How updates are encoded: the coordinate clip, an L2 clip, the rotation, and what changes over rounds.
 
@@ -154,7 +195,7 @@ class EncodingConfig:
         Coordinates of the rotated update that are sent, as a number or a share; null for all.
     include, exclude
         Patterns on names of the model's arrays, as in [head.*]: only what matches is sent and counted.
-    clip_policy, bits_policy
+    clip_policy, bits_policy, keep_policy
         What changes from round to round.
     """
 
@@ -166,6 +207,7 @@ class EncodingConfig:
     exclude: tuple[str, ...] = ()
     clip_policy: ClipPolicyConfig = field(default_factory=ClipPolicyConfig)
     bits_policy: BitsPolicyConfig = field(default_factory=BitsPolicyConfig)
+    keep_policy: KeepPolicyConfig = field(default_factory=KeepPolicyConfig)
 
     def __post_init__(self) -> None:
         for name in ("clip", "l2_clip"):
@@ -178,7 +220,8 @@ class EncodingConfig:
     @property
     def changes(self) -> dict[str, str]:
         """What changes from round to round, by key, and how."""
-        names = {"clip_policy": self.clip_policy.name, "bits_policy": self.bits_policy.name}
+        policies = ("clip_policy", "bits_policy", "keep_policy")
+        names = {policy: getattr(self, policy).name for policy in policies}
         return {f"encoding.{key}.name": name for key, name in names.items() if name != "constant"}
 
     def built(
@@ -188,7 +231,7 @@ class EncodingConfig:
         # Of the central baseline, which clips the norm alone, no coordinate is clipped.
         clip = (l2_clip or 1.0) if self.clip is None else self.clip
         encoding = Encoding(mechanism, clip, l2_clip, bool(self.rotate), self.keep)
-        return self.clip_policy.applied(self.bits_policy.applied(encoding, design))
+        return self.clip_policy.applied(self.keep_policy.applied(self.bits_policy.applied(encoding, design)))
 
 
 def renamed_key(key: str, choice: str | None = None) -> str | None:

@@ -46,7 +46,7 @@ def aggregation_of(config: RunConfig) -> Aggregation:
     secagg = config.secagg
     if secagg.enabled:
         summed = SecureSum if secagg.masked else SimulatedSum
-        return summed(secagg.corrupt_fraction, secagg.dropout_fraction)
+        return summed(secagg.corrupt_fraction, secagg.dropout_fraction, secagg.exact_sums)
     return PerClient() if config.federation.strategy in _NEED_SINGLE_UPDATES else SumOfCodes()
 
 

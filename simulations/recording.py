@@ -124,7 +124,13 @@ class RecordingStrategy(StrategyWrapper):
         nothing = math.nan
         measured = {"mean_squared_error": nothing, "share_clipped": nothing}
         encoding = {"clip": nothing, "bits_per_coordinate": nothing}
-        traffic = {"bytes_up": 0, "bytes_down": 0, "bytes_handshake": 0, "num_replies": 0}
+        traffic = {
+            "bytes_up": 0,
+            "bytes_down": 0,
+            "bytes_handshake": 0,
+            "num_replies": 0,
+            "wrapped_sums": nothing,
+        }
         seconds = {"seconds_clients": 0.0, "seconds_aggregate": 0.0}
         spent = _spent_columns((), LOCAL, self._secure)
         self._add(0, arrays, {**measured, **encoding, **spent, **traffic, **seconds}, None)
@@ -167,6 +173,7 @@ class RecordingStrategy(StrategyWrapper):
             "bytes_down": last["bytes_down"] + record.bytes_down,
             "bytes_handshake": last.get("bytes_handshake", 0) + record.bytes_handshake,
             "num_replies": record.survivors,
+            "wrapped_sums": math.nan if record.wrapped_sums is None else record.wrapped_sums,
             "seconds_clients": record.seconds_clients,
             "seconds_aggregate": record.seconds_aggregate,
         }

@@ -46,6 +46,11 @@ class Aggregation(ABC):
         """Clients of a round that may be lost."""
         return 0
 
+    @property
+    def sums_exactly(self) -> bool:
+        """Whether sums hold whatever clients' codes add up to, and not only what honest ones do."""
+        return True
+
 
 @dataclass(frozen=True)
 class PerClient(Aggregation):
@@ -73,6 +78,7 @@ class _HonestSum(Aggregation):
 
     corrupt_fraction: float = 0.1
     dropout_fraction: float = 0.1
+    exact_sums: bool = False
 
     def __post_init__(self) -> None:
         checked_fraction("corrupt_fraction", self.corrupt_fraction)
@@ -95,6 +101,10 @@ class _HonestSum(Aggregation):
     def lost(self, num_clients: int) -> int:
         return count_of(self.dropout_fraction, num_clients)
 
+    @property
+    def sums_exactly(self) -> bool:
+        return self.exact_sums
+
     def adapted(self, mechanism: Mechanism) -> Mechanism:
         summed = mechanism.for_sums()
         if not summed.summable:
@@ -114,7 +124,7 @@ class SimulatedSum(_HonestSum):
 
     Parameters
     ----------
-    corrupt_fraction, dropout_fraction
+    corrupt_fraction, dropout_fraction, exact_sums
         As in :class:`SecureSum`.
 
     >>> SimulatedSum(corrupt_fraction=0.1, dropout_fraction=0.1).view(25)
@@ -136,6 +146,10 @@ class SecureSum(_HonestSum):
     corrupt_fraction, dropout_fraction
         Clients of a round that may collude with the server, and that may be lost. Both are rounded up to
         whole clients (:mod:`fl_privquant.cohort`). A round that loses more opens no sum.
+    exact_sums
+        Whether the sum has room for whatever codes add up to. Otherwise it has room for the sums of honest
+        clients, except with odds of 1e-9 in a round (:mod:`fl_privquant.mechanisms.sum_ring`), which takes
+        fewer bits; a sum is then tested by its energy instead of its range.
     server_may_lie, num_neighbors, threshold, identities
         As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the clients' public keys by node
         id where they sign, or the operator's list of known clients

@@ -251,7 +251,7 @@ class _Search:
                 parameters = self.spec.candidate(wish, epsilon)
             mechanism = design(self.name, **parameters)
             mechanism = mechanism.for_dimension(wish.dimension)
-            width = mechanism.sum_bits(wish.survivors) if wish.in_sum else mechanism.bits_per_coordinate
+            width = _bits_sent(mechanism, wish)
         except (InfeasibleDesignError, InvalidSpecError, CertificationError, CodeOverflowError) as error:
             self.reason = str(error).removeprefix(f"{self.name}: ")
             return None
@@ -288,6 +288,15 @@ class _Search:
             if not 1.0 / _FAR < quick.epsilon / self.wish.epsilon < _FAR:
                 return quick
         return run_statement(self.wish, mechanism)
+
+
+def _bits_sent(mechanism: Mechanism, wish: Wish) -> float:
+    """Bits of a coordinate on the wire: in a secure sum as wide as that of all who are asked."""
+    if not wish.in_sum:
+        return mechanism.bits_per_coordinate
+    if wish.exact_sums:
+        return mechanism.sum_bits(wish.num_clients)
+    return mechanism.sum_ring(wish.num_clients, wish.dimension).bits
 
 
 def _error_of_mean(mechanism: Mechanism, wish: Wish) -> float:

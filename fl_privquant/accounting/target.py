@@ -8,21 +8,24 @@ then does, because both read it from the same object.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
+from fl_privquant.accounting.joint import JointSearch
 from fl_privquant.accounting.planner import PlannedDesign, plan
 from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import NO_NORMS, Norms
+from fl_privquant.mechanisms.bits_estimate import Estimate
 from fl_privquant.mechanisms.registry import (
     checked_delta,
     checked_epsilon,
     checked_whole,
+    entry,
     planned_mechanisms,
 )
 from fl_privquant.mechanisms.wish import Wish
@@ -34,9 +37,6 @@ _MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
 # Noise of up to this many times the signal's energy leaves a round's direction mostly right.
 _LEARNS = 3.0
-# Plans that are made to find how few coordinates are enough.
-_MOST_STEPS = 6
-_AIM, _CLOSE = 0.98, 0.98
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Target:
         clip: float | None = None,
         keep: int | float | None = None,
         most_error: float | None = None,
+        most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
         **parameters: Any,
     ) -> Plan:
@@ -96,6 +97,7 @@ class Target:
 
         Updates are clipped to an L2 norm and rotated; each coordinate, or a random part of them (``keep``, or
         ``most_error``), which carries nearly as much where noise is large, is then clipped and encoded.
+        :meth:`plans` lists the choices.
 
         Parameters
         ----------
@@ -113,8 +115,12 @@ class Target:
         keep
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
-            Instead of ``keep``, for secure sums: as few coordinates as keep the squared error of the mean of
-            equal updates at the L2 clip within so many central Gaussians'; 1.5 suits the default aggregation.
+            Instead of ``keep``, for secure sums: as few bytes as keep the squared error of the mean of equal
+            updates at the L2 clip within so many central Gaussians'; 1.5 suits the default aggregation. Bits,
+            up to ``max_bits``, and coordinates are chosen together (:mod:`fl_privquant.accounting.joint`).
+        most_kilobytes
+            Instead of ``keep`` and ``most_error``: the least error of which a client sends at most so many
+            kilobytes (of 1000 bytes) in a round, without headers and keys.
         aggregation
             What the server sees; by default a secure sum, a tenth of its clients corrupt, another tenth lost.
         parameters
@@ -125,97 +131,135 @@ class Target:
         InfeasibleDesignError
             No design of that mechanism meets the target or the error; the text says what would.
         """
-        aggregation = SecureSum() if aggregation is None else aggregation
-        checks.positive("l2_clip", l2_clip)
-        clip = None if clip is None else checks.positive("clip", clip)
+        planner = self._planner(dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
+        given = {"keep": keep, "most_error": most_error, "most_kilobytes": most_kilobytes}
+        named = [f"{name} {value}" for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise InvalidSpecError(f"{' and '.join(named)}: each chooses what is kept; give one of the two")
+        if most_error is not None:
+            return planner.joint().fewest_bytes(checks.positive("most_error", most_error))
+        if most_kilobytes is not None:
+            return planner.joint().least_error(checks.positive("most_kilobytes", most_kilobytes))
+        return planner.planned(max_bits, None if keep is None else checked_keep(keep))
 
-        def planned(keep: int | float | None) -> Plan:
-            bound = kept_norm(l2_clip, keep, dimension)
-            norms = NO_NORMS if clip is None else Norms(l2=bound / clip)
-            wish = self._wish(kept_of(keep, dimension), max_bits, aggregation, norms, parameters)
-            best = self._best(wish, mechanism, aggregation)
-            chosen = clip or bound / (best.norm_ratio or 1.0)
-            encoding = Encoding(best.mechanism, chosen, l2_clip, rotate=True, keep=keep)
-            return Plan.of(self, encoding, aggregation, dimension, best)
-
-        return _kept_plan(planned, dimension, keep, most_error)
-
-    def _wish(
+    def plans(
         self,
         dimension: int,
+        l2_clip: float = 1.0,
+        *,
+        mechanism: str | None = None,
+        max_bits: int = 2,
+        most_error: float | None = None,
+        most_kilobytes: float | None = None,
+        aggregation: Aggregation | None = None,
+    ) -> list[Plan]:
+        """The plan of each number of bits up to ``max_bits``, the best first; otherwise as :meth:`plan`.
+
+        Best is the one with the fewest bytes for an error, or with the least error for a size. Give one of
+        ``most_error`` and ``most_kilobytes``.
+        """
+        joint = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {}).joint()
+        if most_kilobytes is not None and most_error is None:
+            plans = joint.each_for_size(checks.positive("most_kilobytes", most_kilobytes))
+            return sorted(plans, key=lambda plan: plan.mean_squared_error)
+        if most_error is None or most_kilobytes is not None:
+            raise InvalidSpecError("most_error, most_kilobytes: give one of the two")
+        plans = joint.each_for_error(checks.positive("most_error", most_error))
+        return sorted(plans, key=lambda plan: plan.bytes_per_round)
+
+    def _planner(
+        self,
+        dimension: int,
+        l2_clip: float,
+        mechanism: str | None,
         max_bits: int,
-        aggregation: Aggregation,
-        norms: Norms,
+        clip: float | None,
+        aggregation: Aggregation | None,
         parameters: Mapping[str, Any],
-    ) -> Wish:
-        """What the mechanism is asked for; it chooses its own clip where there are no norms."""
-        return Wish(
-            num_clients=self.num_clients,
+    ) -> _Planner:
+        aggregation = SecureSum() if aggregation is None else aggregation
+        in_sum = not aggregation.view(self.num_clients).is_local
+        return _Planner(
+            target=self,
             dimension=dimension,
-            rounds=self.rounds,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            in_sum=not aggregation.view(self.num_clients).is_local,
-            bits=max_bits,
-            corrupt=aggregation.corrupt(self.num_clients),
-            dropped=aggregation.lost(self.num_clients),
-            norms=norms,
-            own_clips=norms == NO_NORMS,
-            parameters=tuple(sorted(parameters.items())),
+            l2_clip=checks.positive("l2_clip", l2_clip),
+            mechanism=planned_mechanisms(in_sum)[0] if mechanism is None else mechanism,
+            max_bits=max_bits,
+            clip=None if clip is None else checks.positive("clip", clip),
+            aggregation=aggregation,
+            parameters=parameters,
         )
 
-    def _best(self, wish: Wish, mechanism: str | None, aggregation: Aggregation) -> PlannedDesign:
+
+@dataclass(frozen=True)
+class _Planner:
+    """Makes the plans of one mechanism; fields are the arguments of :meth:`Target.plan`."""
+
+    target: Target
+    dimension: int
+    l2_clip: float
+    mechanism: str
+    max_bits: int
+    clip: float | None
+    aggregation: Aggregation
+    parameters: Mapping[str, Any]
+
+    def joint(self) -> JointSearch:
+        """The search for bits and kept coordinates."""
+        wish = self._wish(self.max_bits, None)
+        if not wish.in_sum:
+            raise InvalidSpecError(
+                "most_error, most_kilobytes: are about secure sums; give keep, or aggregation=SecureSum()"
+            )
+        signal = (wish.run_target.separation * wish.survivors) ** 2 / (4.0 * self.dimension)
+        return JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated)
+
+    def planned(self, max_bits: int, keep: int | float | None) -> Plan:
+        """The certified plan with so many bits at most, and so many coordinates."""
+        wish = self._wish(max_bits, keep)
+        best = self._best(wish)
+        chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / (best.norm_ratio or 1.0)
+        encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
+        return Plan.of(self.target, encoding, self.aggregation, self.dimension, best)
+
+    def _estimated(self, max_bits: int, kept: int) -> Estimate | None:
+        # A clip that is given is not what estimates are for.
+        if self.clip is not None or self.parameters:
+            return None
+        estimate: Estimate | None = entry(self.mechanism).spec.estimate(self._wish(max_bits, kept))
+        return estimate
+
+    def _wish(self, max_bits: int, keep: int | float | None) -> Wish:
+        """What the mechanism is asked for; it chooses its own clip where none is given."""
+        target, aggregation = self.target, self.aggregation
+        bound = kept_norm(self.l2_clip, keep, self.dimension)
+        return Wish(
+            num_clients=target.num_clients,
+            dimension=kept_of(keep, self.dimension),
+            rounds=target.rounds,
+            epsilon=target.epsilon,
+            delta=target.delta,
+            in_sum=not aggregation.view(target.num_clients).is_local,
+            bits=max_bits,
+            corrupt=aggregation.corrupt(target.num_clients),
+            dropped=aggregation.lost(target.num_clients),
+            norms=NO_NORMS if self.clip is None else Norms(l2=bound / self.clip),
+            own_clips=self.clip is None,
+            exact_sums=aggregation.sums_exactly,
+            parameters=tuple(sorted(self.parameters.items())),
+        )
+
+    def _best(self, wish: Wish) -> PlannedDesign:
         """The design with the least error; an error that says what would help where there is none."""
-        name = planned_mechanisms(wish.in_sum)[0] if mechanism is None else mechanism
-        planned = plan(wish, [name])
+        planned = plan(wish, [self.mechanism])
         if not planned.designs:
-            asked = self.statement(str(aggregation.view(self.num_clients)))
+            target = self.target
+            asked = target.statement(str(self.aggregation.view(target.num_clients)))
             raise InfeasibleDesignError(
-                f"{name}: no design meets {asked.brief} in {self.rounds} rounds: "
-                f"{planned.missing.get(name, planned.advice)}"
+                f"{self.mechanism}: no design meets {asked.brief} in {target.rounds} rounds: "
+                f"{planned.missing.get(self.mechanism, planned.advice)}"
             )
         return planned.designs[0]
-
-
-def _kept_plan(
-    planned: Callable[[int | float | None], Plan],
-    dimension: int,
-    keep: int | float | None,
-    most_error: float | None,
-) -> Plan:
-    """The plan that keeps so many coordinates, or the fewest with so small an error."""
-    if most_error is None:
-        return planned(None if keep is None else checked_keep(keep))
-    if keep is not None:
-        raise InvalidSpecError(f"keep: {keep}, but most_error chooses it; give one of the two")
-    return _fewest_kept(planned, dimension, checks.positive("most_error", most_error))
-
-
-def _fewest_kept(planned: Callable[[int | float | None], Plan], dimension: int, most_error: float) -> Plan:
-    """The plan that keeps the fewest coordinates with an error of at most so many central Gaussians'."""
-    plan = planned(None)
-    if plan.ratio_to_central is None:
-        raise InvalidSpecError("most_error: is about secure sums; give keep, or aggregation=SecureSum()")
-    if plan.ratio_to_central > most_error:
-        raise InfeasibleDesignError(
-            f"most_error: {most_error:g}, but with all coordinates the error is {plan.ratio_to_central:.4g} "
-            f"times a central Gaussian's; raise it, or max_bits"
-        )
-    # In d / k the error is nearly a straight line, whose slope is at least what is lost of the signal.
-    best, fewest = plan, 1.0
-    slope = plan.signal_to_central
-    for _ in range(_MOST_STEPS):
-        ratio = best.ratio_to_central or most_error
-        kept = max(1, math.ceil(dimension / (fewest + _AIM * (most_error - ratio) / slope)))
-        if kept >= _CLOSE * best.encoding.kept(dimension):
-            break
-        plan = planned(kept)
-        if plan.ratio_to_central is None:
-            break
-        slope = max((plan.ratio_to_central - ratio) / (dimension / kept - fewest), plan.signal_to_central)
-        if plan.ratio_to_central <= most_error:
-            best, fewest = plan, dimension / kept
-    return best
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,6 +339,14 @@ class Plan:
     def noise_to_signal(self) -> float:
         """Squared error of the mean update, over the squared norm of an update at the L2 clip."""
         return self.mean_squared_error * self.dimension / (self.encoding.l2_clip or 1.0) ** 2
+
+    @property
+    def outlook(self) -> str:
+        """What the noise means for training, in a few words."""
+        if self.noise_to_signal <= _LEARNS:
+            return "learns"
+        needs_rounds = self.noise_to_signal <= _LEARNS * self.target.rounds
+        return "needs averaging over rounds" if needs_rounds else "will not learn"
 
     @property
     def verdict(self) -> str:

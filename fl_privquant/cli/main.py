@@ -161,16 +161,21 @@ def plan_command(
     local: options.Local = False,
     corrupt: options.Corrupt = 0,
     dropped: options.Dropped = 0,
+    error: options.Error = None,
+    kilobytes: options.Kilobytes = None,
+    compare: options.Compare = False,
     l2_norm: options.L2Norm = None,
     mechanism: options.Mechanisms = None,
     plot: options.Plot = None,
 ) -> None:
-    """List designs that meet a privacy target for a whole run, the least error first.
+    """Plan a whole run that meets a privacy target, and say how to run it.
 
-    For secure sums updates are clipped to an L2 norm and rotated; then coordinates are clipped and encoded.
+    For secure sums updates are clipped to an L2 norm and rotated; a random part of the coordinates is clipped
+    and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism, --local, --unit,
+    --l2-norm or --plot, it lists designs that send all coordinates, the least error first.
     """
     from fl_privquant.accounting import Wish
-    from fl_privquant.cli import layout, printing
+    from fl_privquant.cli import joint_plans, layout, printing
     from fl_privquant.cli.plan_progress import plan_with_progress
     from fl_privquant.mechanisms.registry import planned_for
 
@@ -189,7 +194,19 @@ def plan_command(
         own_clips=l2_norm is None and not local and unit is not Unit.COORDINATE,
     )
     console = layout.output_console()
-    planned = plan_with_progress(wish, tuple(mechanism or ()) or planned_for(wish), plot is not None)
+    names = tuple(mechanism or ()) or planned_for(wish)
+    chosen_by = error is not None or kilobytes is not None
+    listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None or plot is not None
+    if listed and chosen_by:
+        raise InvalidSpecError(
+            "--error and --kilobytes: choose what is kept in secure sums of a whole run; leave them out, or "
+            "--compare, --local, --unit, --l2-norm and --plot"
+        )
+    if chosen_by or not (listed or mechanism or delta == 0.0):
+        if joint_plans.plan_and_print(console, wish, error, kilobytes, names[0]):
+            return
+        names = names[:1]
+    planned = plan_with_progress(wish, names, plot is not None)
     printing.print_plan(console, planned)
     if plot is not None and planned.curves:
         from fl_privquant.cli.plots import plot_plan

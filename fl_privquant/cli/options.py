@@ -13,12 +13,15 @@ __all__ = [
     "AnEpsilon",
     "Bits",
     "Clients",
+    "Compare",
     "Corrupt",
     "Delta",
     "Dimension",
     "Dropped",
     "Epsilon",
+    "Error",
     "File",
+    "Kilobytes",
     "L2Norm",
     "Levels",
     "Local",
@@ -75,6 +78,22 @@ Dimension = Annotated[int, typer.Option(min=1, help="Coordinates of an update.")
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds that a client takes part in.")]
 Corrupt = Annotated[int, typer.Option(min=0, help="Clients that collude with whoever sees the sums.")]
 Dropped = Annotated[int, typer.Option(min=0, help="Clients that drop out of a round.")]
+Error = Annotated[
+    float | None,
+    typer.Option(
+        "--error",
+        help="Largest squared error, over that of a trusted server's Gaussian, for which a client sends the "
+        "fewest bytes; 1.1 unless told (more where clients are corrupt).",
+    ),
+]
+Kilobytes = Annotated[
+    float | None,
+    typer.Option(help="Instead of --error: what one client may send in a round, for the least error."),
+]
+Compare = Annotated[
+    bool,
+    typer.Option("--compare", help="Compare all mechanisms for such a target, with all coordinates sent."),
+]
 L2Norm = Annotated[
     float | None,
     typer.Option(

@@ -16,6 +16,7 @@ from fl_privquant.errors import one_line
 from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = [
+    "OVER_CENTRAL",
     "asked",
     "print_coordinates",
     "print_mechanism",
@@ -71,10 +72,11 @@ def _statement_cells(level: PrivacyStatement) -> list[str]:
     return [f"{level.unit}{scope}", seen, level.epsilon_cell, level.delta_cell, level.method]
 
 
-_OVER_CENTRAL = (
+OVER_CENTRAL = (
     "squared error of the mean update over that of a Gaussian that a trusted server adds, for rotated "
     "updates at the L2 clip, what clipping coordinates cuts off included"
 )
+"""What an error over the central one means, for legends."""
 _CLIP_OF_NORM = "; L2/10: coordinates are clipped at a tenth of the L2 clip"
 
 
@@ -87,7 +89,7 @@ def print_plan(console: Console, planned: PlannedDesigns) -> None:
     columns = (
         Column("mechanism", words=True),
         Column("ε", PrivacyStatement.heading(wish.unit, str(wish.view), "reached")),
-        Column("error ÷ central", _OVER_CENTRAL)
+        Column("error ÷ central", OVER_CENTRAL)
         if by_norm
         else Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
         Column("bytes", "what one client sends in a round, without headers"),

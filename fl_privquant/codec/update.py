@@ -45,6 +45,7 @@ from fl_privquant.codec.subset import Subset
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.packing.pack import HEADER_BYTES
 from fl_privquant.packing.wire_format import WireFormat, check_finite
 from fl_privquant.sampling.chunks import LazyVector
@@ -323,6 +324,17 @@ class UpdateCodec:
             raise InvalidSpecError(
                 f"{self.mechanism.name}: its codes cannot be summed; choose another mechanism"
             )
+
+    def sum_ring(self, num_clients: int, exact: bool = False) -> SumRing:
+        """The ring in which the codes of at most so many clients are added up.
+
+        It is as narrow as the sum of honest codes allows (:mod:`fl_privquant.mechanisms.sum_ring`), or holds
+        all sums of codes where they must be ``exact``.
+        """
+        mechanism = self.mechanism
+        if exact:
+            return SumRing(mechanism.sum_bits(num_clients), mechanism.max_code)
+        return mechanism.sum_ring(num_clients, self.dimension)
 
     def codes(self, payload: bytes) -> NDArray[np.int64]:
         """The integers of a payload that can be added up over clients."""

@@ -9,7 +9,7 @@ A user adds two lines to an ordinary Flower app:
 from fl_privquant.accounting.aggregation import PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.flower.checkpoint import CheckpointStrategy
 from fl_privquant.flower.mod import PrivQuantMod
-from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledMechanism
+from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledKeep, ScheduledMechanism
 from fl_privquant.flower.private_grid import PrivateGrid
 from fl_privquant.flower.round_record import RoundRecord
 from fl_privquant.flower.secure_aggregation import SecureAggregationStrategy
@@ -27,6 +27,7 @@ __all__ = [
     "PrivateGrid",
     "QuantileClip",
     "RoundRecord",
+    "ScheduledKeep",
     "ScheduledMechanism",
     "SecureAggregationMod",
     "SecureAggregationStrategy",

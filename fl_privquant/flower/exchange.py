@@ -8,7 +8,7 @@ of the strategy that is wrapped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Any
 
@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError
+from fl_privquant.errors import CodeOverflowError, InvalidSpecError, PrivQuantError, SecureAggregationError
 from fl_privquant.flower.binding import message_digest
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
 from fl_privquant.flower.wrapping import strategy_stack
+from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.packing.pack import packed_size
 from fl_privquant.secagg import choose_parameters
 from fl_privquant.secagg.handshake import handshake_bytes
@@ -53,12 +54,16 @@ class Opened:
         Each update, where they were.
     failures
         Why the reply of a node could not be used.
+    wrapped
+        Coordinates whose sum left the window in which it is looked for, and so was opened wrongly: known
+        where codes are added up in the open.
     """
 
     nodes: tuple[int, ...] = ()
     total: NDArray[Any] | None = None
     decoded: Mapping[int, Decoded] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
+    wrapped: int | None = None
 
 
 class Exchange:
@@ -132,11 +137,14 @@ class HonestSumExchange(Exchange):
     def __init__(self, aggregation: Aggregation) -> None:
         super().__init__(aggregation)
         self._asked = 0
+        # What the codes of the round that is under way are added up in.
+        self._summed_in: SumRing | None = None
 
     def begin(
         self, server_round: int, messages: list[Message], codec: UpdateCodec, grid: Grid
     ) -> list[Message]:
         self._asked = len(messages)
+        self._summed_in = self._ring(codec, self._asked)
         return messages
 
     def check(self, opened: Opened, codec: UpdateCodec) -> None:
@@ -146,7 +154,20 @@ class HonestSumExchange(Exchange):
 
     def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
         """As wide as the sum, as masked codes are."""
-        return packed_size(codec.dimension, width=codec.mechanism.sum_bits(num_clients))
+        return packed_size(codec.dimension, width=self._ring(codec, num_clients).bits)
+
+    def _ring(self, codec: UpdateCodec, num_clients: int) -> SumRing:
+        """What the codes of so many clients are added up in."""
+        return codec.sum_ring(num_clients, self.aggregation.sums_exactly)
+
+    def _opened(self, total: NDArray[Any], num_clients: int) -> NDArray[Any]:
+        """The sums of so many clients' codes, from their residues."""
+        if self._summed_in is None:
+            return total
+        try:
+            return self._summed_in.opened(total, num_clients)
+        except CodeOverflowError as error:
+            raise SecureAggregationError(f"{error}; the sum is not applied") from error
 
     def _check_honest(self, survivors: int) -> None:
         """Refuse to open a sum with fewer honest clients than the view of the round promises."""
@@ -174,7 +195,10 @@ class SimulatedExchange(HonestSumExchange, SummingExchange):
     ) -> Opened:
         opened = super().open(replies, codec, model)
         self._check_honest(len(opened.nodes))
-        return opened
+        if opened.total is None or self._summed_in is None:
+            return opened
+        total = self._opened(self._summed_in.residues(opened.total), len(opened.nodes))
+        return replace(opened, total=total, wrapped=int(np.count_nonzero(total != opened.total)))
 
     def handshake_bytes(self) -> int:
         """Predicted for a secure sum of as many clients, of whom nobody is lost; 0 where there is none."""
@@ -205,13 +229,18 @@ class SecureExchange(HonestSumExchange):
     ) -> list[Message]:
         messages = super().begin(server_round, messages, codec, grid)
         nodes = [message.metadata.dst_node_id for message in messages]
+
+        def ring(num_clients: int) -> SumRing:
+            # Nodes that are excluded, or prove to be no known client, are not counted.
+            self._summed_in = self._ring(codec, num_clients)
+            return self._summed_in
+
         deliveries = self._rounds.agree(
             server_round,
             nodes,
             grid,
             dimension=codec.dimension,
-            width=codec.mechanism.sum_bits,
-            max_code=codec.mechanism.max_code,
+            ring=ring,
             context=message_digest(messages[0]),
         )
         return [
@@ -227,7 +256,7 @@ class SecureExchange(HonestSumExchange):
             raise SecureAggregationError("no masks were agreed on in this round")
         payloads = {node: reply.payload for node, reply in replies.items()}
         opened = self._rounds.open(payloads, self._check_honest)
-        return Opened(opened.survivors, opened.total)
+        return Opened(opened.survivors, self._opened(opened.total, len(opened.survivors)))
 
     def handshake_bytes(self) -> int:
         return self._rounds.handshake_bytes

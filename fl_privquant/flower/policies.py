@@ -6,7 +6,8 @@ begins with one. :class:`~fl_privquant.flower.PrivQuantStrategy` takes it in pla
 
 * ``QuantileClip(encoding)`` follows a quantile of the clients' coordinates, found privately;
 * ``ScheduledMechanism(encoding, {20: fine})`` changes the mechanism at given rounds;
-* ``DoublingMechanism(encoding, design, levels=4, most_levels=16)`` doubles the levels when the loss stalls.
+* ``DoublingMechanism(encoding, design, levels=4, most_levels=16)`` doubles the levels when the loss stalls;
+* ``ScheduledKeep(encoding, {20: 0.5})`` changes how many rotated coordinates are sent at given rounds.
 
 Policies compose: ``QuantileClip(ScheduledMechanism(encoding, {20: fine}))`` does both. What they know is what
 a checkpoint keeps, so that a run that is resumed goes on as if it had not stopped.
@@ -15,20 +16,19 @@ a checkpoint keeps, so that a run that is resumed goes on as if it had not stopp
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, MetricRecord
 
 from fl_privquant import checks
-from fl_privquant.encoding import Encoding
+from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["DoublingMechanism", "Policy", "QuantileClip", "ScheduledMechanism", "as_policy"]
+__all__ = ["DoublingMechanism", "Policy", "QuantileClip", "ScheduledKeep", "ScheduledMechanism", "as_policy"]
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -225,15 +225,71 @@ class ScheduledMechanism(Policy):
         self, base: Encoding | Callable[[int], Encoding], mechanisms: Mapping[int, Mechanism]
     ) -> None:
         super().__init__(base)
-        if min(mechanisms, default=1) < 1:
-            raise InvalidSpecError(f"schedule: round {min(mechanisms)} is below 1, the first one")
-        self.mechanisms = dict(sorted(mechanisms.items()))
+        self.mechanisms = _by_round(mechanisms)
 
     def changed(self, encoding: Encoding, server_round: int) -> Encoding:
         """The encoding with the mechanism of the last change up to the round."""
-        rounds = list(self.mechanisms)
-        last = bisect_right(rounds, server_round)
-        return encoding if last == 0 else encoding.with_mechanism(self.mechanisms[rounds[last - 1]])
+        start = _last_change(self.mechanisms, server_round)
+        return encoding if start is None else encoding.with_mechanism(self.mechanisms[start])
+
+
+class ScheduledKeep(Policy):
+    """A number of rotated coordinates that are sent, which changes at given rounds.
+
+    Of k instead of d coordinates a client sends k / d of the bytes, and the round costs it less: both ledgers
+    count the coordinates that are sent, and their norm. The mean has d / k times the noise, and lacks what
+    was not sent (:mod:`fl_privquant.codec.subset`). So rounds in which a rough direction is enough can be
+    small and cheap, and others exact.
+
+    The mechanism and the coordinate clip stay as they are: the typical size of a coordinate after the
+    rotation does not depend on how many are sent. The ledger certifies each number of coordinates by itself.
+
+    Parameters
+    ----------
+    base
+        The encoding, rotated and with an L2 clip, whose ``keep`` is that of the first rounds; or a policy.
+    kept
+        The ``keep`` of each round at which it changes, and of those after it: a number (an int), a share (a
+        float), or None for all.
+
+    Examples
+    --------
+    >>> import fl_privquant as pq
+    >>> encoding = Encoding(pq.design("one_bit", epsilon=1.0), 0.1, l2_clip=1.0, rotate=True, keep=0.5)
+    >>> schedule = ScheduledKeep(encoding, {10: 0.1, 20: None})
+    >>> [schedule(server_round).kept(1000) for server_round in (1, 9, 10, 19, 20)]
+    [500, 500, 100, 100, 1000]
+    """
+
+    def __init__(
+        self, base: Encoding | Callable[[int], Encoding], kept: Mapping[int, int | float | None]
+    ) -> None:
+        super().__init__(base)
+        checked = {start: None if keep is None else checked_keep(keep) for start, keep in kept.items()}
+        self.kept = _by_round(checked)
+        for start in self.kept:
+            # Now, and not in that round: what cannot be kept is refused.
+            self(start)
+
+    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
+        """The encoding with what is kept from the last change up to the round on."""
+        start = _last_change(self.kept, server_round)
+        return encoding if start is None else replace(encoding, keep=self.kept[start])
+
+
+_Scheduled = TypeVar("_Scheduled")
+
+
+def _by_round(changes: Mapping[int, _Scheduled]) -> dict[int, _Scheduled]:
+    """What changes at which round, in order; the first round is 1."""
+    if min(changes, default=1) < 1:
+        raise InvalidSpecError(f"schedule: round {min(changes)} is below 1, the first one")
+    return dict(sorted(changes.items()))
+
+
+def _last_change(changes: Mapping[int, object], server_round: int) -> int | None:
+    """The round of the last change up to this one, if there is any."""
+    return max((start for start in changes if start <= server_round), default=None)
 
 
 class DoublingMechanism(Policy):

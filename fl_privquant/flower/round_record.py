@@ -46,6 +46,10 @@ class RoundRecord:
         which the ledger has counted in full, where that is smaller.
     share_clipped
         The mean share of clipped coordinates that clients report; None if they were not asked, or decline.
+    wrapped_sums
+        Coordinates whose sum was opened wrongly because it left the window in which it is looked for
+        (:mod:`fl_privquant.mechanisms.sum_ring`); None where only the residue of the sum is known, or sums
+        are exact.
     seconds_clients
         Time from the request until the replies were there, and opened if they are a secure sum.
     seconds_aggregate
@@ -63,6 +67,7 @@ class RoundRecord:
     statements: tuple[PrivacyStatement, ...]
     spent: PrivacyStatement
     share_clipped: float | None
+    wrapped_sums: int | None
     seconds_clients: float
     seconds_aggregate: float
 

@@ -24,6 +24,7 @@ from fl_privquant.flower.asked import Asked, hand_over
 from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
 from fl_privquant.flower.protocol import Reply
+from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation
 
@@ -134,14 +135,14 @@ class SecureAggregationMod:
         asked = Asked.read(msg)
         state = self._state(ctxt)
         # Before the training: what cannot be masked need not be computed.
-        _check_invitation(state.invitation, asked.codec)
+        ring = _invited_ring(state.invitation, asked.codec)
         # Masks hang on what this client was asked for: told otherwise, the others' do not cancel with them.
         digest = request_digest(asked.request, asked.received)
         _keeping(state, ctxt, lambda: state.settle(delivery, digest))
         masked: list[bytes] = []
 
         def mask(update: EncodedUpdate) -> bytes:
-            masked.append(_keeping(state, ctxt, lambda: state.mask(update.codes())))
+            masked.append(_keeping(state, ctxt, lambda: state.mask(ring.residues(update.codes()))))
             return masked[-1]
 
         hand_over(msg, replace(asked, seal=mask))
@@ -172,22 +173,26 @@ class SecureAggregationMod:
         return state
 
 
-def _check_invitation(invitation: Invitation, codec: UpdateCodec) -> None:
-    """Refuse an invitation to a sum that the request's codes do not fit: before they are drawn, not after.
+def _invited_ring(invitation: Invitation, codec: UpdateCodec) -> SumRing:
+    """The ring that a client is invited to, if it is one that the request's codes are added up in.
 
-    Otherwise some codes would fit and others not, so that a refusal would tell them.
+    Another one is refused: before codes are drawn, not after. Otherwise some codes would fit and others not,
+    so that a refusal would tell them. Of the two that are left, the one for all sums and the narrower one for
+    honest sums, the server may choose: a residue reveals no more than the sum.
     """
     mechanism = codec.mechanism
     if not mechanism.summable:
         raise SecureAggregationError(f"mechanism {mechanism.name!r}: its codes cannot be summed")
-    width = mechanism.sum_bits(invitation.num_clients)
-    expected = {"dimension": codec.dimension, "width": width, "max_code": mechanism.max_code}
+    exact = invitation.max_code is not None
+    ring = codec.sum_ring(invitation.num_clients, exact)
+    expected = {"dimension": codec.dimension, "width": ring.bits, "max_code": ring.max_code}
     for name, value in expected.items():
         invited = getattr(invitation, name)
         if invited != value:
             raise SecureAggregationError(
                 f"{name}: the server invited to a sum with {invited}, and asks for updates with {value}"
             )
+    return ring
 
 
 def protocol_record(message: Message) -> ConfigRecord | None:

@@ -33,6 +33,7 @@ from fl_privquant.flower.secure_mod import (
     UNMASK,
     protocol_record,
 )
+from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import OpenedSum, RoundConfig, ServerRound, new_session
 from fl_privquant.secagg.identities import KnownClients
 
@@ -94,25 +95,25 @@ class SecureRounds:
         grid: Grid,
         *,
         dimension: int,
-        width: Callable[[int], int],
-        max_code: int | None,
+        ring: Callable[[int], SumRing],
         context: bytes,
     ) -> dict[int, bytes]:
         """Agree on masks with these nodes; what each that takes part needs with its train message.
 
-        ``width`` gives the bits of a sum of so many clients' codes: some of the nodes may not take part.
+        ``ring`` is what the codes of so many clients are added up in: some of the nodes may not take part.
         ``context`` is the digest of what they are asked for (:mod:`fl_privquant.flower.binding`).
         """
         self._server, self._grid, self._round = None, grid, server_round
         self.handshake_bytes = 0
         clients = self._clients([node for node in nodes if node not in self.excluded])
+        summed = ring(len(clients))
         server = ServerRound(
             RoundConfig(
                 session=self._session,
                 number=server_round,
                 dimension=dimension,
-                width=width(len(clients)),
-                max_code=max_code,
+                width=summed.bits,
+                max_code=summed.max_code,
                 **self._settings,
             ),
             clients,

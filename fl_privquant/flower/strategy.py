@@ -338,7 +338,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
                 self.policy.observe_votes(current.clip_vote(opened, usable))
             arrays, metrics = super().aggregate_train(server_round, current.plain_replies(opened, received))
             aggregated = None if arrays is None else current.with_own_types(arrays), metrics
-        self._tell(current, usable, opened_at)
+        self._tell(current, usable, opened.wrapped, opened_at)
         if not usable:
             self._fail(current)
         return aggregated
@@ -373,12 +373,14 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             log(WARNING, "PrivQuant: round %d, %s", server_round, line)
         if current.num_silent:
             log(WARNING, "PrivQuant: round %d, %d nodes did not reply", server_round, current.num_silent)
+        if opened.wrapped:
+            log(WARNING, "PrivQuant: round %d, %d sums wrapped", server_round, opened.wrapped)
         usable = len(opened.nodes)
         failed = num_asked - usable
         log(INFO, "PrivQuant: round %d, %d usable updates, %d failed", server_round, usable, failed)
         return opened
 
-    def _tell(self, current: RoundState, replies: list[Reply], opened_at: float) -> None:
+    def _tell(self, current: RoundState, replies: list[Reply], wrapped: int | None, opened_at: float) -> None:
         """Hand the record of the round to the listener, if there is one."""
         if self.on_round is None:
             return
@@ -395,6 +397,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             statements=tuple(self.statements(refine=False)),
             spent=self._spent(not view.is_local),
             share_clipped=reported_share_clipped([reply.metrics for reply in replies]),
+            wrapped_sums=wrapped,
             seconds_clients=opened_at - current.asked_at,
             seconds_aggregate=time.perf_counter() - opened_at,
         )

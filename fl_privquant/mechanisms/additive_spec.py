@@ -118,7 +118,7 @@ class AdditiveSpec(Spec):
         target = dataclasses.replace(wish.run_target, epsilon=epsilon)
         lattice = cls._lattice(wish, target, SPREADS if wish.spread is None else (wish.spread,))
         certified = certified_lattice(cls.noise_kind, target, lattice)
-        found = {"levels": certified.levels, "num_clients": wish.survivors, "variance": certified.variance}
+        found = {"levels": certified.levels, "num_clients": wish.num_clients, "variance": certified.variance}
         return found | dict(wish.parameters)
 
     @classmethod

@@ -6,11 +6,10 @@ import hashlib
 import json
 import math
 import struct
-import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache, cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +26,9 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.dominating import dominating_loss
 from fl_privquant.loss.norms import NO_NORMS, Norms, table_update_losses
 from fl_privquant.loss.response import NOT_PRIVATE, response_loss
+from fl_privquant.mechanisms.header_fields import read_fields, written_fields
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bounded_noise, sum_limits
+from fl_privquant.mechanisms.sum_ring import SumRing, narrow_ring
 from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, WireFormat
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
@@ -42,14 +43,6 @@ _DIGEST_BYTES = 32
 _MAX_ROWS = 1 << 16
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_NAME = 64
-# How fields of mechanisms are written in headers, and read from those that somebody sent.
-_WRITE: dict[Any, Callable[[Any], Any]] = {
-    float: lambda value: float(value).hex(),
-    int: int,
-    str: str,
-    Mapping: dict,
-}
-_READ: dict[Any, Callable[[Any], Any]] = {float: float.fromhex, int: int, str: str, Mapping: dict}
 
 
 class Mechanism(ABC):
@@ -186,6 +179,13 @@ class Mechanism(ABC):
     def sum_bits(self, num_clients: int) -> int:
         """Bits of the modulus 2^bits in which the codes of ``num_clients`` clients are added up."""
 
+    def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
+        """The narrowest ring in which the sums of so many coordinates are known to be told apart.
+
+        Unless a mechanism says how far honest sums spread, it is that of :meth:`sum_bits`.
+        """
+        return SumRing(self.sum_bits(num_clients), self.max_code)
+
     @abstractmethod
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
         """The mean estimate from the sum of codes of ``num_clients`` clients, modulo 2^sum_bits."""
@@ -212,8 +212,7 @@ class Mechanism(ABC):
 
     def _header(self) -> dict[str, Any]:
         """What describes the mechanism besides its arrays, as JSON: its fields, floats without loss."""
-        kinds = _field_kinds(type(self))
-        return {_key(name): _WRITE[kind](getattr(self, name)) for name, kind in kinds.items()}
+        return written_fields(self)
 
     def _arrays(self) -> list[NDArray[Any]]:
         """The arrays that follow the header: none, where fields say it all."""
@@ -224,8 +223,7 @@ class Mechanism(ABC):
         """The mechanism described by a header and the bytes of its arrays, certified when it is made."""
         if body:
             raise CertificationError(f"mechanism: {len(body)} bytes after the header of {cls.kind!r}")
-        kinds = _field_kinds(cls)
-        return cls(**{name: _READ[kind](header[_key(name)]) for name, kind in kinds.items()})
+        return cls(**read_fields(cls, header))
 
     def to_bytes(self) -> bytes:
         """The mechanism in a compact form that :meth:`from_bytes` certifies again."""
@@ -318,6 +316,9 @@ class LatticeMechanism(Mechanism):
 
     def sum_bits(self, num_clients: int) -> int:
         return self.codebook.sum_bits(num_clients)
+
+    def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
+        return narrow_ring(self.codebook, self.law, num_clients, dimension)
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
         return self.codebook.decode_sum(total, num_clients, clip)
@@ -473,21 +474,6 @@ class TableMechanism(LatticeMechanism, kind="table"):
             start_rows.astype(np.int64),
             end_rows.astype(np.int64),
         )
-
-
-@cache
-def _field_kinds(cls: type[Any]) -> dict[str, Any]:
-    """The type of each field of a mechanism: str, int, float or Mapping."""
-    hints = typing.get_type_hints(cls)
-    return {
-        parameter.name: typing.get_origin(hints[parameter.name]) or hints[parameter.name]
-        for parameter in fields(cls)
-    }
-
-
-def _key(name: str) -> str:
-    """A field's key in headers: what is claimed there is checked anyway."""
-    return name.removeprefix("claimed_")
 
 
 def checked_mechanism(value: object) -> Mechanism:

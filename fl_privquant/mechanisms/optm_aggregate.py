@@ -44,6 +44,7 @@ from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 from fl_privquant.loss.two_row_sums import TwoRows, probed_separation
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
+from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
 from fl_privquant.mechanisms.pbm import PbmMechanism, binomial_bits
 from fl_privquant.mechanisms.registry import (
     Listing,
@@ -188,6 +189,13 @@ class AggregateSpec(Spec):
             "dropout_fraction": wish.dropped / wish.num_clients,
             **dict(wish.parameters),
         }
+
+    @classmethod
+    def estimate(cls, wish: Wish) -> Estimate | None:
+        """That of stratified bits."""
+        if not wish.in_sum or wish.delta == 0.0:
+            return None
+        return estimate_bits(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified=True)
 
     @property
     def num_honest(self) -> int:

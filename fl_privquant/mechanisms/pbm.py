@@ -50,6 +50,7 @@ from fl_privquant.loss.bit_sums import (
 )
 from fl_privquant.loss.compose import NamedLoss, Part, composed_epsilon
 from fl_privquant.loss.norms import Norms, secure_sum_loss
+from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
 from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
 from fl_privquant.mechanisms.wish import Wish
@@ -122,6 +123,13 @@ class PbmSpec(Spec):
         target = wish.run_target
         trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
         return best_spread(trials, target, stratified=False)
+
+    @classmethod
+    def estimate(cls, wish: Wish) -> Estimate | None:
+        """That of its own bits."""
+        if not wish.in_sum or wish.delta == 0.0:
+            return None
+        return estimate_bits(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified=False)
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

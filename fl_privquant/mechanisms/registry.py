@@ -19,6 +19,7 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.bits_estimate import Estimate
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import Unit
 
@@ -117,9 +118,14 @@ class Spec:
         return best_spread(min(trials, _MOST_TRIALS), target)
 
     @classmethod
+    def estimate(cls, wish: Wish) -> Estimate | None:
+        """About what its :meth:`proposal` has, quickly, where it knows: to choose by, not to state."""
+        return None
+
+    @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
         """The parameters of a design for a run, with that epsilon for what it :attr:`spends_on`."""
-        wanted = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.survivors}
+        wanted = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.num_clients}
         return cls.accepted(wanted) | dict(wish.parameters)
 
     def text(self, name: str) -> str:

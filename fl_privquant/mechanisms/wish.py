@@ -49,6 +49,8 @@ class Wish:
         rotated.
     own_clips
         Whether updates have an L2 norm and each mechanism chooses its coordinate clip, and so ``norms``.
+    exact_sums
+        Whether the secure sum holds whatever codes add up to, or is as narrow as honest codes allow.
     parameters
         Further parameters of designs, each a name and its value.
     """
@@ -65,6 +67,7 @@ class Wish:
     dropped: int = 0
     norms: Norms = field(default_factory=Norms)
     own_clips: bool = False
+    exact_sums: bool = False
     parameters: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:

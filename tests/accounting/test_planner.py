@@ -33,7 +33,7 @@ def test_lists_designs_that_meet_the_target() -> None:
         assert each.statement.view == "aggregate of 200"
         assert run_statement(wish, each.mechanism).epsilon == each.statement.epsilon
         assert each.mean_squared_error == each.mechanism.mse() / 200
-        assert each.bytes_per_round == -(-each.mechanism.sum_bits(200) * 650 // 8)
+        assert each.bytes_per_round == -(-each.mechanism.sum_ring(200, 650).bits * 650 // 8)
     one_bit = next(each for each in found.designs if each.name == "one_bit")
     looser = pq.design("one_bit", epsilon=one_bit.mechanism.epsilon * 1.03)
     assert run_statement(wish, looser).epsilon > 8.0

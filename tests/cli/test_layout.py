@@ -87,6 +87,7 @@ COMMANDS = {
         *("plan", "--epsilon", "8", "--clients", "100", "--dimension", "100", "--rounds", "5"),
         *("--mechanism", "one_bit", "--mechanism", "discrete_gaussian"),
     ],
+    "joint plan": ["plan", "--clients", "40", "--dimension", "2000", "--rounds", "10", "--bits", "1"],
     "statement": ["statement", "--mechanism", "one_bit", "--corrupt", "2"],
     "design": ["design", "one_bit", "--epsilon", "1"],
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import fl_privquant as pq
 from fl_privquant.cli.main import app, main
 from fl_privquant.errors import CertificationError
 from simulations.inversion import correlation, gradient, received, reconstruct
+from simulations.overrides import composed
 
 RUNNER = CliRunner()
 
@@ -55,7 +57,7 @@ def test_plan_lists_and_draws(tmp_path: Path) -> None:
 
 
 def test_plan_offers_every_mechanism_for_sums_at_its_own_clip() -> None:
-    out = run("plan", "--epsilon", "4", "--clients", "10", "--dimension", "10")
+    out = run("plan", "--compare", "--epsilon", "4", "--clients", "10", "--dimension", "10")
     names = ("optm_aggregate", "pbm", "one_bit", "skellam", "discrete_gaussian", "discrete_laplace")
     rows = {name: next(line for line in out.splitlines() if line.split()[:1] == [name]) for name in names}
     # Each has a row with a clip of its own, and nothing is said to be missing.
@@ -65,6 +67,64 @@ def test_plan_offers_every_mechanism_for_sums_at_its_own_clip() -> None:
     # Quiet where there is no terminal: no bar, no control characters.
     assert "\x1b" not in out
     assert "planning" not in out
+
+
+JOINT = ("plan", "--epsilon", "4", "--clients", "40", "--dimension", "2000", "--rounds", "10")
+
+
+def test_plan_chooses_and_says_how_to_run_it() -> None:
+    """The printed lines make the plan that was printed, and the printed command is understood."""
+    out = run(*JOINT, "--bits", "1", "--error", "1.2")
+    row = next(line for line in out.splitlines() if line.split()[:1] == ["optm_aggregate"])
+    cells = row.split()
+    assert 1.15 < float(cells[3]) <= 1.2
+    assert "error ÷ central at most 1.2" in out
+    lines = [line.strip() for line in out.splitlines() if line.startswith("  ")]
+    command = next(line for line in lines if line.startswith("python -m simulations.run"))
+    plan = plan_of(out)
+    assert plan.encoding.kept(2000) == int(cells[2])
+    assert plan.bytes_per_round == round(1000 * float(cells[-3]))
+    assert plan.statement.epsilon <= 4.0
+    config = composed(command.split()[3:])
+    assert config.encoding.keep == pytest.approx(int(cells[2]) / 2000, abs=1e-3)
+    assert config.privacy.epsilon == 4.0
+    assert config.secagg.enabled
+
+
+def test_plan_keeps_to_a_size() -> None:
+    out = run(*JOINT, "--bits", "1", "--kilobytes", "0.1")
+    cells = next(line.split() for line in out.splitlines() if line.split()[:1] == ["optm_aggregate"])
+    assert 0.09 < float(cells[-3]) <= 0.1
+    assert plan_of(out).bytes_per_round <= 100
+
+
+def plan_of(out: str) -> pq.Plan:
+    """The plan that the printed lines make."""
+    made: dict[str, Any] = {"pq": pq}
+    for line in out.splitlines():
+        if line.startswith(("  target = ", "  plan = ")):
+            exec(line.strip(), made)
+    plan = made["plan"]
+    assert isinstance(plan, pq.Plan)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--error", "1.1", "--kilobytes", "1"), "give one of the two"),
+        (("--error", "1.1", "--local"), "--error and --kilobytes"),
+        (("--error", "1.0", "--bits", "1"), "with all coordinates the error is"),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_refused(
+    arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fl-privquant", *JOINT, *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("epsilon", ["-1", "0", "nan"])

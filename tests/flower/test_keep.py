@@ -18,7 +18,13 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord, SecureAggregationMod
+from fl_privquant.flower import (
+    PrivQuantMod,
+    PrivQuantStrategy,
+    RoundRecord,
+    ScheduledKeep,
+    SecureAggregationMod,
+)
 from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import KEY_KEEP, Request
@@ -31,7 +37,9 @@ def encoding(keep: int | float | None) -> Encoding:
     return Encoding(mechanism, 3.0 / math.sqrt(DIMENSION), 1.0, True, keep)
 
 
-def run(keep: int | float | None, aggregation: Aggregation) -> tuple[np.ndarray, list[RoundRecord]]:
+def run(
+    keep: int | float | ScheduledKeep | None, aggregation: Aggregation
+) -> tuple[np.ndarray, list[RoundRecord]]:
     client, server = ClientApp(), ServerApp()
     records: list[RoundRecord] = []
     secure: list[Any] = [SecureAggregationMod()] if isinstance(aggregation, pq.SecureSum) else []
@@ -48,11 +56,39 @@ def run(keep: int | float | None, aggregation: Aggregation) -> tuple[np.ndarray,
     def main(grid: Grid, context: Context) -> None:
         start = ArrayRecord({"model": Array(np.zeros(DIMENSION, np.float32))})
         inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-        strategy = PrivQuantStrategy(inner, encoding(keep), aggregation=aggregation, on_round=records.append)
+        encoded = keep if isinstance(keep, ScheduledKeep) else encoding(keep)
+        strategy = PrivQuantStrategy(inner, encoded, aggregation=aggregation, on_round=records.append)
         context.state["arrays"] = strategy.start(grid, start, num_rounds=ROUNDS).arrays
 
     result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
     return result.arrays["model"].numpy(), records
+
+
+def test_a_schedule_changes_what_is_sent_and_what_it_costs() -> None:
+    """40 of 400 coordinates in round 1, all of them in round 2, masked and not."""
+    schedule = ScheduledKeep(encoding(40), {2: None})
+    summed, records = run(schedule, pq.SumOfCodes())
+    masked, _ = run(schedule, pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.2))
+    np.testing.assert_array_equal(masked, summed)
+    assert [record.codec.dimension for record in records] == [40, 400]
+    assert records[0].bytes_up < records[1].bytes_up / 4
+    costs = [record.spent.epsilon for record in records]
+    # The second round is dearer than the first one was; with all coordinates in both it is dearer still.
+    assert costs[1] - costs[0] > costs[0]
+    assert run(None, pq.SumOfCodes())[1][-1].spent.epsilon > costs[1]
+
+
+@pytest.mark.parametrize(
+    ("kept", "base", "reason"),
+    [
+        ({0: 0.5}, encoding(None), "round 0 is below 1"),
+        ({2: 0.0}, encoding(None), "keep: 0.0"),
+        ({2: 0.5}, Encoding(encoding(None).mechanism, 0.1), "needs a rotation"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_at_once(kept: dict[int, Any], base: Any, reason: str) -> None:
+    with pytest.raises(InvalidSpecError, match=reason):
+        ScheduledKeep(base, kept)
 
 
 @pytest.mark.parametrize("keep", [40, 0.25])

@@ -61,6 +61,9 @@ def composed(*overrides: str) -> RunConfig:
         ),
         ({"mechanism": OPTM, "encoding": {"bits_policy": {"rounds": [2, 3, 4]}}}, "from round 1 on"),
         ({"mechanism": OPTM, "encoding": {"bits_policy": {"rounds": [1, 9, 9]}}}, "do not increase"),
+        ({"mechanism": OPTM, "encoding": {"keep_policy": {"rounds": [2, 3, 4]}}}, "from round 1 on"),
+        ({"mechanism": OPTM, "encoding": {"keep_policy": {"rounds": [1, 9, 9]}}}, "do not increase"),
+        ({"mechanism": OPTM, "encoding": {"keep_policy": {"keep": [0.5, 0.2, 2.0]}}}, "keep: 2.0"),
         (
             {"mechanism": OPTM, "encoding": {"bits_policy": {"bits": [0, 1, 2]}}},
             "bits_policy.bits: 0 is below 1",

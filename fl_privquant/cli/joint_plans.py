@@ -1,0 +1,75 @@
+"""The joint choice of the command ``plan``: bits and kept coordinates, for an error or a size."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from fl_privquant.accounting import Plan, SecureSum, Target, Wish
+from fl_privquant.cli.plan_table import print_plans
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+
+__all__ = ["plan_and_print"]
+
+# Of a central Gaussian's error among the honest clients, unless told: little for what it saves.
+_USUAL_ERROR = 1.1
+
+
+def plan_and_print(
+    console: Console, wish: Wish, error: float | None, kilobytes: float | None, name: str
+) -> bool:
+    """Choose, certify and print plans of a mechanism.
+
+    False where nothing meets the target, and neither an error nor a size was given; InfeasibleDesignError
+    where nothing meets these.
+
+    Parameters
+    ----------
+    error, kilobytes
+        What plans are chosen by. Without either, an error of 1.1 central Gaussians for the honest clients, or
+        all coordinates where no plan errs so little.
+    """
+    if error is not None and kilobytes is not None:
+        raise InvalidSpecError(f"--error {error:g} and --kilobytes {kilobytes:g}: give one of the two")
+    with Console(stderr=True).status(f"planning {name}: designing and certifying"):
+        if kilobytes is not None:
+            chosen, asked = _plans(wish, name, None, kilobytes), f"at most {kilobytes:g} kB"
+        elif error is not None:
+            chosen, asked = _plans(wish, name, error), f"error ÷ central at most {error:g}"
+        else:
+            chosen, asked = _usual_plans(wish, name)
+    if chosen:
+        print_plans(console, chosen, asked)
+    return bool(chosen)
+
+
+def _usual_plans(wish: Wish, name: str) -> tuple[list[Plan], str]:
+    """The plans within the usual error; with all coordinates where there is none; nothing if that fails."""
+    usual = _USUAL_ERROR * wish.survivors / wish.view.honest_count
+    try:
+        return _plans(wish, name, usual), f"error ÷ central at most {usual:.4g} (--error)"
+    except InfeasibleDesignError:
+        pass
+    try:
+        target, aggregation = _run(wish)
+        plan = target.plan(wish.dimension, mechanism=name, max_bits=wish.bits, aggregation=aggregation)
+    except InfeasibleDesignError:
+        return [], ""
+    return [plan], f"all coordinates, as no plan has an error ÷ central of {usual:.4g}"
+
+
+def _plans(wish: Wish, name: str, error: float | None, kilobytes: float | None = None) -> list[Plan]:
+    target, aggregation = _run(wish)
+    return target.plans(
+        wish.dimension,
+        mechanism=name,
+        max_bits=wish.bits,
+        most_error=error,
+        most_kilobytes=kilobytes,
+        aggregation=aggregation,
+    )
+
+
+def _run(wish: Wish) -> tuple[Target, SecureSum]:
+    count = wish.num_clients
+    target = Target(wish.epsilon, wish.rounds, count, wish.delta)
+    return target, SecureSum(wish.corrupt / count, wish.dropped / count)

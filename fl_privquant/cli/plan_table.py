@@ -1,0 +1,108 @@
+"""What ``plan`` prints of a joint choice: a row for each number of bits, and how to run the first."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+
+from fl_privquant.accounting import Plan, PrivacyStatement, Unit
+from fl_privquant.cli.layout import Column, print_table
+from fl_privquant.cli.printing import OVER_CENTRAL, say
+
+__all__ = ["print_plans"]
+
+
+def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
+    """Print plans, the best first, what the best one means, and how to run it.
+
+    Parameters
+    ----------
+    asked
+        What they were chosen by, for the title.
+    """
+    best = plans[0]
+    target, view = best.target, best.statement.view
+    columns = (
+        Column("mechanism", words=True),
+        Column("bits", "of a code before it is masked"),
+        Column("kept", "rotated coordinates that are sent, a random part in each round"),
+        Column("error ÷ central", OVER_CENTRAL + ", and what is lost with coordinates that are not sent"),
+        Column("noise ÷ signal", "the same error over the squared norm of an update at the L2 clip"),
+        Column("outlook", words=True),
+        Column("bits/coord", "bits through the secure sum, for each coordinate of the model"),
+        Column("kB", "1000 bytes that one client sends in a round, without headers and keys"),
+        Column("ε", PrivacyStatement.heading(Unit.TOTAL, view, "certified")),
+        Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip", dropped=1),
+    )
+    title = f"{target.statement(view).brief}, {target.rounds} rounds, {best.dimension} coordinates; {asked}"
+    print_table(console, columns, [_cells(plan) for plan in plans], title)
+    say(console, f"The first: {best.verdict}")
+    say(console, "Simulate it:")
+    say(console, f"  {_command(best)}")
+    say(console, "Run it in Python, with the FedAvg of flwr.serverapp.strategy:")
+    for line in _lines(best):
+        say(console, f"  {line}")
+
+
+def _cells(plan: Plan) -> list[str]:
+    kept = plan.encoding.kept(plan.dimension)
+    ratio = plan.ratio_to_central
+    spread = plan.encoding.clip * math.sqrt(plan.dimension) / (plan.encoding.l2_clip or 1.0)
+    return [
+        plan.encoding.mechanism.name,
+        str(_bits(plan)),
+        str(kept),
+        "-" if ratio is None else f"{ratio:.4f}",
+        f"{plan.noise_to_signal:.3g}",
+        plan.outlook,
+        f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
+        f"{plan.bytes_per_round / 1000.0:.4g}",
+        plan.statement.epsilon_cell,
+        f"{spread:.3g}",
+    ]
+
+
+def _bits(plan: Plan) -> int:
+    return int(plan.encoding.mechanism.bits_per_coordinate)
+
+
+def _fractions(plan: Plan) -> tuple[float, float]:
+    """Corrupt and lost clients, as shares of those asked."""
+    count, aggregation = plan.target.num_clients, plan.aggregation
+    return aggregation.corrupt(count) / count, aggregation.lost(count) / count
+
+
+def _command(plan: Plan) -> str:
+    """The simulation of the plan; what is kept is a share, as models differ in their size."""
+    target, (corrupt, lost) = plan.target, _fractions(plan)
+    keys = {
+        "mechanism": plan.encoding.mechanism.name,
+        "mechanism.bits": _bits(plan),
+        "privacy.epsilon": f"{target.epsilon:g}",
+        "privacy.delta": f"{target.delta:g}",
+        "federation.num_clients": target.num_clients,
+        "federation.rounds": target.rounds,
+        "secagg": "on",
+        "secagg.corrupt_fraction": f"{corrupt:g}",
+        "secagg.dropout_fraction": f"{lost:g}",
+    }
+    kept = plan.encoding.kept(plan.dimension)
+    if kept < plan.dimension:
+        keys["encoding.keep"] = f"{kept / plan.dimension:.4g}"
+    return " ".join(["python -m simulations.run", *(f"{key}={value}" for key, value in keys.items())])
+
+
+def _lines(plan: Plan) -> list[str]:
+    """Three lines that make the same plan, and a strategy that runs it."""
+    target, (corrupt, lost) = plan.target, _fractions(plan)
+    cost = f"epsilon={target.epsilon:g}, delta={target.delta:g}"
+    kept = plan.encoding.kept(plan.dimension)
+    keep = f", keep={kept}" if kept < plan.dimension else ""
+    summed = f"pq.SecureSum(corrupt_fraction={corrupt:g}, dropout_fraction={lost:g})"
+    mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={_bits(plan)}"
+    return [
+        f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients})",
+        f"plan = target.plan({plan.dimension}, {mechanism}{keep}, aggregation={summed})",
+        "strategy = fl_privquant.flower.PrivQuantStrategy(FedAvg(), plan)",
+    ]

@@ -1,0 +1,77 @@
+"""What a sum of bits would do in a run, about and quickly: for choosing among designs before one is made.
+
+Nothing here is a guarantee. Whoever chooses by an estimate designs and certifies what was chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fl_privquant.design.bits import bits_for_separation, numbers_of_trials
+from fl_privquant.design.spread import RunTarget, best_spread, error_at_norm_bound
+from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.law.codebook import bits_of_sum
+from fl_privquant.law.table import TOTAL_WEIGHT
+from fl_privquant.mechanisms.sum_ring import bits_of_reach, honest_reach, log_wrap_odds
+
+__all__ = ["Estimate", "estimate_bits"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """About what a design for a run has.
+
+    Parameters
+    ----------
+    ratio_to_central
+        Squared error of the mean of rotated updates at the norm bound, over that of a central Gaussian.
+    sum_bits
+        Bits of a coordinate in the secure sum.
+    """
+
+    ratio_to_central: float
+    sum_bits: int
+
+
+@lru_cache(maxsize=1024)
+def estimate_bits(
+    target: RunTarget, survivors: int, most_bits: int, exact_sums: bool, stratified: bool
+) -> Estimate | None:
+    """The sum of at most 2^most_bits - 1 bits at its best clip; None where none meets the target.
+
+    Parameters
+    ----------
+    survivors
+        Clients whose updates are averaged.
+    exact_sums, stratified
+        As in :class:`~fl_privquant.mechanisms.wish.Wish`, and whether the bits are stratified.
+    """
+    trials = numbers_of_trials(2**most_bits - 1, target.num_honest)[0]
+    spread = best_spread(trials, target, stratified)
+    error = error_at_norm_bound(spread, trials, target, stratified)
+    update = target.update(math.sqrt(target.dimension) / spread)
+    try:
+        rare = bits_for_separation(
+            trials,
+            target.separation / update.widened,
+            target.num_honest,
+            update.rate,
+            stratified=stratified,
+            rough=True,
+        )
+    except InfeasibleDesignError:
+        return None
+    width = bits_of_sum(target.num_clients, trials)
+    if not exact_sums:
+        share = rare / TOTAL_WEIGHT
+        rows = np.array([[1.0 - share, share], [share, 1.0 - share]])
+        # The sum of all clients' bits, however they are grouped into codes.
+        odds = log_wrap_odds(target.dimension)
+        reach = honest_reach(np.array([-0.5, 0.5]), rows, target.num_clients * trials, odds)
+        width = min(width, bits_of_reach(reach))
+    central = 4.0 * target.dimension / (target.separation**2 * survivors)
+    return Estimate(error / central, width)

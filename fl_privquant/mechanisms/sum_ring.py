@@ -1,0 +1,165 @@
+"""Sums of codes modulo less than they could reach: how far the sum of honest codes spreads.
+
+The codes of n clients lie between 0 and n max_code, but their sum, honest clients' noise being independent,
+stays near its mean. Let z be the code that stands for an input of 0 (it may lie between two codes). A sum is
+taken modulo 2^w, and the server takes the representative nearest to n z. That is the sum itself whenever it
+is within 2^(w - 1) of n z. (Where the window around n z exceeds 0..n max_code it is moved inside.)
+
+**Bound.** Let C_c be the code of client c. By Markov's inequality, for each rate r > 0,
+
+    Pr(sum_c (C_c - z) >= t)  <=  e^(-r t) prod_c E e^(r (C_c - z))  <=  e^(-r t) M(r)^n,
+
+where M(r) is the largest of these expectations over all inputs. A law is linear between its rows, and so is
+the expectation: M(r) is attained at a row. (Of the Poisson binomial mechanism the rows list some inputs only;
+its codes grow with the input, so that the largest expectation is that of the first or of the last row.)
+So t = min over r of (n log M(r) + K) / r is exceeded with odds of e^-K at most. With K = log(2 d / odds) all
+d sums of a round stay within t on both sides, except with ``odds``. Signal and noise are in M(r) together:
+the bound holds for *all* inputs in [-1, 1], even if all clients' coordinates are at the clip. It grows with
+n, so that fewer survivors than clients that were asked stay within it too.
+
+An assumption about the inputs would gain little. After the rotation a coordinate of an update is below
+sqrt(2 log(2 d / odds)) of its standard deviations, eight of them for d = 10^4 and odds of 1e-9. The clip, at
+two or three of them, is a sharper bound.
+
+**Privacy** is not touched by the width. The residue of a sum is a function of the sum, and reveals no more;
+a masked code is uniform modulo 2^w whatever w is. A server that asks for too narrow a ring learns less and
+spoils its own sum.
+
+**Hostile clients** can shift a residue as they could shift a sum. What a ring that is narrower than the range
+of sums cannot do is to notice a sum out of range. The test of its energy
+(:mod:`fl_privquant.mechanisms.sum_limits`) takes its place: a representative is never further from the middle
+than the sum, so that a wrap cannot raise a false alarm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant.array_types import Floats
+from fl_privquant.errors import CodeOverflowError
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
+
+__all__ = ["WRAP_ODDS", "SumRing", "bits_of_reach", "honest_reach", "log_wrap_odds", "narrow_ring"]
+
+WRAP_ODDS: Final = 1e-9
+"""Odds that any coordinate of a round of honest clients wraps, whatever their data."""
+
+# Rates at which the bound is tried, in units of the best one for a normal law.
+_RATES = np.geomspace(0.25, 4.0, 49)
+# Laws with more numbers than this keep the ring of all sums: the bound would take long.
+_MOST_NUMBERS = 1 << 20
+_FLOAT_ROOM = 1.0 + 1e-9
+
+
+@dataclass(frozen=True)
+class SumRing:
+    """The integers modulo 2^bits, in which codes are added up.
+
+    Parameters
+    ----------
+    bits
+        Width of a sum.
+    max_code
+        Largest code, where all sums of codes are below 2^bits; None where codes are residues.
+    centre
+        The code that stands for an input of 0, where the ring is narrower than the range of sums: residues
+        are then opened to the representative nearest to it. None: they are opened as they are.
+    largest
+        Largest code before it is reduced, where there is a ``centre``.
+
+    Examples
+    --------
+    >>> ring = SumRing(bits=3, max_code=None, centre=0.5, largest=1)
+    >>> codes = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 1]] * 4)
+    >>> ring.opened(ring.residues(codes.sum(axis=0)), num_clients=12), codes.sum(axis=0)
+    (array([8, 8, 4]), array([ 8,  8, 12]))
+    """
+
+    bits: int
+    max_code: int | None
+    centre: float | None = None
+    largest: int = 0
+
+    def residues(self, codes: NDArray[Any]) -> NDArray[Any]:
+        """What is added up of a client's codes, or of the sum of some."""
+        return codes if self.centre is None else codes & ((1 << self.bits) - 1)
+
+    def opened(self, total: ArrayLike, num_clients: int) -> NDArray[Any]:
+        """The sums of ``num_clients`` clients' codes, of which the residues are ``total``.
+
+        Raises CodeOverflowError for a residue that no codes of so few clients add up to.
+        """
+        residues = np.asarray(total)
+        if self.centre is None:
+            return residues
+        most, size = num_clients * self.largest, 1 << self.bits
+        lowest = math.ceil(num_clients * self.centre) - size // 2
+        lowest = max(0, min(lowest, most + 1 - size))
+        sums: NDArray[np.int64] = ((residues.astype(np.int64) - lowest) & (size - 1)) + lowest
+        if sums.size and int(sums.max()) > most:
+            raise CodeOverflowError(
+                f"a sum of {num_clients} codes lies in 0..{most}, received the residue of {int(sums.max())}; "
+                f"the number of clients or the payload is wrong"
+            )
+        return sums
+
+
+@lru_cache(maxsize=64)
+def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension: int) -> SumRing:
+    """The narrowest ring in which no honest sum wraps, but for :data:`WRAP_ODDS` in a round.
+
+    Parameters
+    ----------
+    codebook, law
+        Of one coordinate. Without a law, or where none is narrower, it is the ring of all sums.
+    num_clients, dimension
+        How many codes are in each sum, at the most, and how many sums there are.
+    """
+    every = SumRing(codebook.sum_bits(num_clients), codebook.max_code)
+    if law is None or law.rows.size > _MOST_NUMBERS:
+        return every
+    centre = -codebook.offset / codebook.step
+    deviations = codebook.codes.astype(np.float64) - centre
+    bits = bits_of_reach(honest_reach(deviations, law.rows, num_clients, log_wrap_odds(dimension)))
+    return every if bits >= every.bits else SumRing(bits, None, centre, codebook.max_code)
+
+
+def log_wrap_odds(dimension: int) -> float:
+    """K of the module, for sums of so many coordinates."""
+    return math.log(2.0 * dimension / WRAP_ODDS)
+
+
+def bits_of_reach(reach: float) -> int:
+    """Bits of the ring whose window holds sums within ``reach`` of their centre."""
+    # A whole code of room: the middle of the window is a whole number.
+    return math.ceil(reach + 1.0).bit_length() + 1
+
+
+def honest_reach(deviations: Floats, rows: Floats, num_clients: int, log_odds: float) -> float:
+    """What the sum of ``num_clients`` draws exceeds with odds of exp(-log_odds) at most, on either side.
+
+    Parameters
+    ----------
+    deviations
+        (m,) the numbers that are drawn.
+    rows
+        (r, m) the laws that each of them may be drawn from: any of these, or any mixture.
+    """
+    scale = math.sqrt(float((rows @ deviations**2).max()))
+    if scale == 0.0:
+        return 0.0
+    rates = _RATES * (math.sqrt(2.0 * log_odds / num_clients) / scale)
+    reaches = []
+    for signed in (deviations, -deviations):
+        exponents = np.outer(signed, rates)
+        largest = exponents.max(axis=0)
+        moments = np.log((rows @ np.exp(exponents - largest)).max(axis=0)) + largest
+        reaches.append(float(((num_clients * moments + log_odds) / rates).min()))
+    return min(max(reaches), num_clients * float(np.abs(deviations).max())) * _FLOAT_ROOM
