@@ -45,8 +45,8 @@ The bias of the clip is the same in every round, which noise is not.
 
 # Coordinate clip of a rotated update, in standard deviations of its coordinates, unless told otherwise.
 _USUAL_SPREAD = 3.0
-# Composition on a grid gives a little away; designs leave it this much of epsilon.
-_GRID_ROOM = 2e-4
+# Normal pairs compose exactly but for rounding, which designs leave this much of epsilon.
+_ROUNDING_ROOM = 1e-9
 _MOST = 6.0
 _CLOSE = 0.01
 # A standard normal number, as samples.
@@ -102,7 +102,7 @@ class RunTarget:
                 f"run_delta: {self.delta:g} is not above the {self.rounds * update.charge:.2g} that the "
                 f"certificate of {self.dimension} coordinates and {self.rounds} rounds takes; raise it"
             )
-        allowed = gaussian_separation(self.epsilon * (1.0 - _GRID_ROOM), left)
+        allowed = gaussian_separation(self.epsilon * (1.0 - _ROUNDING_ROOM), left)
         return allowed / math.sqrt(self.rounds) / update.widened
 
 

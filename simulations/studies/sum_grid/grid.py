@@ -8,8 +8,8 @@ included.
 ``optm_aggregate`` is designed, and so certified on what it samples; the accountant counts its run. The others
 are given the benefit of the doubt: the Poisson binomial mechanism is probed at two cases of the other
 clients, and integer noise is counted as normal noise, its rounding by the mean
-(:func:`fl_privquant.design.noise_lattice.best_lattice`). Only where ``optm_aggregate`` does not lead by
-these figures are they replaced by certified ones.
+(:func:`fl_privquant.design.noise_lattice.best_lattice`). Where such a figure is below that of
+``optm_aggregate``, it is replaced by a certified one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
+from fl_privquant.mechanisms.pbm import binomial_bits
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
 __all__ = [
     "ANY_CLIP",
+    "BINOMIAL",
     "CLIENTS",
     "DELTA",
     "DIMENSIONS",
@@ -58,19 +60,21 @@ __all__ = [
     "OURS",
     "PARTS",
     "ROUNDS",
+    "WIDTHS",
     "WITHIN",
     "Cell",
     "Setting",
-    "behind",
     "cells_of",
     "grid_name",
 ]
 
 ROUNDS, DELTA = 50, 1e-5
 DIMENSIONS, CLIENTS, EPSILONS = (650, 7850, 1_000_000), (50, 100, 1000, 10_000), (1.0, 4.0, 10.0)
-OURS = "optm_aggregate"
+OURS, BINOMIAL = "optm_aggregate", "pbm"
 NOISES = {"discrete_gaussian": GAUSSIAN, "skellam": SKELLAM, "discrete_laplace": LAPLACE}
-_MOST_BITS = 8
+WIDTHS = (1, 2, 3, 4, 8)
+"""Bits of a code before masking."""
+
 WITHIN = 1.005
 """Times the least error: up to this a mechanism is said to be as good."""
 
@@ -121,23 +125,18 @@ class Cell:
     epsilon_reached: float = math.nan
 
 
-def cells_of(setting: Setting, widths: Iterable[int] = range(1, _MOST_BITS + 1)) -> list[Cell]:
+def cells_of(setting: Setting, widths: Iterable[int] = WIDTHS) -> list[Cell]:
     """All mechanisms in one setting, with codes of so many bits."""
     cells = []
     for bits in widths:
-        row = [_ours(setting, bits), _binomial(setting, bits)]
-        row += [cell for name in NOISES if (cell := _noise(setting, bits, name)) is not None]
-        if behind(row):
-            row = [_certified(setting, cell) if cell.mechanism in NOISES else cell for cell in row]
-        cells += row
+        ours = _ours(setting, bits)
+        others = [_binomial(setting, bits)]
+        others += [cell for name in NOISES if (cell := _noise(setting, bits, name)) is not None]
+        cells.append(ours)
+        for cell in others:
+            leads = cell.ratio_to_central < ours.ratio_to_central
+            cells.append(_certified(setting, cell) if leads else cell)
     return cells
-
-
-def behind(row: list[Cell]) -> Cell | None:
-    """What has clearly less error than ``optm_aggregate`` among the cells of one setting and width."""
-    ours = next(cell for cell in row if cell.mechanism == OURS)
-    best = min(row, key=lambda cell: cell.ratio_to_central)
-    return best if ours.ratio_to_central > WITHIN * best.ratio_to_central else None
 
 
 def _cell(setting: Setting, bits: int, name: str, levels: int, spread: float, error: float) -> Cell:
@@ -188,7 +187,7 @@ def _binomial_at_best(setting: Setting, trials: int) -> tuple[float, float]:
 def _binomial(setting: Setting, bits: int) -> Cell:
     trials = numbers_of_trials(2**bits - 1, setting.target.num_honest)[0]
     spread, error = _binomial_at_best(setting, trials)
-    return _cell(setting, bits, "pbm", trials + 1, spread, error)
+    return _cell(setting, bits, BINOMIAL, trials + 1, spread, error)
 
 
 def _noise(setting: Setting, bits: int, name: str) -> Cell | None:
@@ -201,19 +200,34 @@ def _noise(setting: Setting, bits: int, name: str) -> Cell | None:
 
 
 def _certified(setting: Setting, cell: Cell) -> Cell:
-    """The same cell with noise that the accountant certifies; as it is where it can certify none."""
-    kind, target = NOISES[cell.mechanism], setting.target
-    lattice = best_lattice(kind, target, cell.bits, spreads=setting.spreads)
+    """The same cell with bits or noise that are certified; as it is where there are none."""
+    error_of = _certified_bits if cell.mechanism == BINOMIAL else _certified_noise
     try:
-        error = certified_lattice(kind, target, lattice).error
+        levels, error = error_of(setting, cell)
     except InfeasibleDesignError:
         return cell
-    sure = _cell(setting, cell.bits, cell.mechanism, cell.levels, cell.spread, error)
+    sure = _cell(setting, cell.bits, cell.mechanism, levels, cell.spread, error)
     return replace(sure, certified=True)
 
 
+def _certified_bits(setting: Setting, cell: Cell) -> tuple[int, float]:
+    """Levels and error of the Poisson binomial mechanism at the clip of a cell."""
+    best = binomial_bits(setting.target, math.sqrt(setting.dimension) / cell.spread, cell.levels - 1)
+    if best is None:
+        raise InfeasibleDesignError(f"no sum of {cell.levels - 1} bits is certified for the target")
+    cut_off = setting.num_clients * clipped_moments(cell.spread)[1]
+    return best.trials + 1, cell.spread**2 * best.error + cut_off
+
+
+def _certified_noise(setting: Setting, cell: Cell) -> tuple[int, float]:
+    """Levels and error of a lattice with noise that the accountant certifies."""
+    kind, target = NOISES[cell.mechanism], setting.target
+    lattice = best_lattice(kind, target, cell.bits, spreads=setting.spreads)
+    return lattice.levels, certified_lattice(kind, target, lattice).error
+
+
 def _table(
-    name: str, settings: list[Setting], tell: Tell, widths: Iterable[int] = range(1, _MOST_BITS + 1)
+    name: str, settings: list[Setting], tell: Tell, widths: Iterable[int] = WIDTHS
 ) -> Tables:
     cells: list[Cell] = []
     for place, setting in enumerate(settings):
