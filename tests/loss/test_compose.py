@@ -58,7 +58,7 @@ def test_gaussian_noise_composes_to_gaussian_noise(separation: float, count: int
 @pytest.mark.parametrize("separation", [0.01, 0.3, 2.0])
 @pytest.mark.parametrize("count", [2, 100, 10_000])
 def test_normal_pairs_compose_exactly(separation: float, count: int) -> None:
-    """Also of two kinds, and with a probability that reveals everything; the grid's bound is a little above."""
+    """Also of two kinds, and with a probability that reveals everything; the grid bounds them from above."""
     loss, charge = gaussian_loss(separation), 1e-7 / count
     charged = dataclasses.replace(gaussian_loss(2.0 * separation), infinity=charge)
     parts = [Part(loss, count), Part(charged, count)]
