@@ -37,7 +37,7 @@ from fl_privquant.design.bits import (
     least_error_of_tables,
     numbers_of_trials,
 )
-from fl_privquant.design.spread import LEAST_SPREAD, RunTarget, best_spread, usual_norm_ratio
+from fl_privquant.design.spread import RunTarget, best_spread, usual_norm_ratio
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.lattice import coarse_count
@@ -74,18 +74,18 @@ _LAX = 1.1
 _WORTH = 1.005
 
 
-def planned_norm_ratio(spec: AggregateSpec, least_spread: float = LEAST_SPREAD) -> float:
+def planned_norm_ratio(spec: AggregateSpec) -> float:
     """L2 clip over coordinate clip with the least error for rotated updates at the norm bound, for a target.
 
-    Clip bias against noise, for clients that all have the same update; see :mod:`fl_privquant.design.spread`.
-    Coordinates are clipped at ``least_spread`` of their standard deviations or more.
+    Lost signal against noise, for clients that all have the same update; see
+    :mod:`fl_privquant.design.spread`.
 
     >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
-    >>> 2.0 < math.sqrt(7850) / planned_norm_ratio(spec) < 3.0
+    >>> 3.0 < math.sqrt(7850) / planned_norm_ratio(spec) < 3.5
     True
     """
     trials = numbers_of_trials(spec.levels - 1, spec.num_honest)[0]
-    return math.sqrt(spec.dimension) / best_spread(trials, spec.target, least=least_spread)
+    return math.sqrt(spec.dimension) / best_spread(trials, spec.target)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Every mechanism for secure sums at its own best, on a grid of settings.
 
 Rotated updates at the norm bound, the same for all clients, at an equal (epsilon, delta) of the whole run in
-the aggregate view; errors are over that of a central Gaussian, and include the bias of the clip. Each
+the aggregate view. Errors are over that of a central Gaussian, at unit gain
+(:mod:`fl_privquant.design.spread`): what a clip takes of the signal counts as if noise grew by as much. Each
 mechanism chooses its clip and uses codes of at most so many bits: what a client hands to the masks, noise
 included.
 
@@ -31,17 +32,10 @@ from fl_privquant.design.noise_lattice import (
     GAUSSIAN,
     LAPLACE,
     SKELLAM,
-    SPREADS,
     best_lattice,
     certified_lattice,
 )
-from fl_privquant.design.spread import (
-    LEAST_SPREAD,
-    RunTarget,
-    best_spread,
-    clipped_moments,
-    error_at_norm_bound,
-)
+from fl_privquant.design.spread import RunTarget, at_unit_gain, best_spread, error_at_norm_bound
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.mechanisms.base import Mechanism
@@ -51,7 +45,6 @@ from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
 __all__ = [
-    "ANY_CLIP",
     "BINOMIAL",
     "CLIENTS",
     "DELTA",
@@ -78,31 +71,23 @@ WIDTHS = (1, 2, 3, 4, 8)
 WITHIN = 1.005
 """Times the least error: up to this a mechanism is said to be as good."""
 
-# The fewest standard deviations, where there is no floor.
-_ANY_SPREAD = 0.5
 # A standard normal number, as samples.
 _NORMAL = ndtri((np.arange(20_001) + 0.5) / 20_001)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A run, and the fewest standard deviations of a coordinate at which mechanisms may clip it."""
+    """A run."""
 
     dimension: int
     num_clients: int
     run_epsilon: float
-    least_spread: float = LEAST_SPREAD
 
     @property
     def target(self) -> RunTarget:
         """What the run may cost; all clients are honest."""
         sizes = (self.dimension, self.num_clients, coarse_count(self.num_clients))
         return RunTarget(self.run_epsilon, DELTA, ROUNDS, *sizes)
-
-    @property
-    def spreads(self) -> tuple[float, ...]:
-        """Where lattices may be clipped."""
-        return tuple(np.arange(self.least_spread, SPREADS[-1], SPREADS[1] - SPREADS[0]).tolist())
 
 
 @dataclass(frozen=True)
@@ -115,7 +100,6 @@ class Cell:
     dimension: int
     num_clients: int
     run_epsilon: float
-    least_spread: float
     bits: int
     mechanism: str
     levels: int
@@ -144,7 +128,7 @@ def _cell(setting: Setting, bits: int, name: str, levels: int, spread: float, er
     # A central Gaussian counts all clients, whatever a mechanism may rely on.
     target = setting.target
     central = target.central * target.num_honest / target.num_clients
-    where = (setting.dimension, setting.num_clients, setting.run_epsilon, setting.least_spread, bits)
+    where = (setting.dimension, setting.num_clients, setting.run_epsilon, bits)
     return Cell(*where, name, levels, round(spread, 3), error / central, certified=False)
 
 
@@ -152,7 +136,7 @@ def _ours(setting: Setting, bits: int) -> Cell:
     levels = numbers_of_trials(2**bits - 1, setting.target.num_honest)[0] + 1
     mechanism, spread, epsilon = _designed(setting, levels)
     inputs = np.clip(_NORMAL / spread, -1.0, 1.0)
-    error = spread**2 * mechanism.mse(inputs) + setting.num_clients * clipped_moments(spread)[1]
+    error = at_unit_gain(spread**2 * mechanism.mse(inputs), spread, setting.num_clients)
     cell = _cell(setting, bits, OURS, levels, spread, error)
     return replace(cell, certified=True, epsilon_reached=epsilon)
 
@@ -168,7 +152,7 @@ def _designed(setting: Setting, levels: int) -> tuple[Mechanism, float, float]:
         rounds=ROUNDS,
         levels=levels,
     )
-    ratio = planned_norm_ratio(spec, setting.least_spread)
+    ratio = planned_norm_ratio(spec)
     mechanism = pq.design(OURS, **{**vars(spec), "norm_ratio": ratio}, cache=False)
     wish = Wish(
         setting.num_clients, setting.dimension, ROUNDS, setting.run_epsilon, DELTA, norms=Norms(l2=ratio)
@@ -180,7 +164,7 @@ def _designed(setting: Setting, levels: int) -> tuple[Mechanism, float, float]:
 @lru_cache(maxsize=16)
 def _binomial_at_best(setting: Setting, trials: int) -> tuple[float, float]:
     """The spread and the error of the Poisson binomial mechanism, probed."""
-    spread = best_spread(trials, setting.target, stratified=False, least=setting.least_spread)
+    spread = best_spread(trials, setting.target, stratified=False)
     return spread, error_at_norm_bound(spread, trials, setting.target, stratified=False)
 
 
@@ -193,7 +177,7 @@ def _binomial(setting: Setting, bits: int) -> Cell:
 def _noise(setting: Setting, bits: int, name: str) -> Cell | None:
     """Integer noise; None where codes of so few bits cannot hold it."""
     try:
-        lattice = best_lattice(NOISES[name], setting.target, bits, spreads=setting.spreads)
+        lattice = best_lattice(NOISES[name], setting.target, bits)
     except InfeasibleDesignError:
         return None
     return _cell(setting, bits, name, lattice.levels, lattice.spread, lattice.error)
@@ -215,20 +199,17 @@ def _certified_bits(setting: Setting, cell: Cell) -> tuple[int, float]:
     best = binomial_bits(setting.target, math.sqrt(setting.dimension) / cell.spread, cell.levels - 1)
     if best is None:
         raise InfeasibleDesignError(f"no sum of {cell.levels - 1} bits is certified for the target")
-    cut_off = setting.num_clients * clipped_moments(cell.spread)[1]
-    return best.trials + 1, cell.spread**2 * best.error + cut_off
+    return best.trials + 1, at_unit_gain(cell.spread**2 * best.error, cell.spread, setting.num_clients)
 
 
 def _certified_noise(setting: Setting, cell: Cell) -> tuple[int, float]:
     """Levels and error of a lattice with noise that the accountant certifies."""
     kind, target = NOISES[cell.mechanism], setting.target
-    lattice = best_lattice(kind, target, cell.bits, spreads=setting.spreads)
+    lattice = best_lattice(kind, target, cell.bits)
     return lattice.levels, certified_lattice(kind, target, lattice).error
 
 
-def _table(
-    name: str, settings: list[Setting], tell: Tell, widths: Iterable[int] = WIDTHS
-) -> Tables:
+def _table(name: str, settings: list[Setting], tell: Tell, widths: Iterable[int] = WIDTHS) -> Tables:
     cells: list[Cell] = []
     for place, setting in enumerate(settings):
         target = PrivacyStatement(setting.run_epsilon, DELTA, Unit.TOTAL, "aggregate")
@@ -253,19 +234,8 @@ def _grid(dimension: int, num_clients: int) -> Computed:
     return Computed(name=name, title=title, function=compute, note=_NOTE)
 
 
-def _any_clip(scale: Scale, tell: Tell) -> Tables:
-    settings = [Setting(650, *rest, _ANY_SPREAD) for rest in itertools.product((50, 100), EPSILONS)]
-    return _table(ANY_CLIP, settings, tell, range(1, 4))
-
-
-ANY_CLIP = "sums-any-clip"
 _NOTE = (
     f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
     f"δ = {DELTA:g}; spread: coordinate clip in standard deviations of a coordinate"
 )
-PARTS = (
-    *itertools.starmap(_grid, itertools.product(DIMENSIONS, CLIENTS)),
-    Computed(
-        name=ANY_CLIP, title="The same, clipped anywhere, 650 coordinates", function=_any_clip, note=_NOTE
-    ),
-)
+PARTS = tuple(itertools.starmap(_grid, itertools.product(DIMENSIONS, CLIENTS)))

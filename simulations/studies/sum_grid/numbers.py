@@ -13,13 +13,13 @@ from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies.page import table_or_none
 from simulations.studies.study import ReadTable
 from simulations.studies.sum_grid.grid import (
-    ANY_CLIP,
+    BINOMIAL,
     CLIENTS,
     DELTA,
     DIMENSIONS,
-    EPSILONS,
     OURS,
     ROUNDS,
+    WIDTHS,
     WITHIN,
     grid_name,
 )
@@ -59,7 +59,7 @@ class Numbers:
 
     rounds, delta = ROUNDS, DELTA
     heading = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
-    widths = range(1, 9)
+    widths = WIDTHS
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
@@ -105,45 +105,25 @@ class Numbers:
         return list(wins(self.cells))
 
     @property
-    def absent(self) -> list[tuple[int, int, str]]:
-        """Settings that were not computed: coordinates, clients, and the budgets."""
-        there = set(self.cells[_SETTING].itertuples(index=False, name=None))
-        absent = []
-        for dimension, num_clients in itertools.product(DIMENSIONS, CLIENTS):
-            left = [
-                PrivacyStatement(epsilon, DELTA, Unit.TOTAL, "aggregate").epsilon_cell
-                for epsilon in EPSILONS
-                if (dimension, num_clients, epsilon) not in there
-            ]
-            if left:
-                absent.append((dimension, num_clients, ", ".join(left)))
-        return absent
-
-    @property
-    def earlier(self) -> int:
-        """How many settings have rows of ours by an earlier version, which did not ask the accountant."""
-        ours = self.cells[self.cells["mechanism"] == OURS]
-        return len(ours[ours["epsilon_reached"].isna()].groupby(_SETTING))
+    def absent(self) -> list[tuple[int, int]]:
+        """Coordinates and clients of parts that were not computed."""
+        there = set(self.cells[_SETTING[:2]].itertuples(index=False, name=None))
+        return [sizes for sizes in itertools.product(DIMENSIONS, CLIENTS) if sizes not in there]
 
     @cached_property
-    def any_clip(self) -> list[dict[str, Any]]:
-        """Without a floor of the clip: ours and the Poisson binomial mechanism with 1 to 3 bits."""
-        table = self._read(ANY_CLIP)
-        return [
-            {
-                "num_clients": num_clients,
-                "budget": _budget(run_epsilon),
-                "bits": bits,
-                "ours": next(rows[rows["mechanism"] == OURS].itertuples()),
-                "pbm": next(rows[rows["mechanism"] == "pbm"].itertuples()),
-            }
-            for (num_clients, run_epsilon, bits), rows in table.groupby([*_SETTING[1:], "bits"])
-        ]
+    def spreads(self) -> tuple[float, float]:
+        """The narrowest and the widest clip of ours, in standard deviations."""
+        ours = self.cells[self.cells["mechanism"] == OURS]["spread"]
+        return float(ours.min()), float(ours.max())
 
-    @property
-    def lost_with_any_clip(self) -> list[tuple[Any, Any]]:
-        """The same as ``lost``, without a floor."""
-        return list(wins(self._read(ANY_CLIP)))
+    @cached_property
+    def beside_binomial(self) -> tuple[int, int, float]:
+        """Cells of the Poisson binomial mechanism, those certified, and the most that ours is of these."""
+        keys = [*_SETTING, "bits"]
+        ours = self.cells[self.cells["mechanism"] == OURS].set_index(keys)["ratio_to_central"]
+        peers = self.cells[self.cells["mechanism"] == BINOMIAL].set_index(keys)
+        sure = peers[peers["certified"]]["ratio_to_central"]
+        return len(peers), len(sure), float((ours[sure.index] / sure).max())
 
 
 def _budget(run_epsilon: float) -> str:
