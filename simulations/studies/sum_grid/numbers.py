@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,9 @@ from simulations.studies.sum_grid.grid import (
     DIMENSIONS,
     OURS,
     ROUNDS,
+    TOLD_APART,
+    WIDE,
+    WIDEST,
     WIDTHS,
     WITHIN,
     grid_name,
@@ -41,8 +45,9 @@ _SETTING = ["dimension", "num_clients", "run_epsilon"]
 
 def computed_cells(read: ReadTable) -> pd.DataFrame:
     """All cells of the grid that were computed."""
-    tables = [table_or_none(read, grid_name(*sizes)) for sizes in itertools.product(DIMENSIONS, CLIENTS)]
-    return pd.concat([table for table in tables if table is not None], ignore_index=True)
+    names = [*itertools.starmap(grid_name, itertools.product(DIMENSIONS, CLIENTS)), WIDE]
+    tables = [table for name in names if (table := table_or_none(read, name)) is not None]
+    return pd.concat(tables, ignore_index=True)
 
 
 def wins(cells: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
@@ -59,7 +64,8 @@ class Numbers:
 
     rounds, delta = ROUNDS, DELTA
     heading = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
-    widths = WIDTHS
+    widths = (*WIDTHS, WIDEST)
+    told_apart, within = TOLD_APART, WITHIN
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
@@ -87,13 +93,13 @@ class Numbers:
         rows = []
         for (dimension, num_clients, run_epsilon), here in self.cells.groupby(_SETTING):
             others = here[here["mechanism"] != OURS].sort_values("ratio_to_central")
-            ours = here[here["mechanism"] == OURS].sort_values("bits")
+            ours = here[here["mechanism"] == OURS].set_index("bits")["ratio_to_central"]
             rows.append(
                 {
                     "dimension": dimension,
                     "num_clients": num_clients,
                     "budget": _budget(run_epsilon),
-                    "errors": ours["ratio_to_central"].tolist(),
+                    "errors": [float(ours.get(bits, math.nan)) for bits in self.widths],
                     "other": next(others.itertuples()),
                 }
             )
@@ -118,12 +124,17 @@ class Numbers:
 
     @cached_property
     def beside_binomial(self) -> tuple[int, int, float]:
-        """Cells of the Poisson binomial mechanism, those certified, and the most that ours is of these."""
+        """Cells of the Poisson binomial mechanism, those with less error than ours, and by how much at most.
+
+        The last as ours over theirs.
+        """
         keys = [*_SETTING, "bits"]
-        ours = self.cells[self.cells["mechanism"] == OURS].set_index(keys)["ratio_to_central"]
-        peers = self.cells[self.cells["mechanism"] == BINOMIAL].set_index(keys)
-        sure = peers[peers["certified"]]["ratio_to_central"]
-        return len(peers), len(sure), float((ours[sure.index] / sure).max())
+        ours, peers = (
+            self.cells[self.cells["mechanism"] == name].set_index(keys)["ratio_to_central"]
+            for name in (OURS, BINOMIAL)
+        )
+        ratios = ours[peers.index] / peers
+        return len(ratios), int((ratios > 1.0).sum()), float(ratios.max())
 
 
 def _budget(run_epsilon: float) -> str:
