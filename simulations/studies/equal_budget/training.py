@@ -22,9 +22,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fl_privquant.accounting import Plan
-from fl_privquant.array_types import Floats
 from fl_privquant.codec.rotate import Rotation
 from fl_privquant.design.spread import clipped_moments
 from fl_privquant.errors import InvalidSpecError
@@ -40,7 +40,9 @@ from simulations.studies.sweep import Sweep
 
 __all__ = ["CLIPS", "MeanOf", "Training", "clip_costs", "training"]
 
-MeanOf: TypeAlias = Callable[[Floats, int], Floats]
+# Updates are single precision, means double.
+Numbers: TypeAlias = NDArray[Any]
+MeanOf: TypeAlias = Callable[[Numbers, int], Numbers]
 """Makes the mean update from (clients, d) updates, in a round."""
 
 CLIPS = (2.0, 3.0)
@@ -90,7 +92,7 @@ class Training:
         return noise_of_sum(l2_clip, federation.rounds, epsilon, delta) / federation.num_clients
 
     @cached_property
-    def _clients(self) -> list[tuple[Floats, Floats]]:
+    def _clients(self) -> list[tuple[Numbers, Numbers]]:
         """Inputs, with a constant, and labels as unit vectors, of each client."""
         config, examples = self.config, self.examples
         parts = deal(examples.train_y, config.federation.num_clients, config.partition, config.seed)
@@ -107,7 +109,7 @@ class Training:
         logits = _with_constant(self.examples.test_x) @ self._matrix(weights).T
         return float((logits.argmax(axis=1) == self.examples.test_y).mean())
 
-    def central(self, updates: Floats, server_round: int) -> Floats:
+    def central(self, updates: Numbers, server_round: int) -> Numbers:
         """The mean with the noise of the central Gaussian."""
         return self.noisier(1.0)(updates, server_round)
 
@@ -118,7 +120,7 @@ class Training:
     def clipped(self, spread: float) -> MeanOf:
         """The noise of the central Gaussian; rotated coordinates are clipped at so many deviations."""
 
-        def mean_of(updates: Floats, server_round: int) -> Floats:
+        def mean_of(updates: Numbers, server_round: int) -> Numbers:
             rotation, rotated = self._rotated(updates, server_round)
             clip = spread * central_target(self.config)[0] / math.sqrt(self.dimension)
             mean = np.clip(rotated, -clip, clip).mean(axis=0, dtype=np.float64)
@@ -127,7 +129,7 @@ class Training:
 
         return mean_of
 
-    def encoded(self, updates: Floats, server_round: int) -> Floats:
+    def encoded(self, updates: Numbers, server_round: int) -> Numbers:
         """What the plan's mechanism makes of the sum of codes."""
         rotation, rotated = self._rotated(updates, server_round)
         mechanism, clip = self.plan.encoding.mechanism, self.plan.encoding.clip
@@ -139,12 +141,12 @@ class Training:
         rotation.backward(mean)
         return mean
 
-    def _matrix(self, weights: Floats) -> Floats:
+    def _matrix(self, weights: Numbers) -> Numbers:
         """Weights of each class, its constant last; a model has all constants after all weights."""
         classes = self.examples.num_classes
         return np.concatenate([weights[:-classes].reshape(classes, -1), weights[-classes:, None]], axis=1)
 
-    def _updates(self, weights: Floats) -> Floats:
+    def _updates(self, weights: Numbers) -> Numbers:
         """(clients, d) what each client's gradient changes, clipped to the L2 norm."""
         matrix, rate = self._matrix(weights), np.float32(self.config.federation.learning_rate)
         updates = np.empty((len(self._clients), self.dimension), np.float32)
@@ -158,12 +160,12 @@ class Training:
         l2_clip = central_target(self.config)[0]
         return np.asarray(updates * np.minimum(1.0, l2_clip / np.maximum(norms, 1e-30)))
 
-    def _noise(self, server_round: int) -> Floats:
+    def _noise(self, server_round: int) -> Numbers:
         """The numbers that the central Gaussian's run of this seed draws."""
         rng = np.random.default_rng([self.config.seed, 5, server_round])
         return self.noise_scale * rng.standard_normal(self.dimension)
 
-    def _rotated(self, updates: Floats, server_round: int) -> tuple[Rotation, Floats]:
+    def _rotated(self, updates: Numbers, server_round: int) -> tuple[Rotation, Numbers]:
         rotation = Rotation(self.dimension, self.config.seed + (server_round << 31))
         rotated = np.ascontiguousarray(updates, dtype=np.float32)
         for update in rotated:
@@ -171,12 +173,12 @@ class Training:
         return rotation, rotated
 
 
-def _with_constant(images: Floats) -> Floats:
+def _with_constant(images: Numbers) -> Numbers:
     flat = images.reshape(len(images), -1)
     return np.concatenate([flat, np.ones((len(flat), 1), flat.dtype)], axis=1)
 
 
-def _lost(name: str, lost: Floats) -> dict[str, float]:
+def _lost(name: str, lost: Numbers) -> dict[str, float]:
     """The mean of paired differences and its standard error."""
     error = float(lost.std(ddof=1) / math.sqrt(lost.size)) if lost.size > 1 else math.nan
     return {name: float(lost.mean()), f"{name}_error": error}
@@ -193,7 +195,7 @@ def _setting(config: RunConfig, seeds: int) -> dict[str, Any]:
     }
 
 
-def _mechanism_row(trainings: Sequence[Training], accuracies: Floats, central: Floats) -> dict[str, Any]:
+def _mechanism_row(trainings: Sequence[Training], accuracies: Numbers, central: Numbers) -> dict[str, Any]:
     """Accuracies of one mechanism in one setting, beside the central Gaussian's of the same seeds."""
     first = trainings[0]
     mean, low, high, _ = student_interval(accuracies.tolist())

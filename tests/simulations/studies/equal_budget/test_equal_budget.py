@@ -19,7 +19,7 @@ from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.studies.clip_choice import chosen_clip
 from simulations.studies.equal_budget import STUDY
-from simulations.studies.equal_budget.numbers import GRADIENTS, Numbers
+from simulations.studies.equal_budget.numbers import GRADIENTS, THROUGH_FLOWER, Numbers
 from simulations.studies.equal_budget.secure_sum import PEERS
 from simulations.studies.study import Figure, Scale, Store
 from simulations.studies.sweep import Sweep, collect
@@ -28,7 +28,8 @@ STORE = Store(STUDY.home)
 
 
 def sweep_of(name: str) -> Sweep:
-    sweep = STUDY.part(name)
+    part = STUDY.part(name)
+    sweep = part if isinstance(part, Sweep) else part.sweep
     assert isinstance(sweep, Sweep)
     return sweep
 
@@ -58,14 +59,14 @@ def test_the_committed_errors_are_reached_in_fewer_bits_than_by_additive_noise()
         assert as_good["bits_in_sum"].min() <= row.bits_in_sum
 
 
-@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", *GRADIENTS])
+@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", THROUGH_FLOWER, *GRADIENTS])
 def test_no_budget_is_exceeded_in_the_committed_tables(name: str) -> None:
     table = STORE.read(name)
     assert (table.epsilon_total_aggregate <= table.run_epsilon).all()
     assert (table.epsilon_total_aggregate > 0.9 * table.run_epsilon).all()
 
 
-@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", *GRADIENTS])
+@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", THROUGH_FLOWER, *GRADIENTS])
 def test_a_table_holds_what_the_experiment_asks_for(name: str) -> None:
     table, runs = STORE.read(name), sweep_of(name).runs()
     assert table.seeds.sum() == len(runs)
@@ -99,6 +100,16 @@ def test_the_page_says_which_losses_are_outside_one_standard_error() -> None:
     # No more cells than chance puts there (99.9 %): a mechanism that loses in earnest is not passed over.
     assert len(outside) <= binom.ppf(0.999, len(ours), ours[0].chance_outside)
     assert ours[0].chance_outside == pytest.approx(0.374, abs=1e-3)
+    for cell, p in numbers.joint:
+        assert (
+            f"{cell.series}, {cell.mean:.2f} ± {cell.half_interval:.2f} points (p = {p:.3f})" in page
+        ) == (p <= 0.05)
+    for _, mean in numbers.pooled:
+        assert f"| {mean.cells} | {mean.mean:.2f} ± {mean.half_interval:.2f} |" in page
+
+
+def test_runs_through_flower_end_where_those_in_one_process_do() -> None:
+    assert Numbers(STORE.read).flower_differs == pytest.approx(0.0, abs=0.2)
 
 
 @pytest.mark.parametrize("mechanism", ["optm_aggregate", "pbm"])
