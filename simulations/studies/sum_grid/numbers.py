@@ -23,7 +23,6 @@ from simulations.studies.sum_grid.grid import (
     TOLD_APART,
     WIDE,
     WIDEST,
-    WIDTHS,
     WITHIN,
     grid_name,
 )
@@ -64,8 +63,7 @@ class Numbers:
 
     rounds, delta = ROUNDS, DELTA
     heading = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
-    widths = (*WIDTHS, WIDEST)
-    told_apart, within = TOLD_APART, WITHIN
+    told_apart = TOLD_APART
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
@@ -74,6 +72,16 @@ class Numbers:
     def cells(self) -> pd.DataFrame:
         """All cells of the grid that were computed."""
         return computed_cells(self._read)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Bits of the cells that were computed."""
+        return tuple(int(bits) for bits in sorted(self.cells["bits"].unique()))
+
+    @property
+    def wide(self) -> bool:
+        """Whether the last part was computed, with many bits."""
+        return WIDEST in self.widths
 
     @cached_property
     def limits(self) -> list[dict[str, Any]]:
