@@ -257,6 +257,11 @@ class Numbers:
         return [name for name in GRADIENTS if table_or_none(self._read, name) is not None]
 
     @property
+    def not_trained(self) -> list[str]:
+        """Those that were not."""
+        return [name for name in GRADIENTS if name not in self.trained]
+
+    @property
     def setting(self) -> Any:
         """A row of training by gradients, for what all of them share."""
         return next(iter(self.gradients[0]["rows"].values()))

@@ -13,7 +13,7 @@ from fl_privquant.design.spread import clipped_moments
 from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.studies.equal_budget import STUDY
-from simulations.studies.equal_budget.numbers import GRADIENTS, Loss, holm, pooled
+from simulations.studies.equal_budget.numbers import Loss, Numbers, holm, pooled
 from simulations.studies.equal_budget.training import Training
 from simulations.studies.study import Scale, Store
 from simulations.studies.sweep import Sweep
@@ -68,7 +68,8 @@ def test_holm_names_what_is_shown_and_no_more() -> None:
 
 
 def test_the_pooled_loss_is_that_of_seeds() -> None:
-    tables = [STORE.read(f"{name}-by-seed") for name in GRADIENTS]
+    trained = Numbers(STORE.read).trained
+    tables = [STORE.read(f"{name}-by-seed") for name in trained]
     lost = pd.concat(tables)
     lost = lost[lost["mechanism"] == "optm_aggregate"]
     found = pooled(STORE.read)
@@ -76,7 +77,7 @@ def test_the_pooled_loss_is_that_of_seeds() -> None:
     assert found.mean == pytest.approx(100.0 * lost["accuracy_lost"].mean(), rel=1e-6)
     assert found.half_interval > 0.0
     # The means of both tables are of the same runs.
-    for name, table in zip(GRADIENTS, tables, strict=True):
+    for name, table in zip(trained, tables, strict=True):
         means = table.groupby(["run_epsilon", "mechanism", "bits"], dropna=False)["accuracy_lost"].mean()
         for row in STORE.read(name).itertuples():
             assert means[row.run_epsilon, row.mechanism, row.bits] == pytest.approx(
