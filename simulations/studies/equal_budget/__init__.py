@@ -90,10 +90,8 @@ STUDY = Study(
         ),
         _SETTINGS["digits"],
         *(training(f"training-{name}", _at_all_budgets(sweep)) for name, sweep in _SETTINGS.items()),
-        *(
-            clip_costs(f"clip-{name}", _SETTINGS[name])
-            for name in ("digits", "mnist", "digits-50", "mnist-50")
-        ),
+        clip_costs("clip-digits", _SETTINGS["digits"], seeds=30),
+        clip_costs("clip-mnist-50", _SETTINGS["mnist-50"], seeds=5),
     ),
     figures=FIGURES,
     numbers=Numbers,

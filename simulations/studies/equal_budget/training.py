@@ -48,8 +48,8 @@ MeanOf: TypeAlias = Callable[[Numbers, int], Numbers]
 CLIPS = (2.0, 3.0)
 """Numbers of standard deviations whose cost is measured."""
 
-# For the cost of clips; none of them is a seed of another table.
-_FIRST_SEED, _SEEDS = 1000, 5
+# For the cost of clips: not a seed of another table.
+_FIRST_SEED = 1000
 
 
 @dataclass(frozen=True)
@@ -269,10 +269,11 @@ class _ClipCosts(Part):
     """What a clip of coordinates loses, and noise that is divided by its gain, in the setting of a sweep."""
 
     sweep: Sweep
+    seeds: int
 
     def configuration(self, scale: Scale) -> Mapping[str, Any]:
         """The setting, and the seeds."""
-        return {"setting": self._config(scale).run_name, "seeds": [_FIRST_SEED, _SEEDS], "clips": CLIPS}
+        return {"setting": self._config(scale).run_name, "seeds": [_FIRST_SEED, self.seeds], "clips": CLIPS}
 
     def _config(self, scale: Scale) -> RunConfig:
         runs = self.sweep.runs(scale)
@@ -281,7 +282,7 @@ class _ClipCosts(Part):
     def compute(self, scale: Scale, tell: Tell) -> Tables:
         """Its only table, with a row for each clip."""
         first = self._config(scale)
-        trainings = [Training(replace(first, seed=_FIRST_SEED + seed)) for seed in range(_SEEDS)]
+        trainings = [Training(replace(first, seed=_FIRST_SEED + seed)) for seed in range(self.seeds)]
         central = np.array([each.accuracy(each.central) for each in trainings])
         rows = []
         for place, spread in enumerate(CLIPS, start=1):
@@ -291,7 +292,7 @@ class _ClipCosts(Part):
             noisier = np.array([each.accuracy(each.noisier(gain)) for each in trainings])
             rows.append(
                 {
-                    **_setting(first, _SEEDS),
+                    **_setting(first, self.seeds),
                     "spread": spread,
                     "gain": gain,
                     "accuracy": float(central.mean()),
@@ -302,7 +303,7 @@ class _ClipCosts(Part):
         return {self.name: pd.DataFrame(rows)}
 
 
-def clip_costs(name: str, sweep: Sweep) -> Part:
-    """The part that tells what clips cost in the setting of a sweep."""
+def clip_costs(name: str, sweep: Sweep, seeds: int) -> Part:
+    """The part that tells what clips cost in the setting of a sweep, with so many seeds."""
     title = f"What a clip of coordinates costs: {sweep.title}"
-    return _ClipCosts(name=name, title=title, needs=sweep.needs, note=sweep.note, sweep=sweep)
+    return _ClipCosts(name=name, title=title, needs=sweep.needs, note=sweep.note, sweep=sweep, seeds=seeds)
