@@ -59,8 +59,9 @@ class PlannedDesign:
     Parameters
     ----------
     mean_squared_error
-        Of one coordinate of the mean update, in units of clip^2: for rotated updates at the norm bound, clip
-        bias included, where there is an L2 clip; else for inputs uniform on [-clip, clip].
+        Of one coordinate of the mean update, in units of clip^2: for rotated updates at the norm bound where
+        there is an L2 clip, at unit gain (:mod:`fl_privquant.design.spread`), so that what the clip takes of
+        the signal counts; else for inputs uniform on [-clip, clip].
     bytes_per_round
         What one client sends, without headers.
     clip

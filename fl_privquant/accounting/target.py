@@ -280,8 +280,8 @@ class Plan:
         What the whole run costs a client, if every round loses the clients that it may lose.
     mean_squared_error
         Of one coordinate of the mean update, where all clients have the same update at the norm bound: noise
-        for the nearly normal coordinates that it has after the rotation, the bias of clipping them, and what
-        is lost with coordinates that are not kept.
+        for the nearly normal coordinates that it has after the rotation, what clipping them distorts and
+        takes away (:mod:`fl_privquant.design.spread`), and what is lost with coordinates that are not kept.
     bytes_per_round
         What one client sends in a round, without headers and keys.
     central_error

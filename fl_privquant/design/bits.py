@@ -41,7 +41,7 @@ Certified: TypeAlias = Callable[[TwoRows, int, float, int, bool], float]
 
 _HALF = TOTAL_WEIGHT // 2
 # The separation that is reached is this close to the one that is asked for, as a share.
-_CLOSE = 5e-5
+_CLOSE = 1e-5
 _MOST_STEPS = 60
 _SHRINK = 0.8
 # Below this, rows of 32-bit weights hardly differ.

@@ -24,7 +24,7 @@ import numpy as np
 from fl_privquant.design.spread import (
     LEAST_SPREAD,
     RunTarget,
-    clipped_moments,
+    at_unit_gain,
     rounding_at_norm_bound,
 )
 from fl_privquant.errors import InfeasibleDesignError
@@ -147,10 +147,10 @@ def best_lattice(
 
 
 def error_of_noise(target: RunTarget, intervals: int, spread: float, variance: float) -> float:
-    """Noise, rounding, and the bias of the clip that all clients have in common."""
+    """The error at unit gain: noise, rounding, and what the clip distorts."""
     step = 2.0 * spread / intervals
     noise = step**2 * (variance + rounding_at_norm_bound(spread, intervals))
-    return noise + target.num_clients * clipped_moments(spread)[1]
+    return at_unit_gain(noise, spread, target.num_clients)
 
 
 def certified_lattice(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> Lattice:

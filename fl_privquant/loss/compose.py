@@ -1,7 +1,8 @@
 """Composition: the epsilon of many releases at a given delta, by the smallest of several bounds.
 
 What is composed is a list of parts, each a loss and how many times it occurs (coordinates times rounds).
-Three bounds, each valid on its own:
+Normal pairs, each but for a probability of its own, compose exactly: their squared separations add up (Dong,
+Roth, Su 2022, Corollary 2). Of everything else there are three bounds, each valid on its own:
 
 **pure.** The sum of the largest losses; holds at every delta.
 
@@ -35,6 +36,8 @@ from numpy.typing import NDArray
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
+from fl_privquant.loss.normal import gaussian_epsilon
+from fl_privquant.loss.response import NormalLoss
 
 __all__ = [
     "Bound",
@@ -128,6 +131,9 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
     parts = [part for part in parts if part.count > 0]
     if not parts:
         return Bound(0.0, "exact")
+    pairs = [(part.loss, part.count) for part in parts if isinstance(part.loss, NormalLoss)]
+    if len(pairs) == len(parts) and delta > 0.0:
+        return Bound(_normal_epsilon(pairs, delta), "exact")
     if len(parts) == 1 and parts[0].count == 1 and isinstance(parts[0].loss, PrivacyLoss):
         return Bound(_single_epsilon(parts[0].loss, delta), "exact")
     bounds = [Bound(pure_epsilon(parts), "pure")]
@@ -140,6 +146,13 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
             bounds.append(Bound(pld_epsilon(parts, delta, rate), "pld"))
     # Next to the sum of losses itself a delta buys nothing: then the statement without one is worth more.
     return min(bounds, key=lambda bound: bound.epsilon * (1.0 - 1e-6 * (bound.method == "pure")))
+
+
+def _normal_epsilon(pairs: Sequence[tuple[NormalLoss, int]], delta: float) -> float:
+    """The epsilon of normal pairs, rounded up; what they may reveal besides is taken off delta."""
+    squares = math.fsum(count * loss.separation**2 for loss, count in pairs)
+    revealed = math.fsum(count * loss.infinity for loss, count in pairs)
+    return gaussian_epsilon(math.sqrt(squares) * (1.0 + ROUNDING), delta - revealed * (1.0 + ROUNDING))
 
 
 def _worth_a_grid(parts: Sequence[Part], renyi: float) -> bool:

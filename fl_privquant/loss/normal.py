@@ -14,7 +14,7 @@ import math
 
 from scipy.special import log_ndtr
 
-__all__ = ["gaussian_delta", "gaussian_separation"]
+__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_separation"]
 
 # Rounding of the closed form: the two logarithms nearly cancel where epsilon is small.
 _LAST_DIGITS = 1e-14
@@ -50,3 +50,24 @@ def gaussian_separation(epsilon: float, delta: float) -> float:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if gaussian_delta(middle, epsilon) <= delta else (low, middle)
     return low
+
+
+def gaussian_epsilon(separation: float, delta: float) -> float:
+    """The least epsilon, rounded up in the 12th digit, with which a pair of that separation has ``delta``.
+
+    Infinite where ``delta`` is not above 0: the loss of normal noise has no largest value.
+
+    >>> round(gaussian_epsilon(1.0, 0.126937), 5)
+    1.0
+    """
+    if separation == 0.0 or gaussian_delta(separation, 0.0) <= delta:
+        return 0.0
+    if delta <= 0.0:
+        return math.inf
+    low, high = 0.0, 1.0
+    while gaussian_delta(separation, high) > delta:
+        low, high = high, 2.0 * high
+    while high - low > _TOLERANCE * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if gaussian_delta(separation, middle) <= delta else (middle, high)
+    return high

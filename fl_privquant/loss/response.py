@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -10,7 +11,7 @@ from scipy.special import log_ndtr
 from fl_privquant.array_types import Floats
 from fl_privquant.loss.distribution import PrivacyLoss, from_cells
 
-__all__ = ["NOT_PRIVATE", "gaussian_loss", "laplace_loss", "response_loss"]
+__all__ = ["NOT_PRIVATE", "NormalLoss", "gaussian_loss", "laplace_loss", "response_loss"]
 
 NOT_PRIVATE = PrivacyLoss(np.zeros(1), np.zeros(1), 1.0)
 """The loss of a release that protects nothing."""
@@ -40,7 +41,18 @@ def response_loss(epsilon: float, delta: float = 0.0) -> PrivacyLoss:
     return PrivacyLoss(np.array([-epsilon, epsilon]), np.array([1.0 - delta - common, common]), delta)
 
 
-def gaussian_loss(separation: float) -> PrivacyLoss:
+@dataclass(frozen=True, eq=False)
+class NormalLoss(PrivacyLoss):
+    """The loss of N(0, 1) and N(``separation``, 1), but for the probability ``infinity``.
+
+    The atoms are a little worse than the pair itself. What composes nothing but such pairs needs no atoms
+    (:func:`fl_privquant.loss.compose.composed_epsilon`).
+    """
+
+    separation: float = math.inf
+
+
+def gaussian_loss(separation: float) -> NormalLoss:
     """The loss of normal noise, for inputs ``separation`` standard deviations apart: N(s^2 / 2, s^2).
 
     >>> round(gaussian_loss(1.0).delta(1.0), 5)
@@ -53,7 +65,8 @@ def gaussian_loss(separation: float) -> PrivacyLoss:
     # What lies below the cells is moved up into the lowest one.
     first[0] += math.exp(float(log_ndtr(-_REACH)))
     decay = np.minimum(np.exp(log_second - log_first + edges[:-1]), 1.0)
-    return from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))), _SLACK)
+    atoms = from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))), _SLACK)
+    return NormalLoss(atoms.losses, atoms.masses, atoms.infinity, atoms.slack, separation)
 
 
 def laplace_loss(separation: float) -> PrivacyLoss:

@@ -90,7 +90,7 @@ _CUT = 1e-30
 # Products of lengths that are convolved directly: an FFT would lose more than may be spared.
 _DIRECT = 1 << 62
 # How close, as a share, the bound of a group of cases comes to the worst case.
-_TOLERANCE = 2e-4
+_TOLERANCE = 2e-5
 _GROUPS, _PARTS = 16, 4
 # Multiplications of all convolutions together: some seconds. Wider sums would take too long.
 _WORK, _LEAST_CASES, _MOST_CASES = 8e9, 64, 2500

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.design.spread import RunTarget, best_spread, clipped_moments, error_at_norm_bound
+from fl_privquant.design.spread import (
+    RunTarget,
+    at_unit_gain,
+    best_spread,
+    clipped_moments,
+    error_at_norm_bound,
+)
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 
 
@@ -16,9 +22,25 @@ from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_r
 def test_moments_of_a_clipped_normal_number(spread: float) -> None:
     numbers = np.random.default_rng(1).normal(size=2_000_000)
     clipped = numbers.clip(-spread, spread)
-    square, cut_off = clipped_moments(spread)
+    square, gain = clipped_moments(spread)
     assert square == pytest.approx(float((clipped**2).mean()), rel=5e-3)
-    assert cut_off == pytest.approx(float(((numbers - clipped) ** 2).mean()), rel=5e-2)
+    assert gain == pytest.approx(float((numbers * clipped).mean()), rel=5e-3)
+    # What is left after division by the gain errs by noise and by what the clip distorts.
+    noise, clients = 4.0, 20
+    noisy = clipped + np.random.default_rng(2).normal(scale=math.sqrt(noise / clients), size=numbers.size)
+    error = float(((noisy / gain - numbers) ** 2).mean())
+    assert at_unit_gain(noise, spread, clients) / clients == pytest.approx(error, rel=1e-2)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0, 10.0])
+def test_no_clip_takes_what_more_noise_would(epsilon: float) -> None:
+    """By the plain squared error a strict budget would be clipped so that a tenth of the signal is lost."""
+    target = RunTarget(epsilon, 1e-5, 50, 7850, 100, 100)
+    for trials in (1, 3, 7):
+        spread = best_spread(trials, target)
+        assert clipped_moments(spread)[1] > 0.995
+        least = error_at_norm_bound(spread, trials, target)
+        assert least < 1.06 * target.central < error_at_norm_bound(2.0, trials, target)
 
 
 def test_the_chosen_spread_is_better_than_its_neighbours() -> None:
@@ -26,12 +48,10 @@ def test_the_chosen_spread_is_better_than_its_neighbours() -> None:
     for stratified in (True, False):
         chosen = best_spread(3, target, stratified)
         least = error_at_norm_bound(chosen, 3, target, stratified)
-        for other in (0.85 * chosen, 1.15 * chosen, 3.0):
+        for other in (0.85 * chosen, 1.15 * chosen, 2.0):
             assert least <= error_at_norm_bound(other, 3, target, stratified)
-    # Independent bits err more at every clip; without a floor a strict budget is clipped narrower.
+    # Independent bits err more at every clip.
     assert error_at_norm_bound(2.5, 3, target, stratified=False) > error_at_norm_bound(2.5, 3, target)
-    strict = RunTarget(1.0, 1e-5, 50, 650, 50, 50)
-    assert best_spread(1, strict, least=0.5) < 1.9 < 2.0 <= best_spread(1, strict)
 
 
 def test_the_error_of_encoded_updates_is_the_predicted_one() -> None:
@@ -57,6 +77,6 @@ def test_the_error_of_encoded_updates_is_the_predicted_one() -> None:
         total += mechanism.decode(
             mechanism.encode(update.astype(np.float32), clip=spread, rng=stream), clip=spread
         )
-    measured = float(((total / clients - update) ** 2).mean())
+    measured = float(((total / clients / clipped_moments(spread)[1] - update) ** 2).mean())
     predicted = error_at_norm_bound(spread, 3, spec.target) / clients
     assert measured == pytest.approx(predicted, rel=0.04)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import time
@@ -52,6 +53,27 @@ def test_gaussian_noise_composes_to_gaussian_noise(separation: float, count: int
     at = found * (1.0 - 1e-3)
     assert gaussian_delta(total, found) <= 1e-6 * (1.0 + 1e-6)
     assert gaussian_delta(total, at) > 1e-6
+
+
+@pytest.mark.parametrize("separation", [0.01, 0.3, 2.0])
+@pytest.mark.parametrize("count", [2, 100, 10_000])
+def test_normal_pairs_compose_exactly(separation: float, count: int) -> None:
+    """Also of two kinds, and with a probability that reveals everything; the grid bounds them from above."""
+    loss, charge = gaussian_loss(separation), 1e-7 / count
+    charged = dataclasses.replace(gaussian_loss(2.0 * separation), infinity=charge)
+    parts = [Part(loss, count), Part(charged, count)]
+    total = separation * math.sqrt(5.0 * count)
+    for refine in (True, False):
+        bound = composed_epsilon(parts, 1e-6, refine)
+        assert bound.method == "exact"
+        assert gaussian_delta(total, bound.epsilon) <= 1e-6 - 1e-7
+        assert gaussian_delta(total, bound.epsilon * (1.0 - 1e-9)) > (1e-6 - 1e-7) * (1.0 - 1e-8)
+    on_grid = pld_epsilon(parts, 1e-6, renyi_epsilon(parts, 1e-6)[1])
+    assert bound.epsilon <= on_grid <= bound.epsilon * (1.0 + 1e-3)
+    # Beside another kind of loss, and at no delta, the other bounds hold.
+    assert composed_epsilon([*parts, Part(response_loss(0.1), 3)], 1e-6).method == "pld"
+    assert composed_epsilon(parts, 0.0).epsilon == math.inf
+    assert composed_epsilon(parts, 0.5e-7).epsilon == math.inf
 
 
 def test_many_small_losses_tend_to_a_gaussian() -> None:

@@ -76,12 +76,18 @@ def test_a_whole_run_meets_its_target_at_nearly_the_error_of_a_central_gaussian(
 
 @pytest.mark.parametrize(
     ("clients", "dimension", "rounds", "epsilon", "levels"),
-    [(25, 301, 7, 6.0, 3), (100, 650, 50, 10.0, 4), (333, 1001, 20, 2.5, 6), (40, 90, 3, 8.0, 16)],
+    [
+        (25, 301, 7, 6.0, 3),
+        (100, 650, 50, 10.0, 4),
+        (333, 1001, 20, 2.5, 6),
+        (40, 90, 3, 8.0, 16),
+        (50, 650, 50, 1.0, 256),
+    ],
 )
 def test_it_is_never_worse_than_the_poisson_binomial_mechanism(
     clients: int, dimension: int, rounds: int, epsilon: float, levels: int
 ) -> None:
-    """A Poisson binomial mechanism with 0.3 % less error than ours misses the target."""
+    """A Poisson binomial mechanism with 0.01 % less error than ours misses the target."""
     ours = pq.design(
         "optm_aggregate",
         run_epsilon=epsilon,
@@ -91,7 +97,7 @@ def test_it_is_never_worse_than_the_poisson_binomial_mechanism(
         levels=levels,
     )
     assert spent(ours, clients, dimension, rounds).epsilon <= epsilon
-    theta = 0.5 / math.sqrt(0.997 * ours.mse() * (levels - 1) + 1.0 / 3.0)
+    theta = 0.5 / math.sqrt(0.9999 * ours.mse() * (levels - 1) + 1.0 / 3.0)
     pbm = pq.design("pbm", theta=theta, levels=levels)
     assert pbm.mse() < ours.mse()
     assert spent(pbm, clients, dimension, rounds).epsilon > epsilon
@@ -295,8 +301,8 @@ def shown_epsilon(first: np.ndarray, second: np.ndarray, delta: float) -> float:
 def test_never_worse_than_pbm() -> None:
     """Random settings, few and many clients, strict and lax: each mechanism at its own best, as planned.
 
-    Certificates are found to a share of 2e-4 of the separation, so that errors are comparable to 4e-4 and,
-    for searches that end a little apart, twice that.
+    Certificates are found to a share of 2e-5 of the separation, so that errors are comparable to 4e-5 and,
+    for searches that end a little apart, some times that.
     """
     rng = np.random.default_rng(17)
     ratios = []
@@ -313,6 +319,6 @@ def test_never_worse_than_pbm() -> None:
         if "pbm" in found:
             ratios.append(found["optm_aggregate"] / found["pbm"])
     assert len(ratios) >= 10
-    assert max(ratios) <= 1.0 + 8e-4
+    assert max(ratios) <= 1.0 + 2e-4
     # And clearly better somewhere: the mechanisms are not one and the same.
     assert min(ratios) < 0.995

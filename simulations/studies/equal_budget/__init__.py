@@ -5,11 +5,13 @@ Their exact errors in the secure sum, and training with them, beside a central G
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from simulations.studies.equal_budget.figures import FIGURES
 from simulations.studies.equal_budget.numbers import Numbers
 from simulations.studies.equal_budget.secure_sum import BY_ROUNDS, SECURE_SUM
+from simulations.studies.equal_budget.training import clip_costs, training
 from simulations.studies.study import Study
 from simulations.studies.sweep import MNIST, Sweep
 
@@ -17,7 +19,7 @@ __all__ = ["STUDY"]
 
 _MNIST_GRADIENTS = ("task=mnist", "task.max_examples=10000", "encoding.l2_clip=0.3")
 _FASHION_GRADIENTS = ("task=fashion_mnist", "task.max_examples=10000", "encoding.l2_clip=0.3")
-_LONG = "federation.rounds=50"
+_LONG, _BUDGETS = "federation.rounds=50", "privacy.epsilon=1,4,10"
 _ONE_BIT = ("mechanism=optm_aggregate", "mechanism.bits=1")
 
 
@@ -49,6 +51,21 @@ def _gradients(name: str, title: str, rate: float, *overrides: str) -> Sweep:
     )
 
 
+# Learning rates and settings; of Fashion-MNIST and MNIST with 10,000 examples.
+_SETTINGS = {
+    "digits": _gradients("digits", "digits, 10 rounds", 4.0),
+    "mnist": _gradients("mnist", "MNIST, 10 rounds", 2.0, *_MNIST_GRADIENTS),
+    "fashion": _gradients("fashion", "Fashion-MNIST, 10 rounds", 1.0, *_FASHION_GRADIENTS),
+    "digits-50": _gradients("digits-50", "digits, 50 rounds", 3.0, _LONG),
+    "mnist-50": _gradients("mnist-50", "MNIST, 50 rounds", 1.0, *_MNIST_GRADIENTS, _LONG),
+    "fashion-50": _gradients("fashion-50", "Fashion-MNIST, 50 rounds", 0.5, *_FASHION_GRADIENTS, _LONG),
+}
+
+
+def _at_all_budgets(sweep: Sweep) -> Sweep:
+    return replace(sweep, overrides=(*sweep.overrides, _BUDGETS))
+
+
 STUDY = Study(
     home=Path(__file__).parent,
     title="Mechanisms at an equal budget for the whole run",
@@ -71,12 +88,10 @@ STUDY = Study(
             *MNIST,
             "encoding.l2_clip=0.4",
         ),
-        _gradients("digits", "digits, 10 rounds", 4.0),
-        _gradients("mnist", "MNIST, 10 rounds", 2.0, *_MNIST_GRADIENTS),
-        _gradients("fashion", "Fashion-MNIST, 10 rounds", 1.0, *_FASHION_GRADIENTS),
-        _gradients("digits-50", "digits, 50 rounds", 3.0, _LONG),
-        _gradients("mnist-50", "MNIST, 50 rounds", 1.0, *_MNIST_GRADIENTS, _LONG),
-        _gradients("fashion-50", "Fashion-MNIST, 50 rounds", 0.5, *_FASHION_GRADIENTS, _LONG),
+        _SETTINGS["digits"],
+        *(training(f"training-{name}", _at_all_budgets(sweep)) for name, sweep in _SETTINGS.items()),
+        clip_costs("clip-digits", _SETTINGS["digits"], seeds=30),
+        clip_costs("clip-mnist-50", _SETTINGS["mnist-50"], seeds=5),
     ),
     figures=FIGURES,
     numbers=Numbers,

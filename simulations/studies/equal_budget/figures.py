@@ -128,7 +128,7 @@ def _local_training(read: ReadTable) -> Any:
 
 FIGURES = (
     Figure("secure-sum", _secure_sum, ("secure_sum",)),
-    Figure("gradients", _gradients, ("gradients-digits",)),
+    Figure("gradients", _gradients, (GRADIENTS[0],)),
     Figure("local-training", _local_training, ("equal-budget-digits", "equal-budget-mnist")),
 )
 """Each figure of the page."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,12 +19,31 @@ from simulations.studies.equal_budget.secure_sum import PEERS
 from simulations.studies.page import one_row, table_or_none, total
 from simulations.studies.study import ReadTable
 
-__all__ = ["GRADIENTS", "LABELS", "TASKS", "Loss", "Numbers", "best_errors", "losses", "series_of"]
+__all__ = [
+    "GRADIENTS",
+    "LABELS",
+    "TASKS",
+    "THROUGH_FLOWER",
+    "Loss",
+    "Numbers",
+    "Pooled",
+    "best_errors",
+    "holm",
+    "losses",
+    "pooled",
+    "series_of",
+]
 
 GRADIENTS = tuple(
-    f"gradients-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
+    f"training-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
 )
 """Tables of training by one gradient of each client a round."""
+
+THROUGH_FLOWER, AS_THROUGH_FLOWER = "gradients-digits", "training-digits"
+"""The table of runs through Flower, and the one that has the same runs in one process."""
+
+CLIP_COSTS = ("clip-digits", "clip-mnist-50")
+"""Tables of what clips cost."""
 
 TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 """What tasks are called in figures and tables."""
@@ -64,9 +85,6 @@ class Loss:
         Mean of the differences between runs of the same seed, and its standard error.
     seeds
         Number of these differences.
-    error_ratio
-        Measured squared error of the mean update over the central Gaussian's. What the L2 clip cuts off is in
-        both, and more of it where the model learns more slowly.
     """
 
     task: str
@@ -77,7 +95,6 @@ class Loss:
     mean: float
     error: float
     seeds: int
-    error_ratio: float
 
     @property
     def within(self) -> bool:
@@ -100,6 +117,11 @@ class Loss:
         return abs(self.mean) > self.half_interval
 
     @property
+    def p_value(self) -> float:
+        """Odds of a mean at least so far from zero where nothing is lost (Student t, two-sided)."""
+        return float(2.0 * student.sf(abs(self.mean) / self.error, self.seeds - 1)) if self.error else 1.0
+
+    @property
     def chance_outside(self) -> float:
         """Odds that a true difference of zero is found more than one standard error away (Student t)."""
         return float(2.0 * student.sf(1.0, self.seeds - 1))
@@ -110,7 +132,6 @@ def losses(read: ReadTable) -> list[Loss]:
     cells = []
     for table in (table_or_none(read, name) for name in GRADIENTS):
         for _, rows in [] if table is None else table.sort_values("bits").groupby("run_epsilon"):
-            central = one_row(rows, mechanism=CENTRAL)
             cells += [
                 Loss(
                     task=TASKS[row.task],
@@ -121,12 +142,52 @@ def losses(read: ReadTable) -> list[Loss]:
                     mean=100.0 * row.accuracy_lost,
                     error=100.0 * row.accuracy_lost_error,
                     seeds=int(row.seeds),
-                    error_ratio=row.mean_squared_error / central.mean_squared_error,
                 )
                 for row in rows.itertuples()
                 if row.mechanism != CENTRAL
             ]
     return cells
+
+
+def holm(cells: Sequence[Loss]) -> list[tuple[Loss, float]]:
+    """Cells with the p-values of a joint test (Holm 1979), the smallest first.
+
+    The odds that *any* cell where nothing is lost comes out below some value are at most that value, however
+    the cells depend on each other.
+    """
+    ordered = sorted(cells, key=lambda cell: cell.p_value)
+    adjusted, largest = [], 0.0
+    for place, cell in enumerate(ordered):
+        largest = max(largest, min((len(ordered) - place) * cell.p_value, 1.0))
+        adjusted.append((cell, largest))
+    return adjusted
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The mean loss of many cells, in points, and half of its 95 % interval.
+
+    Cells share seeds, and with these data and noise: they are averaged for each seed first, and the interval
+    (Student t) is that of these averages.
+    """
+
+    cells: int
+    mean: float
+    half_interval: float
+
+
+def pooled(read: ReadTable, bits: int | None = None) -> Pooled:
+    """All cells of ours, or those of so many bits."""
+    by_seed: list[pd.DataFrame] = []
+    for name in GRADIENTS:
+        table = table_or_none(read, f"{name}-by-seed")
+        if table is not None:
+            table = table[table["mechanism"] == PEERS[0]]
+            by_seed.append(table if bits is None else table[table["bits"] == bits])
+    lost = pd.concat(by_seed, ignore_index=True)
+    means = 100.0 * lost.groupby("seed")["accuracy_lost"].mean()
+    half = float(student.ppf(0.975, len(means) - 1) * means.std(ddof=1) / math.sqrt(len(means)))
+    return Pooled(len(lost) // len(means), float(means.mean()), half)
 
 
 class Numbers:
@@ -196,6 +257,11 @@ class Numbers:
         return [name for name in GRADIENTS if table_or_none(self._read, name) is not None]
 
     @property
+    def not_trained(self) -> list[str]:
+        """Those that were not."""
+        return [name for name in GRADIENTS if name not in self.trained]
+
+    @property
     def setting(self) -> Any:
         """A row of training by gradients, for what all of them share."""
         return next(iter(self.gradients[0]["rows"].values()))
@@ -240,6 +306,39 @@ class Numbers:
     def our_losses(self) -> list[Loss]:
         """Those of the mechanism that is designed for the sum."""
         return [cell for cell in self.losses if cell.ours]
+
+    @property
+    def joint(self) -> list[tuple[Loss, float]]:
+        """Cells of ours with the p-values of the joint test, the smallest first."""
+        return holm(self.our_losses)
+
+    @property
+    def pooled(self) -> list[tuple[str, Pooled]]:
+        """The mean loss with each number of bits, and of all cells."""
+        widths = sorted({cell.series for cell in self.our_losses})
+        return [
+            *((series, pooled(self._read, place)) for place, series in enumerate(widths, start=1)),
+            ("all cells", pooled(self._read)),
+        ]
+
+    @property
+    def flower_differs(self) -> float | None:
+        """The largest difference of mean accuracies, in points, to runs through Flower; None if not there."""
+        flower = table_or_none(self._read, THROUGH_FLOWER)
+        ours = table_or_none(self._read, AS_THROUGH_FLOWER)
+        if flower is None or ours is None:
+            return None
+        keys = ["run_epsilon", "mechanism", "bits"]
+        both = flower.merge(ours, on=keys, suffixes=("_flower", ""))
+        return float(100.0 * (both["accuracy_flower"] - both["accuracy"]).abs().max())
+
+    @property
+    def clip_costs(self) -> list[Any]:
+        """Rows of what clips cost, for each setting that was computed."""
+        tables = [table for name in CLIP_COSTS if (table := table_or_none(self._read, name)) is not None]
+        return [
+            {"task": TASKS[row.task], "row": row} for table in tables for row in table.itertuples(index=False)
+        ]
 
     @cached_property
     def local_training(self) -> list[dict[str, Any]]:

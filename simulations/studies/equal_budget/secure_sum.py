@@ -1,8 +1,9 @@
 """The exact part: errors of mechanisms in the secure sum, over that of a central Gaussian.
 
 Rotated updates at the norm bound, the same for all clients, at an equal (epsilon, delta) of the whole run in
-the aggregate view; what the clip cuts off is in the error. Every design is certified on the bits or the table
-that are sampled, and counted by the accountant.
+the aggregate view. Errors are at unit gain (:mod:`fl_privquant.design.spread`): noise and what the clip
+distorts, over the squared share of the signal that the clip leaves. Every design is certified on the bits or
+the table that are sampled, and counted by the accountant.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from fl_privquant.accounting import SecureSum, Target
-from fl_privquant.design.spread import clipped_moments
+from fl_privquant.design.spread import at_unit_gain
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 from simulations.central import noise_of_sum
@@ -78,7 +79,7 @@ def error_row(
         return None
     spread, encoder = plan.encoding.clip, plan.encoding.mechanism
     inputs = np.clip(_NORMAL / spread, -1.0, 1.0)
-    error = spread**2 * encoder.mse(inputs) / num_clients + clipped_moments(spread)[1]
+    error = at_unit_gain(spread**2 * encoder.mse(inputs), spread, num_clients) / num_clients
     return {
         "num_clients": num_clients,
         "run_epsilon": run_epsilon,

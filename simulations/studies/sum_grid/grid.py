@@ -1,15 +1,16 @@
 """Every mechanism for secure sums at its own best, on a grid of settings.
 
 Rotated updates at the norm bound, the same for all clients, at an equal (epsilon, delta) of the whole run in
-the aggregate view; errors are over that of a central Gaussian, and include the bias of the clip. Each
+the aggregate view. Errors are over that of a central Gaussian, at unit gain
+(:mod:`fl_privquant.design.spread`): what a clip takes of the signal counts as if noise grew by as much. Each
 mechanism chooses its clip and uses codes of at most so many bits: what a client hands to the masks, noise
 included.
 
 ``optm_aggregate`` is designed, and so certified on what it samples; the accountant counts its run. The others
 are given the benefit of the doubt: the Poisson binomial mechanism is probed at two cases of the other
 clients, and integer noise is counted as normal noise, its rounding by the mean
-(:func:`fl_privquant.design.noise_lattice.best_lattice`). Only where ``optm_aggregate`` does not lead by
-these figures are they replaced by certified ones.
+(:func:`fl_privquant.design.noise_lattice.best_lattice`). Where such a figure is clearly below that of
+``optm_aggregate``, it is replaced by a certified one.
 """
 
 from __future__ import annotations
@@ -31,26 +32,20 @@ from fl_privquant.design.noise_lattice import (
     GAUSSIAN,
     LAPLACE,
     SKELLAM,
-    SPREADS,
     best_lattice,
     certified_lattice,
 )
-from fl_privquant.design.spread import (
-    LEAST_SPREAD,
-    RunTarget,
-    best_spread,
-    clipped_moments,
-    error_at_norm_bound,
-)
+from fl_privquant.design.spread import RunTarget, at_unit_gain, best_spread, error_at_norm_bound
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
+from fl_privquant.mechanisms.pbm import binomial_bits
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
 __all__ = [
-    "ANY_CLIP",
+    "BINOMIAL",
     "CLIENTS",
     "DELTA",
     "DIMENSIONS",
@@ -58,47 +53,51 @@ __all__ = [
     "OURS",
     "PARTS",
     "ROUNDS",
+    "TOLD_APART",
+    "WIDE",
+    "WIDEST",
+    "WIDE_CLIENTS",
+    "WIDTHS",
     "WITHIN",
     "Cell",
     "Setting",
-    "behind",
     "cells_of",
     "grid_name",
 ]
 
 ROUNDS, DELTA = 50, 1e-5
 DIMENSIONS, CLIENTS, EPSILONS = (650, 7850, 1_000_000), (50, 100, 1000, 10_000), (1.0, 4.0, 10.0)
-OURS = "optm_aggregate"
+OURS, BINOMIAL = "optm_aggregate", "pbm"
 NOISES = {"discrete_gaussian": GAUSSIAN, "skellam": SKELLAM, "discrete_laplace": LAPLACE}
-_MOST_BITS = 8
+WIDTHS, WIDEST = (1, 2, 3), 8
+"""Bits of a code before masking, in all settings; and in those of the last part."""
+
+WIDE_CLIENTS = (100, 1000)
+"""Numbers of clients of the last part."""
+
 WITHIN = 1.005
 """Times the least error: up to this a mechanism is said to be as good."""
 
-# The fewest standard deviations, where there is no floor.
-_ANY_SPREAD = 0.5
+TOLD_APART = 1.001
+"""Figures that are not certified are replaced by certified ones where ours is more than this times them."""
+
 # A standard normal number, as samples.
 _NORMAL = ndtri((np.arange(20_001) + 0.5) / 20_001)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A run, and the fewest standard deviations of a coordinate at which mechanisms may clip it."""
+    """A run."""
 
     dimension: int
     num_clients: int
     run_epsilon: float
-    least_spread: float = LEAST_SPREAD
 
     @property
     def target(self) -> RunTarget:
         """What the run may cost; all clients are honest."""
         sizes = (self.dimension, self.num_clients, coarse_count(self.num_clients))
         return RunTarget(self.run_epsilon, DELTA, ROUNDS, *sizes)
-
-    @property
-    def spreads(self) -> tuple[float, ...]:
-        """Where lattices may be clipped."""
-        return tuple(np.arange(self.least_spread, SPREADS[-1], SPREADS[1] - SPREADS[0]).tolist())
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,6 @@ class Cell:
     dimension: int
     num_clients: int
     run_epsilon: float
-    least_spread: float
     bits: int
     mechanism: str
     levels: int
@@ -121,23 +119,18 @@ class Cell:
     epsilon_reached: float = math.nan
 
 
-def cells_of(setting: Setting, widths: Iterable[int] = range(1, _MOST_BITS + 1)) -> list[Cell]:
+def cells_of(setting: Setting, widths: Iterable[int] = WIDTHS) -> list[Cell]:
     """All mechanisms in one setting, with codes of so many bits."""
     cells = []
     for bits in widths:
-        row = [_ours(setting, bits), _binomial(setting, bits)]
-        row += [cell for name in NOISES if (cell := _noise(setting, bits, name)) is not None]
-        if behind(row):
-            row = [_certified(setting, cell) if cell.mechanism in NOISES else cell for cell in row]
-        cells += row
+        ours = _ours(setting, bits)
+        others = [_binomial(setting, bits)]
+        others += [cell for name in NOISES if (cell := _noise(setting, bits, name)) is not None]
+        cells.append(ours)
+        for cell in others:
+            leads = TOLD_APART * cell.ratio_to_central < ours.ratio_to_central
+            cells.append(_certified(setting, cell) if leads else cell)
     return cells
-
-
-def behind(row: list[Cell]) -> Cell | None:
-    """What has clearly less error than ``optm_aggregate`` among the cells of one setting and width."""
-    ours = next(cell for cell in row if cell.mechanism == OURS)
-    best = min(row, key=lambda cell: cell.ratio_to_central)
-    return best if ours.ratio_to_central > WITHIN * best.ratio_to_central else None
 
 
 def _cell(setting: Setting, bits: int, name: str, levels: int, spread: float, error: float) -> Cell:
@@ -145,7 +138,7 @@ def _cell(setting: Setting, bits: int, name: str, levels: int, spread: float, er
     # A central Gaussian counts all clients, whatever a mechanism may rely on.
     target = setting.target
     central = target.central * target.num_honest / target.num_clients
-    where = (setting.dimension, setting.num_clients, setting.run_epsilon, setting.least_spread, bits)
+    where = (setting.dimension, setting.num_clients, setting.run_epsilon, bits)
     return Cell(*where, name, levels, round(spread, 3), error / central, certified=False)
 
 
@@ -153,7 +146,7 @@ def _ours(setting: Setting, bits: int) -> Cell:
     levels = numbers_of_trials(2**bits - 1, setting.target.num_honest)[0] + 1
     mechanism, spread, epsilon = _designed(setting, levels)
     inputs = np.clip(_NORMAL / spread, -1.0, 1.0)
-    error = spread**2 * mechanism.mse(inputs) + setting.num_clients * clipped_moments(spread)[1]
+    error = at_unit_gain(spread**2 * mechanism.mse(inputs), spread, setting.num_clients)
     cell = _cell(setting, bits, OURS, levels, spread, error)
     return replace(cell, certified=True, epsilon_reached=epsilon)
 
@@ -169,7 +162,7 @@ def _designed(setting: Setting, levels: int) -> tuple[Mechanism, float, float]:
         rounds=ROUNDS,
         levels=levels,
     )
-    ratio = planned_norm_ratio(spec, setting.least_spread)
+    ratio = planned_norm_ratio(spec)
     mechanism = pq.design(OURS, **{**vars(spec), "norm_ratio": ratio}, cache=False)
     wish = Wish(
         setting.num_clients, setting.dimension, ROUNDS, setting.run_epsilon, DELTA, norms=Norms(l2=ratio)
@@ -181,40 +174,52 @@ def _designed(setting: Setting, levels: int) -> tuple[Mechanism, float, float]:
 @lru_cache(maxsize=16)
 def _binomial_at_best(setting: Setting, trials: int) -> tuple[float, float]:
     """The spread and the error of the Poisson binomial mechanism, probed."""
-    spread = best_spread(trials, setting.target, stratified=False, least=setting.least_spread)
+    spread = best_spread(trials, setting.target, stratified=False)
     return spread, error_at_norm_bound(spread, trials, setting.target, stratified=False)
 
 
 def _binomial(setting: Setting, bits: int) -> Cell:
     trials = numbers_of_trials(2**bits - 1, setting.target.num_honest)[0]
     spread, error = _binomial_at_best(setting, trials)
-    return _cell(setting, bits, "pbm", trials + 1, spread, error)
+    return _cell(setting, bits, BINOMIAL, trials + 1, spread, error)
 
 
 def _noise(setting: Setting, bits: int, name: str) -> Cell | None:
     """Integer noise; None where codes of so few bits cannot hold it."""
     try:
-        lattice = best_lattice(NOISES[name], setting.target, bits, spreads=setting.spreads)
+        lattice = best_lattice(NOISES[name], setting.target, bits)
     except InfeasibleDesignError:
         return None
     return _cell(setting, bits, name, lattice.levels, lattice.spread, lattice.error)
 
 
 def _certified(setting: Setting, cell: Cell) -> Cell:
-    """The same cell with noise that the accountant certifies; as it is where it can certify none."""
-    kind, target = NOISES[cell.mechanism], setting.target
-    lattice = best_lattice(kind, target, cell.bits, spreads=setting.spreads)
+    """The same cell with bits or noise that are certified; as it is where there are none."""
+    error_of = _certified_bits if cell.mechanism == BINOMIAL else _certified_noise
     try:
-        error = certified_lattice(kind, target, lattice).error
+        levels, error = error_of(setting, cell)
     except InfeasibleDesignError:
         return cell
-    sure = _cell(setting, cell.bits, cell.mechanism, cell.levels, cell.spread, error)
+    sure = _cell(setting, cell.bits, cell.mechanism, levels, cell.spread, error)
     return replace(sure, certified=True)
 
 
-def _table(
-    name: str, settings: list[Setting], tell: Tell, widths: Iterable[int] = range(1, _MOST_BITS + 1)
-) -> Tables:
+def _certified_bits(setting: Setting, cell: Cell) -> tuple[int, float]:
+    """Levels and error of the Poisson binomial mechanism at the clip of a cell."""
+    best = binomial_bits(setting.target, math.sqrt(setting.dimension) / cell.spread, cell.levels - 1)
+    if best is None:
+        raise InfeasibleDesignError(f"no sum of {cell.levels - 1} bits is certified for the target")
+    return best.trials + 1, at_unit_gain(cell.spread**2 * best.error, cell.spread, setting.num_clients)
+
+
+def _certified_noise(setting: Setting, cell: Cell) -> tuple[int, float]:
+    """Levels and error of a lattice with noise that the accountant certifies."""
+    kind, target = NOISES[cell.mechanism], setting.target
+    lattice = best_lattice(kind, target, cell.bits)
+    return lattice.levels, certified_lattice(kind, target, lattice).error
+
+
+def _table(name: str, settings: list[Setting], tell: Tell, widths: Iterable[int] = WIDTHS) -> Tables:
     cells: list[Cell] = []
     for place, setting in enumerate(settings):
         target = PrivacyStatement(setting.run_epsilon, DELTA, Unit.TOTAL, "aggregate")
@@ -239,19 +244,19 @@ def _grid(dimension: int, num_clients: int) -> Computed:
     return Computed(name=name, title=title, function=compute, note=_NOTE)
 
 
-def _any_clip(scale: Scale, tell: Tell) -> Tables:
-    settings = [Setting(650, *rest, _ANY_SPREAD) for rest in itertools.product((50, 100), EPSILONS)]
-    return _table(ANY_CLIP, settings, tell, range(1, 4))
-
-
-ANY_CLIP = "sums-any-clip"
 _NOTE = (
     f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
     f"δ = {DELTA:g}; spread: coordinate clip in standard deviations of a coordinate"
 )
+
+
+def _wide(scale: Scale, tell: Tell) -> Tables:
+    settings = [Setting(*sizes) for sizes in itertools.product(DIMENSIONS, WIDE_CLIENTS, EPSILONS)]
+    return _table(WIDE, settings, tell, (WIDEST,))
+
+
+WIDE = f"sums-{WIDEST}-bits"
 PARTS = (
     *itertools.starmap(_grid, itertools.product(DIMENSIONS, CLIENTS)),
-    Computed(
-        name=ANY_CLIP, title="The same, clipped anywhere, 650 coordinates", function=_any_clip, note=_NOTE
-    ),
+    Computed(name=WIDE, title=f"The same with {WIDEST} bits", function=_wide, note=_NOTE),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,15 @@ from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies.page import table_or_none
 from simulations.studies.study import ReadTable
 from simulations.studies.sum_grid.grid import (
-    ANY_CLIP,
+    BINOMIAL,
     CLIENTS,
     DELTA,
     DIMENSIONS,
-    EPSILONS,
     OURS,
     ROUNDS,
+    TOLD_APART,
+    WIDE,
+    WIDEST,
     WITHIN,
     grid_name,
 )
@@ -41,8 +44,9 @@ _SETTING = ["dimension", "num_clients", "run_epsilon"]
 
 def computed_cells(read: ReadTable) -> pd.DataFrame:
     """All cells of the grid that were computed."""
-    tables = [table_or_none(read, grid_name(*sizes)) for sizes in itertools.product(DIMENSIONS, CLIENTS)]
-    return pd.concat([table for table in tables if table is not None], ignore_index=True)
+    names = [*itertools.starmap(grid_name, itertools.product(DIMENSIONS, CLIENTS)), WIDE]
+    tables = [table for name in names if (table := table_or_none(read, name)) is not None]
+    return pd.concat(tables, ignore_index=True)
 
 
 def wins(cells: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
@@ -59,7 +63,7 @@ class Numbers:
 
     rounds, delta = ROUNDS, DELTA
     heading = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
-    widths = range(1, 9)
+    told_apart = TOLD_APART
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
@@ -68,6 +72,16 @@ class Numbers:
     def cells(self) -> pd.DataFrame:
         """All cells of the grid that were computed."""
         return computed_cells(self._read)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Bits of the cells that were computed."""
+        return tuple(int(bits) for bits in sorted(self.cells["bits"].unique()))
+
+    @property
+    def wide(self) -> bool:
+        """Whether the last part was computed, with many bits."""
+        return WIDEST in self.widths
 
     @cached_property
     def limits(self) -> list[dict[str, Any]]:
@@ -87,13 +101,13 @@ class Numbers:
         rows = []
         for (dimension, num_clients, run_epsilon), here in self.cells.groupby(_SETTING):
             others = here[here["mechanism"] != OURS].sort_values("ratio_to_central")
-            ours = here[here["mechanism"] == OURS].sort_values("bits")
+            ours = here[here["mechanism"] == OURS].set_index("bits")["ratio_to_central"]
             rows.append(
                 {
                     "dimension": dimension,
                     "num_clients": num_clients,
                     "budget": _budget(run_epsilon),
-                    "errors": ours["ratio_to_central"].tolist(),
+                    "errors": [float(ours.get(bits, math.nan)) for bits in self.widths],
                     "other": next(others.itertuples()),
                 }
             )
@@ -105,45 +119,30 @@ class Numbers:
         return list(wins(self.cells))
 
     @property
-    def absent(self) -> list[tuple[int, int, str]]:
-        """Settings that were not computed: coordinates, clients, and the budgets."""
-        there = set(self.cells[_SETTING].itertuples(index=False, name=None))
-        absent = []
-        for dimension, num_clients in itertools.product(DIMENSIONS, CLIENTS):
-            left = [
-                PrivacyStatement(epsilon, DELTA, Unit.TOTAL, "aggregate").epsilon_cell
-                for epsilon in EPSILONS
-                if (dimension, num_clients, epsilon) not in there
-            ]
-            if left:
-                absent.append((dimension, num_clients, ", ".join(left)))
-        return absent
-
-    @property
-    def earlier(self) -> int:
-        """How many settings have rows of ours by an earlier version, which did not ask the accountant."""
-        ours = self.cells[self.cells["mechanism"] == OURS]
-        return len(ours[ours["epsilon_reached"].isna()].groupby(_SETTING))
+    def absent(self) -> list[tuple[int, int]]:
+        """Coordinates and clients of parts that were not computed."""
+        there = set(self.cells[_SETTING[:2]].itertuples(index=False, name=None))
+        return [sizes for sizes in itertools.product(DIMENSIONS, CLIENTS) if sizes not in there]
 
     @cached_property
-    def any_clip(self) -> list[dict[str, Any]]:
-        """Without a floor of the clip: ours and the Poisson binomial mechanism with 1 to 3 bits."""
-        table = self._read(ANY_CLIP)
-        return [
-            {
-                "num_clients": num_clients,
-                "budget": _budget(run_epsilon),
-                "bits": bits,
-                "ours": next(rows[rows["mechanism"] == OURS].itertuples()),
-                "pbm": next(rows[rows["mechanism"] == "pbm"].itertuples()),
-            }
-            for (num_clients, run_epsilon, bits), rows in table.groupby([*_SETTING[1:], "bits"])
-        ]
+    def spreads(self) -> tuple[float, float]:
+        """The narrowest and the widest clip of ours, in standard deviations."""
+        ours = self.cells[self.cells["mechanism"] == OURS]["spread"]
+        return float(ours.min()), float(ours.max())
 
-    @property
-    def lost_with_any_clip(self) -> list[tuple[Any, Any]]:
-        """The same as ``lost``, without a floor."""
-        return list(wins(self._read(ANY_CLIP)))
+    @cached_property
+    def beside_binomial(self) -> tuple[int, int, float]:
+        """Cells of the Poisson binomial mechanism, those with less error than ours, and by how much at most.
+
+        The last as ours over theirs.
+        """
+        keys = [*_SETTING, "bits"]
+        ours, peers = (
+            self.cells[self.cells["mechanism"] == name].set_index(keys)["ratio_to_central"]
+            for name in (OURS, BINOMIAL)
+        )
+        ratios = ours[peers.index] / peers
+        return len(ratios), int((ratios > 1.0).sum()), float(ratios.max())
 
 
 def _budget(run_epsilon: float) -> str:

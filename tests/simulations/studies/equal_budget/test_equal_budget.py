@@ -19,16 +19,18 @@ from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.studies.clip_choice import chosen_clip
 from simulations.studies.equal_budget import STUDY
-from simulations.studies.equal_budget.numbers import GRADIENTS, Numbers
+from simulations.studies.equal_budget.numbers import GRADIENTS, THROUGH_FLOWER, Numbers
 from simulations.studies.equal_budget.secure_sum import PEERS
 from simulations.studies.study import Figure, Scale, Store
 from simulations.studies.sweep import Sweep, collect
 
 STORE = Store(STUDY.home)
+TRAINED = Numbers(STORE.read).trained
 
 
 def sweep_of(name: str) -> Sweep:
-    sweep = STUDY.part(name)
+    part = STUDY.part(name)
+    sweep = part if isinstance(part, Sweep) else part.sweep
     assert isinstance(sweep, Sweep)
     return sweep
 
@@ -36,7 +38,7 @@ def sweep_of(name: str) -> Sweep:
 def test_the_committed_errors_meet_the_targets() -> None:
     errors = STORE.read("secure_sum")
     ours = errors[errors["mechanism"] == "optm_aggregate"]
-    for clients, largest in ((100, 1.03), (1000, 1.10)):
+    for clients, largest in ((100, 1.06), (1000, 1.13)):
         best = ours[ours["num_clients"] == clients].groupby("run_epsilon")["ratio_to_central"].max()
         assert list(best.index) == [1, 4, 10]
         assert best.max() <= largest
@@ -58,14 +60,14 @@ def test_the_committed_errors_are_reached_in_fewer_bits_than_by_additive_noise()
         assert as_good["bits_in_sum"].min() <= row.bits_in_sum
 
 
-@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", *GRADIENTS])
+@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", THROUGH_FLOWER, *TRAINED])
 def test_no_budget_is_exceeded_in_the_committed_tables(name: str) -> None:
     table = STORE.read(name)
     assert (table.epsilon_total_aggregate <= table.run_epsilon).all()
     assert (table.epsilon_total_aggregate > 0.9 * table.run_epsilon).all()
 
 
-@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", *GRADIENTS])
+@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", THROUGH_FLOWER, *TRAINED])
 def test_a_table_holds_what_the_experiment_asks_for(name: str) -> None:
     table, runs = STORE.read(name), sweep_of(name).runs()
     assert table.seeds.sum() == len(runs)
@@ -79,7 +81,7 @@ def test_a_table_holds_what_the_experiment_asks_for(name: str) -> None:
         assert set(table[column]) == wanted, column
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_the_committed_losses_are_those_of_the_accuracies(name: str) -> None:
     """Differences of the same seeds have the difference of the means as their mean."""
     table = STORE.read(name)
@@ -92,13 +94,26 @@ def test_the_page_says_which_losses_are_outside_one_standard_error() -> None:
     numbers, page = Numbers(STORE.read), STORE.page.read_text(encoding="utf-8")
     ours = numbers.our_losses
     outside = [cell for cell in ours if not cell.within]
+    # Every task at every budget in 10 rounds; what else was trained is on the page too.
+    assert set(TRAINED) >= set(GRADIENTS[:3])
     assert {cell.task for cell in ours} == {"digits", "MNIST", "Fashion-MNIST"}
+    assert {cell.run_epsilon for cell in ours} == {1.0, 4.0, 10.0}
     assert f"Of the {len(ours)} cells of OPTM for the sum, {len(ours) - len(outside)} are within" in page
     for cell in outside:
         assert f"**{cell.mean:.2f} ± {cell.error:.2f}**" in page
     # No more cells than chance puts there (99.9 %): a mechanism that loses in earnest is not passed over.
     assert len(outside) <= binom.ppf(0.999, len(ours), ours[0].chance_outside)
     assert ours[0].chance_outside == pytest.approx(0.374, abs=1e-3)
+    for cell, p in numbers.joint:
+        assert (
+            f"{cell.series}, {cell.mean:.2f} ± {cell.half_interval:.2f} points (p = {p:.3f})" in page
+        ) == (p <= 0.05)
+    for _, mean in numbers.pooled:
+        assert f"| {mean.cells} | {mean.mean:.2f} ± {mean.half_interval:.2f} |" in page
+
+
+def test_runs_through_flower_end_where_those_in_one_process_do() -> None:
+    assert Numbers(STORE.read).flower_differs == pytest.approx(0.0, abs=0.2)
 
 
 @pytest.mark.parametrize("mechanism", ["optm_aggregate", "pbm"])
