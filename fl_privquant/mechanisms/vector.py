@@ -7,10 +7,10 @@ round here, where a scalar mechanism's is per coordinate release and adds up ove
 ``clip`` is the radius of the ball that inputs lie in: of the largest coordinate (``norm`` "linf") or of the
 Euclidean norm ("l2"). What lies outside is moved to its surface.
 
-All of them release through randomized response among n answers: the true one has ``common`` of 2^128
-chances, each other one ``rare``. The answers depend on nothing else of the input, so the ratio of these two
-integers certifies the loss, whatever floating-point numbers led to the true answer. Each mechanism has a
-file of its own, which says what the answers are.
+Those that are a :class:`ResponseMechanism` release through randomized response among n answers: the true one
+has ``common`` of 2^128 chances, each other one ``rare``. The answers depend on nothing else of the input, so
+the ratio of these two integers certifies the loss, whatever floating-point numbers led to the true answer.
+Each mechanism has a file of its own, which says what the answers are.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ __all__ = [
     "CHANCES",
     "AxisMechanism",
     "PrivateVectorSpec",
+    "ResponseMechanism",
     "VectorMechanism",
     "VectorSpec",
     "happens",
@@ -119,7 +120,7 @@ class VectorMechanism(Mechanism):
     """A mechanism that encodes a whole update at once.
 
     Guarantee: ``epsilon``-differential privacy of one client round against whoever sees the message, for
-    any two updates, certified on the integer chances that are drawn with; unbiased for updates in the ball.
+    any two updates; infinite if not ``private``.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
 
     Parameters
@@ -179,22 +180,10 @@ class VectorMechanism(Mechanism):
         """Certified privacy loss of one client round, local view: that of all draws together."""
         return self._epsilon
 
-    @cached_property
+    @property
+    @abstractmethod
     def _epsilon(self) -> float:
-        if not self.private:
-            return math.inf
-        common, rare = self._weights
-        return log_ratio_upper(common**self.repeats, rare**self.repeats)
-
-    @property
-    @abstractmethod
-    def num_answers(self) -> int:
-        """Number of answers that randomized response chooses among."""
-
-    @property
-    @abstractmethod
-    def output_norm(self) -> float:
-        """Euclidean norm of every draw's estimate, for inputs in the unit ball."""
+        """The certified loss; infinite if not private."""
 
     @property
     @abstractmethod
@@ -214,42 +203,9 @@ class VectorMechanism(Mechanism):
         size, bits = self.message_size, self.message_bits
         return PackedIntegers(self, dimension, clip, dtype, size, bits, self._largest)
 
+    @abstractmethod
     def squared_error(self, x: ArrayLike) -> float:
-        """Exact mean squared Euclidean error for an input in the unit ball.
-
-        Draws are unbiased and of one length, so their variance is the square of it less that of the input.
-        """
-        inputs = np.asarray(x, dtype=np.float64)
-        return (self.output_norm**2 - float(np.sum(inputs * inputs))) / self.repeats
-
-    def mse(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean squared error of a coordinate, for inputs uniform in the unit ball of the norm.
-
-        With a density, for inputs whose coordinates have that density.
-        """
-        if density is None and self.norm == "l2":
-            length = self.dimension / (self.dimension + 2.0)
-        else:
-            nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))
-            length = self.dimension * float(weights @ nodes**2)
-        return (self.output_norm**2 - length) / (self.repeats * self.dimension)
-
-    def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
-        if self.dimension > 1:
-            raise InvalidSpecError(
-                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
-                "of them and has no closed form; use mse, or squared_error of an input"
-            )
-        # Of one coordinate, every draw is one of two opposite values.
-        counts = np.arange(self.repeats + 1)
-        outputs = self.output_norm * (2.0 * counts / self.repeats - 1.0)
-        inside = outputs[np.abs(outputs) < 1.0]
-        nodes, weights = as_density(density).quadrature(np.union1d(np.linspace(-1.0, 1.0, 257), inside))
-        chance = 0.5 * (1.0 + nodes / self.output_norm)
-        ways = np.array([math.comb(self.repeats, count) for count in counts.tolist()], dtype=np.float64)
-        law = ways * chance[:, None] ** counts * (1.0 - chance[:, None]) ** counts[::-1]
-        return float(weights @ (law * np.abs(outputs - nodes[:, None])).sum(axis=1))
+        """Exact mean squared Euclidean error for an input in the unit ball."""
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
@@ -263,21 +219,8 @@ class VectorMechanism(Mechanism):
         return np.array(self._draw(inputs, source), dtype=code_type(self.message_bits))
 
     @abstractmethod
-    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+    def _draw(self, x: Floats, source: Continuation) -> ArrayLike:
         """The message of an input in the unit ball."""
-
-    @cached_property
-    def _weights(self) -> tuple[int, int]:
-        """Chances of the true answer and of each other one, at a draw's share of epsilon."""
-        return response_weights(self.claimed_epsilon, self.num_answers, self.repeats)
-
-    @cached_property
-    def _gain(self) -> float:
-        """What answers are multiplied by to be unbiased: 1 / (share of common less share of rare)."""
-        if not self.private:
-            return 1.0
-        common, rare = self._weights
-        return CHANCES / (common - rare)
 
     def _in_ball(self, x: ArrayLike, clip: float) -> Floats:
         """The update divided by the clip, in the unit ball; privacy does not rest on it being so."""
@@ -329,7 +272,83 @@ class VectorMechanism(Mechanism):
         return (1 << self.message_bits) - 1
 
 
-class AxisMechanism(VectorMechanism):
+@dataclass(frozen=True, eq=False, repr=False)
+class ResponseMechanism(VectorMechanism):
+    """A vector mechanism whose draws are unbiased estimates of one length, told by randomized response.
+
+    Guarantee: as :class:`VectorMechanism`, certified on the integer chances that are drawn with; unbiased
+    for updates in the ball.
+    """
+
+    @cached_property
+    def _epsilon(self) -> float:
+        if not self.private:
+            return math.inf
+        common, rare = self._weights
+        return log_ratio_upper(common**self.repeats, rare**self.repeats)
+
+    @property
+    @abstractmethod
+    def num_answers(self) -> int:
+        """Number of answers that randomized response chooses among."""
+
+    @property
+    @abstractmethod
+    def output_norm(self) -> float:
+        """Euclidean norm of every draw's estimate, for inputs in the unit ball."""
+
+    def squared_error(self, x: ArrayLike) -> float:
+        """Exact mean squared Euclidean error for an input in the unit ball.
+
+        Draws are unbiased and of one length, so their variance is the square of it less that of the input.
+        """
+        inputs = np.asarray(x, dtype=np.float64)
+        return (self.output_norm**2 - float(np.sum(inputs * inputs))) / self.repeats
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        """Exact mean squared error of a coordinate, for inputs uniform in the unit ball of the norm.
+
+        With a density, for inputs whose coordinates have that density.
+        """
+        if density is None and self.norm == "l2":
+            length = self.dimension / (self.dimension + 2.0)
+        else:
+            nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))
+            length = self.dimension * float(weights @ nodes**2)
+        return (self.output_norm**2 - length) / (self.repeats * self.dimension)
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
+        if self.dimension > 1:
+            raise InvalidSpecError(
+                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
+                "of them and has no closed form; use mse, or squared_error of an input"
+            )
+        # Of one coordinate, every draw is one of two opposite values.
+        counts = np.arange(self.repeats + 1)
+        outputs = self.output_norm * (2.0 * counts / self.repeats - 1.0)
+        inside = outputs[np.abs(outputs) < 1.0]
+        nodes, weights = as_density(density).quadrature(np.union1d(np.linspace(-1.0, 1.0, 257), inside))
+        chance = 0.5 * (1.0 + nodes / self.output_norm)
+        ways = np.array([math.comb(self.repeats, count) for count in counts.tolist()], dtype=np.float64)
+        law = ways * chance[:, None] ** counts * (1.0 - chance[:, None]) ** counts[::-1]
+        return float(weights @ (law * np.abs(outputs - nodes[:, None])).sum(axis=1))
+
+    @cached_property
+    def _weights(self) -> tuple[int, int]:
+        """Chances of the true answer and of each other one, at a draw's share of epsilon."""
+        return response_weights(self.claimed_epsilon, self.num_answers, self.repeats)
+
+    @cached_property
+    def _gain(self) -> float:
+        """What answers are multiplied by to be unbiased: 1 / (share of common less share of rare)."""
+        if not self.private:
+            return 1.0
+        common, rare = self._weights
+        return CHANCES / (common - rare)
+
+
+class AxisMechanism(ResponseMechanism):
     """A vector mechanism whose draws are ± one axis: index 2 i is axis i, and 2 i + 1 its opposite.
 
     Their sum is a vector of small integers, so these messages can be added up by secure aggregation (which
