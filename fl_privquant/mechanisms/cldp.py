@@ -35,9 +35,9 @@ from numpy.typing import ArrayLike
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.sphere import mean_projection, normal_numbers
 from fl_privquant.mechanisms.vector import (
     AxisMechanism,
     PrivateVectorSpec,
@@ -130,29 +130,9 @@ def design_cldp_l2(spec: PrivateVectorSpec) -> CldpL2Mechanism:
 def direction(seed: int, draw: int, dimension: int) -> Floats:
     """The unit vector of a draw that belongs to a seed: uniform on the sphere if the seed is uniform.
 
-    Normal numbers in pairs (Box and Muller) from our own stream: numpy's may change with its version, and
-    both ends must get the same.
+    Normal numbers are our own: numpy's may change with its version, and both ends must get the same.
     """
     address = seed.to_bytes(SEED_BITS // 8, "little") + draw.to_bytes(4, "little")
     key = hashlib.sha256(_DOMAIN + address).digest()
-    pairs = -(-dimension // 2)
-    uniforms = open_uniforms(RandomStream(key, simulated=True).words(2 * pairs)).reshape(pairs, 2)
-    radius = np.sqrt(-2.0 * np.log(uniforms[:, 0]))
-    angle = 2.0 * math.pi * uniforms[:, 1]
-    normals = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)[:dimension]
+    normals = normal_numbers(RandomStream(key, simulated=True), dimension)
     return np.asarray(normals / np.linalg.norm(normals))
-
-
-def mean_projection(dimension: int) -> float:
-    """E|V_1| of a uniform direction: Gamma(d / 2) / (sqrt(pi) Gamma((d + 1) / 2)).
-
-    >>> mean_projection(1), round(mean_projection(2) * math.pi / 2, 12), round(mean_projection(3), 12)
-    (1.0, 1.0, 0.5)
-    """
-    half = dimension / 2.0
-    if dimension <= 64:
-        return math.gamma(half) / (math.sqrt(math.pi) * math.gamma(half + 0.5))
-    # Of large Gammas little would be left: their ratio as a series, good to 1e-12 from here on.
-    inverse = 1.0 / half
-    series = 1.0 + inverse * (-1 / 8 + inverse * (1 / 128 + inverse * (5 / 1024 - inverse * 21 / 32768)))
-    return 1.0 / (math.sqrt(math.pi * half) * series)

@@ -19,8 +19,8 @@ is (1 - v^2)^((d - 1) / 2) / ((d - 1) B(1/2, (d - 1) / 2)). The codebook itself 
 precision, which moves the estimate by some 1e-6 of its length.
 
 **Optimal.** As M grows with k / M fixed this becomes PrivUnit, which is optimal among all unbiased local
-mechanisms (:func:`privunit_squared_error`). The design takes the best k; without ``levels`` it takes the
-smallest power of two whose error is within 1 % of PrivUnit's, up to 2^12.
+mechanisms (:mod:`fl_privquant.mechanisms.privunit`). The design takes the best k; without ``levels`` it takes
+the smallest power of two whose error is within 1 % of PrivUnit's, up to 2^12.
 
 **The message** is the index, log2 M bits, and the seed of the codebook, 64 bits: each client and round
 needs a codebook of its own, as with one for all the mean would stay in the span of its codewords.
@@ -39,7 +39,6 @@ Distributed Mean Estimation", NeurIPS 2023.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
@@ -54,21 +53,21 @@ from fl_privquant.array_types import Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.sphere import RandomCodebook, privunit_squared_error, upper_mean
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.stream import RandomStream
 
 __all__ = [
     "SharedCodebookMechanism",
     "SharedCodebookSpec",
     "design_shared_codebook",
     "near_sum",
-    "privunit_squared_error",
 ]
 
-_DOMAIN = b"fl_privquant codebook v1"
 _MOST_LEVELS = 1 << 16
+# Some minutes of one core: whoever sends an encoding must not ask clients for more.
+_MOST_NUMBERS = 1 << 34
 # Codebooks that a design looks at by itself, and how near to the optimum is near enough.
 _USUAL_LEVELS = tuple(1 << bits for bits in range(3, 13))
 _NEAR_OPTIMUM = 1.01
@@ -78,8 +77,6 @@ _LEAST_COMPARED = 64
 # is drawn less than once in 10^26 times.
 _RARE = 1 << 64
 _MOST_EXPONENT = 60
-# Numbers of a codebook that are held at once.
-_AT_ONCE = 1 << 21
 _GRID = 4001
 
 
@@ -102,8 +99,8 @@ class SharedCodebookSpec(PrivateVectorSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.levels is not None and not 2 <= self.levels <= _MOST_LEVELS:
-            raise InvalidSpecError(f"levels: {self.levels} codewords, expected 2 to {_MOST_LEVELS}")
+        if self.levels is not None:
+            _check_size(self.levels, self.dimension)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,9 +115,8 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
     levels: int = 2
 
     def __post_init__(self) -> None:
-        if not 2 <= self.levels <= _MOST_LEVELS:
-            raise InvalidSpecError(f"levels: {self.levels} codewords, expected 2 to {_MOST_LEVELS}")
         super().__post_init__()
+        _check_size(self.levels, self.dimension)
 
     def for_dimension(self, dimension: int) -> Self:
         """The mechanism for another number of coordinates, with as many codewords as it then needs."""
@@ -170,7 +166,7 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
         for draw in range(self.repeats):
             sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
             direction = sign / length * x if length else x
-            near = _nearest(_Codebook(seed, draw, self.dimension), self.levels, self.num_near, direction)
+            near = _nearest(RandomCodebook(seed, draw, self.dimension), self.levels, self.num_near, direction)
             index = _subset_response(near, self.levels, self._weights, source)
             message += bits_of(index, self._index_bits)
         return message
@@ -184,7 +180,7 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
             index = number_of(bits[start : start + self._index_bits])
             if index >= self.levels:
                 raise CodeOverflowError(f"message: index {index} is outside 0..{self.levels - 1}")
-            total += _Codebook(seed, draw, self.dimension).codeword(index)
+            total += RandomCodebook(seed, draw, self.dimension).codeword(index)
         return np.asarray(clip * self.output_norm / self.repeats * total)
 
 
@@ -198,66 +194,18 @@ def design_shared_codebook(spec: SharedCodebookSpec) -> SharedCodebookMechanism:
     return SharedCodebookMechanism("shared_codebook", dimension, repeats, epsilon, spec.parameters(), levels)
 
 
-@dataclass(frozen=True)
-class _Codebook:
-    """Random unit vectors that belong to a seed; any of them can be had without the others.
-
-    Normal numbers in pairs (Box and Muller), each pair from one word of our own stream.
-    """
-
-    seed: int
-    draw: int
-    dimension: int
-
-    @property
-    def _words(self) -> int:
-        """Words of a codeword."""
-        return -(-self.dimension // 2)
-
-    @cached_property
-    def _stream(self) -> RandomStream:
-        address = self.seed.to_bytes(SEED_BITS // 8, "little") + self.draw.to_bytes(4, "little")
-        return RandomStream(hashlib.sha256(_DOMAIN + address).digest(), simulated=True)
-
-    def normals(self, first: int, count: int) -> NDArray[np.float32]:
-        """(count, dimension) normal numbers, of which the codewords from ``first`` on are the directions."""
-        words = np.empty(count * self._words, dtype=np.uint64)
-        self._stream.fill(words, first * self._words)
-        halves = words.view(np.uint32).reshape(-1, 2)
-        scale = np.float32(2.0**-32)
-        radius = halves[:, 0].astype(np.float32)
-        radius += np.float32(0.5)
-        radius *= scale
-        np.log(radius, out=radius)
-        radius *= np.float32(-2.0)
-        # The largest words are 1 in single precision: their radius must not be 0.
-        np.maximum(radius, scale, out=radius)
-        np.sqrt(radius, out=radius)
-        angle = halves[:, 1].astype(np.float32)
-        angle *= np.float32(2.0 * math.pi) * scale
-        pairs = np.empty((words.size, 2), dtype=np.float32)
-        np.multiply(radius, np.cos(angle), out=pairs[:, 0])
-        np.multiply(radius, np.sin(angle), out=pairs[:, 1])
-        return pairs.reshape(count, -1)[:, : self.dimension]
-
-    def codeword(self, index: int) -> Floats:
-        """(dimension,) the unit vector at an index."""
-        normals = self.normals(index, 1)[0].astype(np.float64)
-        return np.asarray(normals / np.linalg.norm(normals))
-
-    def projections(self, levels: int, x: Floats) -> Floats:
-        """(levels,) the inner products of the codewords with ``x``."""
-        inputs = x.astype(np.float32)
-        rows = max(1, _AT_ONCE // self.dimension)
-        found = np.empty(levels)
-        for first in range(0, levels, rows):
-            part = self.normals(first, min(rows, levels - first))
-            lengths = np.sqrt(np.einsum("ij,ij->i", part, part))
-            found[first : first + rows] = (part @ inputs) / lengths
-        return found
+def _check_size(levels: int, dimension: int) -> None:
+    """Refuse a codebook that cannot be, or that a client should not be made to compute."""
+    if not 2 <= levels <= _MOST_LEVELS:
+        raise InvalidSpecError(f"levels: {levels} codewords, expected 2 to {_MOST_LEVELS}")
+    if levels * dimension > _MOST_NUMBERS:
+        raise InvalidSpecError(
+            f"levels: {levels} codewords of {dimension} coordinates are {levels * dimension} numbers for "
+            f"each update, above {_MOST_NUMBERS}; lower levels, or encode fewer coordinates"
+        )
 
 
-def _nearest(codebook: _Codebook, levels: int, count: int, x: Floats) -> NDArray[np.int64]:
+def _nearest(codebook: RandomCodebook, levels: int, count: int, x: Floats) -> NDArray[np.int64]:
     """(count,) the indices of the codewords that are nearest to the direction of ``x``, increasing."""
     projections = codebook.projections(levels, x)
     return np.sort(np.argpartition(-projections, count - 1)[:count])
@@ -306,21 +254,7 @@ def near_sum(levels: int, count: int, dimension: int) -> float:
     s = centre + 40.0 * width * np.linspace(-1.0, 1.0, _GRID)
     log_density = -a * np.log1p(np.exp(-s)) - b * np.log1p(np.exp(s)) - special.betaln(a, b)
     weights = np.exp(log_density) * (s[1] - s[0])
-    return float(levels * weights @ _upper_mean(special.expit(-s), dimension))
-
-
-def _upper_mean(share: Floats, dimension: int) -> Floats:
-    """The integral of the quantiles of a projection over its upper ``share``."""
-    share = np.clip(share, 1e-300, 1.0)
-    if dimension == 1:
-        return np.asarray(np.minimum(share, 1.0 - share))
-    degrees = dimension - 1.0
-    # sqrt(d - 1) V / sqrt(1 - V^2) has Student's law of d - 1 degrees, which is symmetric.
-    quantile = special.stdtrit(degrees, np.minimum(share, 1.0 - share))
-    log_rest = -0.5 * degrees * np.log1p(quantile**2 / degrees)
-    # B(1/2, x) by logarithms would lose digits for large x.
-    scale = degrees * special.beta(0.5, 0.5 * degrees)
-    return np.asarray(np.exp(log_rest) / scale)
+    return float(levels * weights @ upper_mean(special.expit(-s), dimension))
 
 
 def _mean_length(epsilon: float, levels: int, count: int, dimension: int) -> float:
@@ -350,27 +284,3 @@ def _usual_levels(epsilon: float, dimension: int) -> int:
         if 1.0 / length**2 - 1.0 <= _NEAR_OPTIMUM * best:
             return levels
     return _USUAL_LEVELS[-1]
-
-
-def privunit_squared_error(epsilon: float, dimension: int) -> float:
-    """Squared error of PrivUnit with the best cap, for a unit vector: the least of all local mechanisms.
-
-    A uniform direction is drawn with weight e^epsilon from the cap of measure q around the input, and with
-    weight 1 from the rest; scaled to be unbiased. With the mean m of what is drawn along the input the error
-    is 1 / m^2 - 1, at the q for which it is least.
-
-    >>> [round(privunit_squared_error(epsilon, 7850) / 7850, 3) for epsilon in (1.0, 2.0, 4.0, 8.0)]
-    [6.33, 1.617, 0.435, 0.133]
-    """
-    lift = math.expm1(min(epsilon, _MOST_EXPONENT))
-
-    def length(log_odds: Floats) -> Floats:
-        share = special.expit(log_odds)
-        return np.asarray(lift / (1.0 + lift * share) * _upper_mean(share, dimension))
-
-    grid = np.linspace(-_MOST_EXPONENT, 0.0, 2001)
-    for _ in range(4):
-        best = int(np.argmax(length(grid)))
-        low, high = grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
-        grid = np.linspace(low, high, 2001)
-    return float(1.0 / np.max(length(grid)) ** 2 - 1.0)

@@ -157,6 +157,7 @@ class VectorMechanism(Mechanism):
 
     def __repr__(self) -> str:
         loss = "not private" if not self.private else f"certified {self.statement.brief}"
+        loss += " in exact arithmetic only" if self.outputs_floats else ""
         return (
             f"<{self.name}: {self.dimension} coordinates in the {self.norm} ball, draws: {self.repeats}, "
             f"{self.message_size * self.message_bits} bits, {loss}, mse {self.mse():.5g} a coordinate>"

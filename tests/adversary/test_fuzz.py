@@ -61,6 +61,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "cldp_linf": {"epsilon": 3.0},
     "cldp_l2": {"epsilon": 3.0},
     "shared_codebook": {"epsilon": 3.0},
+    "privunit": {"epsilon": 3.0},
 }
 
 

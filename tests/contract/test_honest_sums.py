@@ -47,6 +47,7 @@ def test_the_lists_hold_what_they_should() -> None:
         "gaussian",
         "laplace",
         "shared_codebook",
+        "privunit",
         "cldp_l2",
         "cldp_linf",
         "vqsgd",

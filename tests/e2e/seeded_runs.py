@@ -36,6 +36,7 @@ _NOT_SUMMABLE = {
     "none",
     "cldp_l2",
     "shared_codebook",
+    "privunit",
     "vqsgd",
     "vqsgd_private",
 }

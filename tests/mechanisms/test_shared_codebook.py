@@ -11,15 +11,10 @@ import pytest
 from scipy import integrate, stats
 
 import fl_privquant as pq
-from fl_privquant.errors import CodeOverflowError, InvalidSpecError
-from fl_privquant.mechanisms.shared_codebook import (
-    _Codebook,
-    _nearest,
-    _subset_response,
-    near_sum,
-    near_weight,
-    privunit_squared_error,
-)
+from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError
+from fl_privquant.mechanisms.shared_codebook import _nearest, _subset_response, near_sum, near_weight
+from fl_privquant.mechanisms.sphere import RandomCodebook, privunit_squared_error
+from tests.mechanisms.forgery import forged
 
 
 def designed(epsilon: float = 2.0, dimension: int = 12, **parameters: Any) -> Any:
@@ -125,7 +120,7 @@ def test_estimates_are_unbiased_and_have_the_stated_error(length: float) -> None
 
 
 def test_a_codeword_is_the_same_alone_and_among_others() -> None:
-    codebook = _Codebook(seed=9, draw=0, dimension=7)
+    codebook = RandomCodebook(seed=9, draw=0, dimension=7)
     x = np.arange(7.0)
     together = codebook.projections(20, x)
     alone = [codebook.codeword(index) @ x for index in range(20)]
@@ -154,6 +149,18 @@ def test_far_fewer_bits_than_a_coordinate_each() -> None:
 def test_codebooks_that_cannot_be_are_refused(levels: int) -> None:
     with pytest.raises(InvalidSpecError, match="levels"):
         designed(levels=levels)
+
+
+def test_codebooks_that_take_clients_too_long_are_refused() -> None:
+    with pytest.raises(InvalidSpecError, match=r"levels: 65536 codewords of 1000000 .* lower levels"):
+        designed(dimension=10**6, levels=65_536)
+    largest = designed(dimension=1 << 18, levels=65_536)
+    with pytest.raises(InvalidSpecError, match="encode fewer coordinates"):
+        largest.for_dimension((1 << 18) + 1)
+    # What a server sends is checked as well.
+    forged_size = forged(designed(levels=65_536), dimension=10**6)
+    with pytest.raises(CertificationError, match="lower levels"):
+        pq.Mechanism.from_bytes(forged_size)
 
 
 def test_an_index_outside_the_codebook_is_refused() -> None:
