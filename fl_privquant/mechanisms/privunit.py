@@ -233,7 +233,7 @@ def design_privunit(spec: PrivUnitSpec) -> PrivUnitMechanism:
     return PrivUnitMechanism(
         "privunit",
         int(spec.dimension),
-        int(spec.repeats),
+        int(spec.repeats or 1),
         float(spec.epsilon),
         spec.parameters(),
         projected,

@@ -39,7 +39,6 @@ Distributed Mean Estimation", NeurIPS 2023.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cached_property, lru_cache
@@ -47,22 +46,30 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
-from fl_privquant.mechanisms.sphere import RandomCodebook, privunit_squared_error, upper_mean
+from fl_privquant.mechanisms.sphere import (
+    RandomCodebook,
+    largest_sum,
+    privunit_squared_error,
+    upper_mean,
+)
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
 
 __all__ = [
+    "RARE",
     "SharedCodebookMechanism",
     "SharedCodebookSpec",
+    "check_codebook",
     "design_shared_codebook",
     "near_sum",
+    "near_weight",
+    "subset_response",
 ]
 
 _MOST_LEVELS = 1 << 16
@@ -73,11 +80,12 @@ _USUAL_LEVELS = tuple(1 << bits for bits in range(3, 13))
 _NEAR_OPTIMUM = 1.01
 # With fewer coordinates a codebook would be compared with an optimum that hardly any codebook reaches.
 _LEAST_COMPARED = 64
-# Weight of a far codeword, and the largest exponent for which weights are told apart: beyond, a far codeword
-# is drawn less than once in 10^26 times.
-_RARE = 1 << 64
+RARE = 1 << 64
+"""Weight of a far codeword."""
+
+# The largest exponent for which weights are told apart: beyond, a far codeword is drawn less than once in
+# 10^26 times.
 _MOST_EXPONENT = 60
-_GRID = 4001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +108,7 @@ class SharedCodebookSpec(PrivateVectorSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.levels is not None:
-            _check_size(self.levels, self.dimension)
+            check_codebook(self.levels, self.dimension)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,7 +124,7 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_size(self.levels, self.dimension)
+        check_codebook(self.levels, self.dimension)
 
     def for_dimension(self, dimension: int) -> Self:
         """The mechanism for another number of coordinates, with as many codewords as it then needs."""
@@ -157,7 +165,7 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
     @cached_property
     def _weights(self) -> tuple[int, int]:
         """Chances of each near codeword and of each far one, before they are divided by their sum."""
-        return near_weight(self._share), _RARE
+        return near_weight(self._share), RARE
 
     def _draw(self, x: Floats, source: Continuation) -> list[int]:
         length = float(np.linalg.norm(x))
@@ -167,7 +175,7 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
             sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
             direction = sign / length * x if length else x
             near = _nearest(RandomCodebook(seed, draw, self.dimension), self.levels, self.num_near, direction)
-            index = _subset_response(near, self.levels, self._weights, source)
+            index = subset_response(near, self.levels, self._weights, source)
             message += bits_of(index, self._index_bits)
         return message
 
@@ -189,12 +197,12 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
 )
 def design_shared_codebook(spec: SharedCodebookSpec) -> SharedCodebookMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
-    epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats)
+    epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)
     levels = spec.levels or _usual_levels(epsilon / repeats, dimension)
     return SharedCodebookMechanism("shared_codebook", dimension, repeats, epsilon, spec.parameters(), levels)
 
 
-def _check_size(levels: int, dimension: int) -> None:
+def check_codebook(levels: int, dimension: int) -> None:
     """Refuse a codebook that cannot be, or that a client should not be made to compute."""
     if not 2 <= levels <= _MOST_LEVELS:
         raise InvalidSpecError(f"levels: {levels} codewords, expected 2 to {_MOST_LEVELS}")
@@ -211,7 +219,7 @@ def _nearest(codebook: RandomCodebook, levels: int, count: int, x: Floats) -> ND
     return np.sort(np.argpartition(-projections, count - 1)[:count])
 
 
-def _subset_response(
+def subset_response(
     near: NDArray[np.int64], levels: int, weights: tuple[int, int], source: Continuation
 ) -> int:
     """An index: each near one with the first weight, each other one with the second."""
@@ -228,13 +236,13 @@ def _subset_response(
 def near_weight(epsilon: float) -> int:
     """The largest weight of a near codeword whose ratio to that of a far one is at most e^epsilon.
 
-    >>> math.isclose(math.log(near_weight(1.0) / _RARE), 1.0)
+    >>> math.isclose(math.log(near_weight(1.0) / RARE), 1.0)
     True
     """
     with localcontext() as context:
         context.prec = 60
-        weight = int(min(Decimal(epsilon), Decimal(_MOST_EXPONENT)).exp() * _RARE * (1 - Decimal(10) ** -50))
-    if weight <= _RARE:
+        weight = int(min(Decimal(epsilon), Decimal(_MOST_EXPONENT)).exp() * RARE * (1 - Decimal(10) ** -50))
+    if weight <= RARE:
         raise InvalidSpecError(f"epsilon: {epsilon} a draw is too small for chances of 64 bits; raise it")
     return weight
 
@@ -246,20 +254,12 @@ def near_sum(levels: int, count: int, dimension: int) -> float:
     >>> round(near_sum(2, 1, 3), 9)  # the larger of two uniform numbers in [-1, 1]
     0.333333333
     """
-    if count >= levels:
-        return 0.0
-    # T = 1 / (1 + e^-s) on a grid of s: the rule of trapezoids converges exponentially there.
-    a, b = float(levels - count), float(count)
-    centre, width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
-    s = centre + 40.0 * width * np.linspace(-1.0, 1.0, _GRID)
-    log_density = -a * np.log1p(np.exp(-s)) - b * np.log1p(np.exp(s)) - special.betaln(a, b)
-    weights = np.exp(log_density) * (s[1] - s[0])
-    return float(levels * weights @ upper_mean(special.expit(-s), dimension))
+    return largest_sum(levels, count, lambda share: upper_mean(share, dimension))
 
 
 def _mean_length(epsilon: float, levels: int, count: int, dimension: int) -> float:
     """Expected projection of the codeword that is drawn onto a direction."""
-    common, rare = near_weight(epsilon), _RARE
+    common, rare = near_weight(epsilon), RARE
     total = count * common + (levels - count) * rare
     return (common - rare) / total * near_sum(levels, count, dimension)
 

@@ -50,6 +50,7 @@ from fl_privquant.statement import Unit
 
 __all__ = [
     "CHANCES",
+    "MAX_REPEATS",
     "AxisMechanism",
     "PrivateVectorSpec",
     "ResponseMechanism",
@@ -63,8 +64,10 @@ __all__ = [
 CHANCES = 1 << 128
 """What the chances of all answers of a randomized response sum to."""
 
+MAX_REPEATS = 1024
+"""The most draws of a message."""
+
 _MAX_DIMENSION = 1 << 31
-_MAX_REPEATS = 1024
 # Of a whole round: that of all draws together.
 _MOST_EPSILON = 1e6
 _SHARES = 1 << 53
@@ -79,15 +82,17 @@ class VectorSpec(Spec):
     dimension
         Number of coordinates of an update. A codec sets it to that of its layout.
     repeats
-        Independent draws that a message holds. Their average has 1 / repeats of the variance.
+        Independent draws that a message holds. Their average has 1 / repeats of the variance. None: the
+        number with the least error where the mechanism knows it, else 1.
     """
 
     dimension: int = 1
-    repeats: int = 1
+    repeats: int | None = None
 
     def __post_init__(self) -> None:
         checked_whole("dimension", self.dimension, _MAX_DIMENSION)
-        checked_whole("repeats", self.repeats, _MAX_REPEATS)
+        if self.repeats is not None:
+            checked_whole("repeats", self.repeats, MAX_REPEATS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +112,7 @@ class PrivateVectorSpec(VectorSpec):
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
         """One draw tells at most a bit or a coordinate: a large epsilon is better spent on several."""
-        repeats = min(max(round(epsilon), 1), _MAX_REPEATS)
+        repeats = min(max(round(epsilon), 1), MAX_REPEATS)
         return {"repeats": repeats} | super().candidate(wish, epsilon)
 
     def __post_init__(self) -> None:
@@ -149,7 +154,7 @@ class VectorMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         checked_whole("dimension", self.dimension, _MAX_DIMENSION)
-        checked_whole("repeats", self.repeats, _MAX_REPEATS)
+        checked_whole("repeats", self.repeats, MAX_REPEATS)
         if self.private:
             checked_epsilon(self.claimed_epsilon, _MOST_EPSILON)
         if not self.epsilon <= self.claimed_epsilon:
@@ -167,7 +172,14 @@ class VectorMechanism(Mechanism):
     def of(cls, name: str, spec: VectorSpec) -> Self:
         """The certified mechanism that meets the spec."""
         epsilon = float(spec.epsilon) if isinstance(spec, PrivateVectorSpec) else math.inf
-        return cls(name, int(spec.dimension), int(spec.repeats), epsilon, spec.parameters())
+        dimension = int(spec.dimension)
+        repeats = int(spec.repeats or cls.best_repeats(epsilon, dimension))
+        return cls(name, dimension, repeats, epsilon, spec.parameters())
+
+    @classmethod
+    def best_repeats(cls, epsilon: float, dimension: int) -> int:
+        """The number of draws with the least error."""
+        return 1
 
     def for_dimension(self, dimension: int) -> Self:
         if dimension == self.dimension:

@@ -62,6 +62,8 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "cldp_l2": {"epsilon": 3.0},
     "shared_codebook": {"epsilon": 3.0},
     "privunit": {"epsilon": 3.0},
+    "sqkr": {"epsilon": 3.0},
+    "mmrc": {"epsilon": 3.0},
 }
 
 

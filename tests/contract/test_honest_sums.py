@@ -48,6 +48,8 @@ def test_the_lists_hold_what_they_should() -> None:
         "laplace",
         "shared_codebook",
         "privunit",
+        "sqkr",
+        "mmrc",
         "cldp_l2",
         "cldp_linf",
         "vqsgd",

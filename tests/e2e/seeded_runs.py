@@ -37,6 +37,8 @@ _NOT_SUMMABLE = {
     "cldp_l2",
     "shared_codebook",
     "privunit",
+    "sqkr",
+    "mmrc",
     "vqsgd",
     "vqsgd_private",
 }

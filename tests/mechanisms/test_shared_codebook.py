@@ -12,7 +12,7 @@ from scipy import integrate, stats
 
 import fl_privquant as pq
 from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError
-from fl_privquant.mechanisms.shared_codebook import _nearest, _subset_response, near_sum, near_weight
+from fl_privquant.mechanisms.shared_codebook import _nearest, near_sum, near_weight, subset_response
 from fl_privquant.mechanisms.sphere import RandomCodebook, privunit_squared_error
 from tests.mechanisms.forgery import forged
 
@@ -82,7 +82,7 @@ class Fixed:
 def test_every_index_has_its_integer_chances(near: list[int]) -> None:
     """Every number that can be drawn, with small weights: near indices 5 each, the others 2 each."""
     total = len(near) * 5 + (6 - len(near)) * 2
-    drawn = [_subset_response(np.array(near), 6, (5, 2), Fixed(i)) for i in range(total)]  # type: ignore[arg-type]
+    drawn = [subset_response(np.array(near), 6, (5, 2), Fixed(i)) for i in range(total)]  # type: ignore[arg-type]
     assert {index: drawn.count(index) for index in range(6)} == {
         index: 5 if index in near else 2 for index in range(6)
     }
