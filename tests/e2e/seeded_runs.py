@@ -39,6 +39,10 @@ _NOT_SUMMABLE = {
     "privunit",
     "sqkr",
     "mmrc",
+    "qsgd",
+    "terngrad",
+    "drive",
+    "top_k",
     "vqsgd",
     "vqsgd_private",
 }
