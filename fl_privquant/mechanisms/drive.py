@@ -83,7 +83,7 @@ class DriveMechanism(QuantizerMechanism, kind="drive"):
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         length, bits = self._split(indices)
         low, high = from_bits(bits[:SEED_BITS], 32).tolist()
-        signs = 1.0 - 2.0 * bits[SEED_BITS:]
+        signs = 1.0 - 2.0 * bits[SEED_BITS:].astype(np.float64)
         return np.asarray(checks.positive("clip", clip) * length * self._unrotate(signs, low | high << 32))
 
     def _rotate(self, x: Floats, seed: int) -> Floats:

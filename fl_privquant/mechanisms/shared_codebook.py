@@ -39,8 +39,10 @@ Distributed Mean Estimation", NeurIPS 2023.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
@@ -159,8 +161,11 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
 
     @property
     def _share(self) -> float:
-        """Epsilon of one draw."""
-        return self.claimed_epsilon / self.repeats
+        """Epsilon of one draw; that of all draws together is not above what is claimed."""
+        share = self.claimed_epsilon / self.repeats
+        if Fraction(share) * self.repeats > Fraction(self.claimed_epsilon):
+            share = math.nextafter(share, 0.0)
+        return share
 
     @cached_property
     def _weights(self) -> tuple[int, int]:

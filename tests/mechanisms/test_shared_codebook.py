@@ -67,6 +67,14 @@ def test_chances_are_inside_epsilon(epsilon: float) -> None:
         assert math.log(Fraction(common, rare)) == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.parametrize("repeats", [1, 3, 7, 49, 160])
+def test_draws_together_are_inside_epsilon(repeats: int) -> None:
+    """Where a share of epsilon is rounded up, too."""
+    for epsilon in (0.3, 1.0, 8.1, 0.7 * repeats, 9.9 * repeats):
+        mechanism = designed(epsilon, bits=5, repeats=repeats)
+        assert epsilon * (1.0 - 1e-9) < mechanism.epsilon <= epsilon
+
+
 class Fixed:
     """A source of one given number."""
 
