@@ -30,13 +30,12 @@ Locally Private Mean Estimation via Random Projections", NeurIPS 2023 (ProjUnit)
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -111,12 +110,6 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         if self.projected:
             _check_projected(self.projected, self.dimension)
         super().__post_init__()
-
-    def for_dimension(self, dimension: int) -> Self:
-        if dimension == self.dimension:
-            return self
-        parameters = {**self.parameters, "dimension": dimension}
-        return dataclasses.replace(self, dimension=dimension, parameters=parameters)
 
     @property
     def num_answers(self) -> int:

@@ -184,9 +184,11 @@ class VectorMechanism(Mechanism):
     def for_dimension(self, dimension: int) -> Self:
         if dimension == self.dimension:
             return self
-        return dataclasses.replace(
-            self, dimension=dimension, parameters={**self.parameters, "dimension": dimension}
-        )
+        repeats = self.repeats
+        if self.parameters.get("repeats") is None:
+            repeats = self.best_repeats(self.claimed_epsilon, dimension)
+        parameters = {**self.parameters, "dimension": dimension}
+        return dataclasses.replace(self, dimension=dimension, repeats=repeats, parameters=parameters)
 
     @property
     def epsilon(self) -> float:

@@ -101,6 +101,8 @@ def test_sizes() -> None:
     assert pq.design("sqkr", epsilon=8.0).for_dimension(100).sampled == 8
     assert pq.design("mmrc", epsilon=8.0).for_dimension(100).levels == 128
     assert pq.design("cldp_l2", epsilon=8.0, dimension=100).message_size == 64 + 4
+    assert pq.design("cldp_l2", epsilon=8.0).for_dimension(100).message_size == 64 + 4
+    assert pq.design("cldp_l2", epsilon=8.0, repeats=2).for_dimension(100).message_size == 64 + 2
 
 
 @pytest.mark.parametrize("sampled", [0, 25, 4])
