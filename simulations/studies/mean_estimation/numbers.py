@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from functools import cached_property
@@ -31,6 +32,7 @@ __all__ = ["Numbers", "budget", "local_rows", "secure_rows", "winner"]
 _WITHIN = 1.02
 """Times the least error: up to this a mechanism is said to be as good, and the fewest bits decide."""
 _MANY = 30
+_ALIKE = 1e-9
 
 
 def local_rows(read: ReadTable) -> pd.DataFrame:
@@ -40,7 +42,7 @@ def local_rows(read: ReadTable) -> pd.DataFrame:
 
 def secure_rows(read: ReadTable) -> pd.DataFrame:
     """All rows of secure sums that were computed."""
-    return _together(read, [secure_name(num_clients) for num_clients in CLIENTS])
+    return _together(read, list(itertools.starmap(secure_name, itertools.product(CLIENTS, DIMENSIONS))))
 
 
 def winner(rows: pd.DataFrame, bits: str = "bits") -> Any:
@@ -129,14 +131,19 @@ class Numbers:
             yield {"data": data, "least": min(ratios), "most": max(ratios)}
 
     def draws(self) -> dict[str, Any]:
-        """How near drawn errors are to exact ones, in standard errors, of all mechanisms that are random."""
+        """How near drawn errors are to exact ones, in standard errors, of all mechanisms that are random.
+
+        Where all draws erred alike, rarer ones were not met, and there is no standard error to speak of.
+        """
         rows = self.local[self.local["mechanism"] != "top_k"]
-        away = (rows["drawn"] - rows["error"]).abs() / rows["drawn_standard_error"]
+        spread = rows[rows["drawn_standard_error"] > _ALIKE * rows["error"]]
+        away = (spread["drawn"] - spread["error"]).abs() / spread["drawn_standard_error"]
         # A standard error of fewer draws is itself rough.
-        many = rows["draws"] >= _MANY
-        worst = rows[many].loc[away[many].idxmax()]
+        many = spread["draws"] >= _MANY
+        worst = spread[many].loc[away[many].idxmax()]
         return {
-            "cells": len(rows),
+            "cells": len(spread),
+            "alike": len(rows) - len(spread),
             "within_two": float((away < 2.0).mean()),
             "many": _MANY,
             "most": float(away[many].max()),
@@ -198,11 +205,23 @@ class Numbers:
         names = [winner(rows).mechanism for _, rows in own.groupby(["data", "dimension", "round_epsilon"])]
         return dict(pd.Series(names).value_counts())
 
+    @cached_property
+    def _secure_groups(self) -> list[pd.DataFrame]:
+        """The rows of each setting and number of bits in secure sums."""
+        keys = ["num_clients", "dimension", "round_epsilon", "code_bits"]
+        return [rows for _, rows in self.secure.groupby(keys)]
+
     def secure_winners(self) -> dict[str, int]:
-        """The same in secure sums, at each number of bits."""
-        groups = self.secure.groupby(["num_clients", "dimension", "round_epsilon", "code_bits"])
-        names = [winner(rows, "code_bits").mechanism for _, rows in groups]
+        """In how many settings each mechanism has the least error in secure sums, at each number of bits."""
+        names = [rows.loc[rows["error"].idxmin(), "mechanism"] for rows in self._secure_groups]
         return dict(pd.Series(names).value_counts())
+
+    def certified_near(self) -> int:
+        """In how many of them a certified figure is within the margin of the least one."""
+        return sum(
+            bool((rows[rows["certified"]]["error"] <= _WITHIN * rows["error"].min()).any())
+            for rows in self._secure_groups
+        )
 
     def runners_up(self) -> Iterator[dict[str, Any]]:
         """In the local view by epsilon: ratios to the bound of all mechanisms, over all sizes, at most."""

@@ -42,26 +42,25 @@ def _record(cell: Cell) -> dict[str, object]:
     }
 
 
-def secure_name(num_clients: int) -> str:
-    """The part, and the table, of a number of clients."""
-    return f"secure-{num_clients}"
+def secure_name(num_clients: int, dimension: int) -> str:
+    """The part, and the table, of a number of clients and of coordinates."""
+    return f"secure-{num_clients}-{dimension}"
 
 
-def _secure(num_clients: int) -> Computed:
-    name = secure_name(num_clients)
+def _secure(num_clients: int, dimension: int) -> Computed:
+    name = secure_name(num_clients, dimension)
 
     def compute(scale: Scale, tell: Tell) -> Tables:
-        settings = list(itertools.product(DIMENSIONS, EPSILONS))
         records = []
-        for place, (dimension, epsilon) in enumerate(settings):
-            tell(place / len(settings), f"{dimension} coordinates, budget {place % len(EPSILONS) + 1}")
+        for place, epsilon in enumerate(EPSILONS):
+            tell(place / len(EPSILONS), f"budget {place + 1} of {len(EPSILONS)}")
             setting = Setting(dimension, num_clients, epsilon, rounds=1)
             records += [_record(cell) for cell in cells_of(setting, WIDTHS)]
         return {name: pd.DataFrame(records)}
 
-    title = f"Secure sum of {num_clients} clients: squared error of the mean"
+    title = f"Secure sum of {num_clients} clients, {dimension} coordinates: squared error of the mean"
     note = f"round epsilon: one update, one round, aggregate view of all clients, δ = {DELTA:g}"
     return Computed(name=name, title=title, function=compute, note=note)
 
 
-PARTS = tuple(_secure(num_clients) for num_clients in CLIENTS)
+PARTS = tuple(itertools.starmap(_secure, itertools.product(CLIENTS, DIMENSIONS)))
