@@ -13,7 +13,7 @@ data, so that the receiver may know it, and nothing is lost by compressing it (a
 
 ``repeats`` above 1 is our addition: as many independent draws, at epsilon / repeats each, averaged. For a
 large epsilon a single bit cannot tell much more, and that is where they pay. With l2 all directions come from
-the one seed: 64 bits and one for each draw.
+the one seed: 64 bits and one for each draw; the default is the number with the least error.
 
 Guarantee: ``epsilon``-differential privacy of one client round, local view, for any two updates, certified
 on the integer chances of the sign; unbiased for updates in the ball (l2: to 1e-9 of the clip).
@@ -28,26 +28,29 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.sphere import mean_projection, normal_numbers
 from fl_privquant.mechanisms.vector import (
+    MAX_REPEATS,
     AxisMechanism,
     PrivateVectorSpec,
     happens,
     respond,
 )
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["CldpL2Mechanism", "CldpLinfMechanism", "design_cldp_l2", "design_cldp_linf"]
+__all__ = ["CldpL2Mechanism", "CldpL2Spec", "CldpLinfMechanism", "design_cldp_l2", "design_cldp_linf"]
 
 
 _DOMAIN = b"fl_privquant direction v1"
@@ -82,6 +85,13 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
     """
 
     norm: ClassVar[str] = "l2"
+
+    @classmethod
+    def best_repeats(cls, epsilon: float, dimension: int) -> int:
+        """The number of draws with the least error for a unit vector."""
+        repeats = np.arange(1, MAX_REPEATS + 1)
+        gain = 1.0 / np.tanh(0.5 * epsilon / repeats)
+        return int(repeats[np.argmin(((gain / mean_projection(dimension)) ** 2 - 1.0) / repeats)])
 
     @property
     def num_answers(self) -> int:
@@ -121,8 +131,18 @@ def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
     return CldpLinfMechanism.of("cldp_linf", spec)
 
 
-@register("cldp_l2", PrivateVectorSpec, cached=False, listing=Listing(190, "#8a9a5b", plans_for_local=True))
-def design_cldp_l2(spec: PrivateVectorSpec) -> CldpL2Mechanism:
+@dataclass(frozen=True, kw_only=True)
+class CldpL2Spec(PrivateVectorSpec):
+    """What ``cldp_l2`` is asked to be; see :class:`PrivateVectorSpec`."""
+
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """The design knows the best number of draws."""
+        return {"repeats": None} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
+
+
+@register("cldp_l2", CldpL2Spec, cached=False, listing=Listing(190, "#8a9a5b", plans_for_local=True))
+def design_cldp_l2(spec: CldpL2Spec) -> CldpL2Mechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     return CldpL2Mechanism.of("cldp_l2", spec)
 
@@ -130,29 +150,9 @@ def design_cldp_l2(spec: PrivateVectorSpec) -> CldpL2Mechanism:
 def direction(seed: int, draw: int, dimension: int) -> Floats:
     """The unit vector of a draw that belongs to a seed: uniform on the sphere if the seed is uniform.
 
-    Normal numbers in pairs (Box and Muller) from our own stream: numpy's may change with its version, and
-    both ends must get the same.
+    Normal numbers are our own: numpy's may change with its version, and both ends must get the same.
     """
     address = seed.to_bytes(SEED_BITS // 8, "little") + draw.to_bytes(4, "little")
     key = hashlib.sha256(_DOMAIN + address).digest()
-    pairs = -(-dimension // 2)
-    uniforms = open_uniforms(RandomStream(key, simulated=True).words(2 * pairs)).reshape(pairs, 2)
-    radius = np.sqrt(-2.0 * np.log(uniforms[:, 0]))
-    angle = 2.0 * math.pi * uniforms[:, 1]
-    normals = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)[:dimension]
+    normals = normal_numbers(RandomStream(key, simulated=True), dimension)
     return np.asarray(normals / np.linalg.norm(normals))
-
-
-def mean_projection(dimension: int) -> float:
-    """E|V_1| of a uniform direction: Gamma(d / 2) / (sqrt(pi) Gamma((d + 1) / 2)).
-
-    >>> mean_projection(1), round(mean_projection(2) * math.pi / 2, 12), round(mean_projection(3), 12)
-    (1.0, 1.0, 0.5)
-    """
-    half = dimension / 2.0
-    if dimension <= 64:
-        return math.gamma(half) / (math.sqrt(math.pi) * math.gamma(half + 0.5))
-    # Of large Gammas little would be left: their ratio as a series, good to 1e-12 from here on.
-    inverse = 1.0 / half
-    series = 1.0 + inverse * (-1 / 8 + inverse * (1 / 128 + inverse * (5 / 1024 - inverse * 21 / 32768)))
-    return 1.0 / (math.sqrt(math.pi * half) * series)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
-from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.unsummable import UnsummableMechanism
 from fl_privquant.packing.wire_format import PackedFloats
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
@@ -20,37 +20,22 @@ from fl_privquant.sampling.stream import RandomStream
 __all__ = ["ContinuousMechanism", "FloatMechanism", "open_uniforms"]
 
 
-class FloatMechanism(Mechanism):
+class FloatMechanism(UnsummableMechanism):
     """A mechanism that encodes to floats, which are no integers to be summed."""
 
     outputs_floats: ClassVar[bool] = True
+    no_sum: ClassVar[str] = (
+        "its outputs are floats and have no codes to add up; decode each client's, or use a mechanism that "
+        "is summable, such as discrete_laplace, discrete_gaussian or stochastic"
+    )
 
     @property
     def bits_per_coordinate(self) -> float:
         """That of single precision, as models have; double precision takes twice as many."""
         return 32.0
 
-    @property
-    def summable(self) -> bool:
-        return False
-
     def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> PackedFloats:
         return PackedFloats(self, dimension, clip, dtype)
-
-    def to_codes(self, indices: NDArray[Any]) -> NoReturn:
-        self._refuse()
-
-    def sum_bits(self, num_clients: int) -> NoReturn:
-        self._refuse()
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise InvalidSpecError(
-            f"{self.name}: its outputs are floats and have no codes to add up; decode each client's, or use "
-            "a mechanism that is summable, such as discrete_laplace, discrete_gaussian or stochastic"
-        )
 
 
 @dataclass(frozen=True, eq=False)

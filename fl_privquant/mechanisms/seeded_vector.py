@@ -7,12 +7,9 @@ no sum that means anything: these mechanisms are for the local view.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
-from numpy.typing import ArrayLike, NDArray
-
-from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.vector import VectorMechanism
+from fl_privquant.mechanisms.unsummable import UnsummableMechanism
+from fl_privquant.mechanisms.vector import ResponseMechanism
 from fl_privquant.sampling.rejection import Continuation
 
 __all__ = ["SEED_BITS", "SeededVectorMechanism", "bits_of", "number_of"]
@@ -39,31 +36,12 @@ def number_of(bits: Sequence[int]) -> int:
     return sum(bit << place for place, bit in enumerate(bits))
 
 
-class SeededVectorMechanism(VectorMechanism):
-    """A :class:`VectorMechanism` whose message is the bits of a seed, and of what its draws tell."""
+class SeededVectorMechanism(UnsummableMechanism, ResponseMechanism):
+    """A :class:`ResponseMechanism` whose message is the bits of a seed, and of what its draws tell."""
 
     @property
     def message_bits(self) -> int:
         return 1
 
-    @property
-    def summable(self) -> bool:
-        return False
-
-    def to_codes(self, indices: NDArray[Any]) -> NoReturn:
-        self._refuse()
-
-    def sum_bits(self, num_clients: int) -> NoReturn:
-        self._refuse()
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
-        self._refuse()
-
     def _new_seed(self, source: Continuation) -> int:
         return source.below(1 << SEED_BITS)
-
-    def _refuse(self) -> NoReturn:
-        raise InvalidSpecError(
-            f"{self.name}: its messages are no integers to be added up; decode each client's, or use "
-            "'cldp_linf' or 'vqsgd_private'"
-        )

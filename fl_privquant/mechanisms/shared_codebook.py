@@ -19,8 +19,8 @@ is (1 - v^2)^((d - 1) / 2) / ((d - 1) B(1/2, (d - 1) / 2)). The codebook itself 
 precision, which moves the estimate by some 1e-6 of its length.
 
 **Optimal.** As M grows with k / M fixed this becomes PrivUnit, which is optimal among all unbiased local
-mechanisms (:func:`privunit_squared_error`). The design takes the best k; without ``levels`` it takes the
-smallest power of two whose error is within 1 % of PrivUnit's, up to 2^12.
+mechanisms (:mod:`fl_privquant.mechanisms.privunit`). The design takes the best k; without ``levels`` it takes
+the smallest power of two whose error is within 1 % of PrivUnit's, up to 2^12.
 
 **The message** is the index, log2 M bits, and the seed of the codebook, 64 bits: each client and round
 needs a codebook of its own, as with one for all the mean would stay in the span of its codewords.
@@ -39,48 +39,55 @@ Distributed Mean Estimation", NeurIPS 2023.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.sphere import (
+    RandomCodebook,
+    largest_sum,
+    privunit_squared_error,
+    upper_mean,
+)
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.stream import RandomStream
 
 __all__ = [
+    "RARE",
     "SharedCodebookMechanism",
     "SharedCodebookSpec",
+    "check_codebook",
     "design_shared_codebook",
     "near_sum",
-    "privunit_squared_error",
+    "near_weight",
+    "subset_response",
 ]
 
-_DOMAIN = b"fl_privquant codebook v1"
 _MOST_LEVELS = 1 << 16
+# Some minutes of one core: whoever sends an encoding must not ask clients for more.
+_MOST_NUMBERS = 1 << 34
 # Codebooks that a design looks at by itself, and how near to the optimum is near enough.
 _USUAL_LEVELS = tuple(1 << bits for bits in range(3, 13))
 _NEAR_OPTIMUM = 1.01
 # With fewer coordinates a codebook would be compared with an optimum that hardly any codebook reaches.
 _LEAST_COMPARED = 64
-# Weight of a far codeword, and the largest exponent for which weights are told apart: beyond, a far codeword
-# is drawn less than once in 10^26 times.
-_RARE = 1 << 64
+RARE = 1 << 64
+"""Weight of a far codeword."""
+
+# The largest exponent for which weights are told apart: beyond, a far codeword is drawn less than once in
+# 10^26 times.
 _MOST_EXPONENT = 60
-# Numbers of a codebook that are held at once.
-_AT_ONCE = 1 << 21
-_GRID = 4001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +109,8 @@ class SharedCodebookSpec(PrivateVectorSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.levels is not None and not 2 <= self.levels <= _MOST_LEVELS:
-            raise InvalidSpecError(f"levels: {self.levels} codewords, expected 2 to {_MOST_LEVELS}")
+        if self.levels is not None:
+            check_codebook(self.levels, self.dimension)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,9 +125,8 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
     levels: int = 2
 
     def __post_init__(self) -> None:
-        if not 2 <= self.levels <= _MOST_LEVELS:
-            raise InvalidSpecError(f"levels: {self.levels} codewords, expected 2 to {_MOST_LEVELS}")
         super().__post_init__()
+        check_codebook(self.levels, self.dimension)
 
     def for_dimension(self, dimension: int) -> Self:
         """The mechanism for another number of coordinates, with as many codewords as it then needs."""
@@ -155,13 +161,16 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
 
     @property
     def _share(self) -> float:
-        """Epsilon of one draw."""
-        return self.claimed_epsilon / self.repeats
+        """Epsilon of one draw; that of all draws together is not above what is claimed."""
+        share = self.claimed_epsilon / self.repeats
+        if Fraction(share) * self.repeats > Fraction(self.claimed_epsilon):
+            share = math.nextafter(share, 0.0)
+        return share
 
     @cached_property
     def _weights(self) -> tuple[int, int]:
         """Chances of each near codeword and of each far one, before they are divided by their sum."""
-        return near_weight(self._share), _RARE
+        return near_weight(self._share), RARE
 
     def _draw(self, x: Floats, source: Continuation) -> list[int]:
         length = float(np.linalg.norm(x))
@@ -170,8 +179,8 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
         for draw in range(self.repeats):
             sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
             direction = sign / length * x if length else x
-            near = _nearest(_Codebook(seed, draw, self.dimension), self.levels, self.num_near, direction)
-            index = _subset_response(near, self.levels, self._weights, source)
+            near = _nearest(RandomCodebook(seed, draw, self.dimension), self.levels, self.num_near, direction)
+            index = subset_response(near, self.levels, self._weights, source)
             message += bits_of(index, self._index_bits)
         return message
 
@@ -184,7 +193,7 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
             index = number_of(bits[start : start + self._index_bits])
             if index >= self.levels:
                 raise CodeOverflowError(f"message: index {index} is outside 0..{self.levels - 1}")
-            total += _Codebook(seed, draw, self.dimension).codeword(index)
+            total += RandomCodebook(seed, draw, self.dimension).codeword(index)
         return np.asarray(clip * self.output_norm / self.repeats * total)
 
 
@@ -193,77 +202,29 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
 )
 def design_shared_codebook(spec: SharedCodebookSpec) -> SharedCodebookMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
-    epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats)
+    epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)
     levels = spec.levels or _usual_levels(epsilon / repeats, dimension)
     return SharedCodebookMechanism("shared_codebook", dimension, repeats, epsilon, spec.parameters(), levels)
 
 
-@dataclass(frozen=True)
-class _Codebook:
-    """Random unit vectors that belong to a seed; any of them can be had without the others.
-
-    Normal numbers in pairs (Box and Muller), each pair from one word of our own stream.
-    """
-
-    seed: int
-    draw: int
-    dimension: int
-
-    @property
-    def _words(self) -> int:
-        """Words of a codeword."""
-        return -(-self.dimension // 2)
-
-    @cached_property
-    def _stream(self) -> RandomStream:
-        address = self.seed.to_bytes(SEED_BITS // 8, "little") + self.draw.to_bytes(4, "little")
-        return RandomStream(hashlib.sha256(_DOMAIN + address).digest(), simulated=True)
-
-    def normals(self, first: int, count: int) -> NDArray[np.float32]:
-        """(count, dimension) normal numbers, of which the codewords from ``first`` on are the directions."""
-        words = np.empty(count * self._words, dtype=np.uint64)
-        self._stream.fill(words, first * self._words)
-        halves = words.view(np.uint32).reshape(-1, 2)
-        scale = np.float32(2.0**-32)
-        radius = halves[:, 0].astype(np.float32)
-        radius += np.float32(0.5)
-        radius *= scale
-        np.log(radius, out=radius)
-        radius *= np.float32(-2.0)
-        # The largest words are 1 in single precision: their radius must not be 0.
-        np.maximum(radius, scale, out=radius)
-        np.sqrt(radius, out=radius)
-        angle = halves[:, 1].astype(np.float32)
-        angle *= np.float32(2.0 * math.pi) * scale
-        pairs = np.empty((words.size, 2), dtype=np.float32)
-        np.multiply(radius, np.cos(angle), out=pairs[:, 0])
-        np.multiply(radius, np.sin(angle), out=pairs[:, 1])
-        return pairs.reshape(count, -1)[:, : self.dimension]
-
-    def codeword(self, index: int) -> Floats:
-        """(dimension,) the unit vector at an index."""
-        normals = self.normals(index, 1)[0].astype(np.float64)
-        return np.asarray(normals / np.linalg.norm(normals))
-
-    def projections(self, levels: int, x: Floats) -> Floats:
-        """(levels,) the inner products of the codewords with ``x``."""
-        inputs = x.astype(np.float32)
-        rows = max(1, _AT_ONCE // self.dimension)
-        found = np.empty(levels)
-        for first in range(0, levels, rows):
-            part = self.normals(first, min(rows, levels - first))
-            lengths = np.sqrt(np.einsum("ij,ij->i", part, part))
-            found[first : first + rows] = (part @ inputs) / lengths
-        return found
+def check_codebook(levels: int, dimension: int) -> None:
+    """Refuse a codebook that cannot be, or that a client should not be made to compute."""
+    if not 2 <= levels <= _MOST_LEVELS:
+        raise InvalidSpecError(f"levels: {levels} codewords, expected 2 to {_MOST_LEVELS}")
+    if levels * dimension > _MOST_NUMBERS:
+        raise InvalidSpecError(
+            f"levels: {levels} codewords of {dimension} coordinates are {levels * dimension} numbers for "
+            f"each update, above {_MOST_NUMBERS}; lower levels, or encode fewer coordinates"
+        )
 
 
-def _nearest(codebook: _Codebook, levels: int, count: int, x: Floats) -> NDArray[np.int64]:
+def _nearest(codebook: RandomCodebook, levels: int, count: int, x: Floats) -> NDArray[np.int64]:
     """(count,) the indices of the codewords that are nearest to the direction of ``x``, increasing."""
     projections = codebook.projections(levels, x)
     return np.sort(np.argpartition(-projections, count - 1)[:count])
 
 
-def _subset_response(
+def subset_response(
     near: NDArray[np.int64], levels: int, weights: tuple[int, int], source: Continuation
 ) -> int:
     """An index: each near one with the first weight, each other one with the second."""
@@ -280,13 +241,13 @@ def _subset_response(
 def near_weight(epsilon: float) -> int:
     """The largest weight of a near codeword whose ratio to that of a far one is at most e^epsilon.
 
-    >>> math.isclose(math.log(near_weight(1.0) / _RARE), 1.0)
+    >>> math.isclose(math.log(near_weight(1.0) / RARE), 1.0)
     True
     """
     with localcontext() as context:
         context.prec = 60
-        weight = int(min(Decimal(epsilon), Decimal(_MOST_EXPONENT)).exp() * _RARE * (1 - Decimal(10) ** -50))
-    if weight <= _RARE:
+        weight = int(min(Decimal(epsilon), Decimal(_MOST_EXPONENT)).exp() * RARE * (1 - Decimal(10) ** -50))
+    if weight <= RARE:
         raise InvalidSpecError(f"epsilon: {epsilon} a draw is too small for chances of 64 bits; raise it")
     return weight
 
@@ -298,34 +259,12 @@ def near_sum(levels: int, count: int, dimension: int) -> float:
     >>> round(near_sum(2, 1, 3), 9)  # the larger of two uniform numbers in [-1, 1]
     0.333333333
     """
-    if count >= levels:
-        return 0.0
-    # T = 1 / (1 + e^-s) on a grid of s: the rule of trapezoids converges exponentially there.
-    a, b = float(levels - count), float(count)
-    centre, width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
-    s = centre + 40.0 * width * np.linspace(-1.0, 1.0, _GRID)
-    log_density = -a * np.log1p(np.exp(-s)) - b * np.log1p(np.exp(s)) - special.betaln(a, b)
-    weights = np.exp(log_density) * (s[1] - s[0])
-    return float(levels * weights @ _upper_mean(special.expit(-s), dimension))
-
-
-def _upper_mean(share: Floats, dimension: int) -> Floats:
-    """The integral of the quantiles of a projection over its upper ``share``."""
-    share = np.clip(share, 1e-300, 1.0)
-    if dimension == 1:
-        return np.asarray(np.minimum(share, 1.0 - share))
-    degrees = dimension - 1.0
-    # sqrt(d - 1) V / sqrt(1 - V^2) has Student's law of d - 1 degrees, which is symmetric.
-    quantile = special.stdtrit(degrees, np.minimum(share, 1.0 - share))
-    log_rest = -0.5 * degrees * np.log1p(quantile**2 / degrees)
-    # B(1/2, x) by logarithms would lose digits for large x.
-    scale = degrees * special.beta(0.5, 0.5 * degrees)
-    return np.asarray(np.exp(log_rest) / scale)
+    return largest_sum(levels, count, lambda share: upper_mean(share, dimension))
 
 
 def _mean_length(epsilon: float, levels: int, count: int, dimension: int) -> float:
     """Expected projection of the codeword that is drawn onto a direction."""
-    common, rare = near_weight(epsilon), _RARE
+    common, rare = near_weight(epsilon), RARE
     total = count * common + (levels - count) * rare
     return (common - rare) / total * near_sum(levels, count, dimension)
 
@@ -350,27 +289,3 @@ def _usual_levels(epsilon: float, dimension: int) -> int:
         if 1.0 / length**2 - 1.0 <= _NEAR_OPTIMUM * best:
             return levels
     return _USUAL_LEVELS[-1]
-
-
-def privunit_squared_error(epsilon: float, dimension: int) -> float:
-    """Squared error of PrivUnit with the best cap, for a unit vector: the least of all local mechanisms.
-
-    A uniform direction is drawn with weight e^epsilon from the cap of measure q around the input, and with
-    weight 1 from the rest; scaled to be unbiased. With the mean m of what is drawn along the input the error
-    is 1 / m^2 - 1, at the q for which it is least.
-
-    >>> [round(privunit_squared_error(epsilon, 7850) / 7850, 3) for epsilon in (1.0, 2.0, 4.0, 8.0)]
-    [6.33, 1.617, 0.435, 0.133]
-    """
-    lift = math.expm1(min(epsilon, _MOST_EXPONENT))
-
-    def length(log_odds: Floats) -> Floats:
-        share = special.expit(log_odds)
-        return np.asarray(lift / (1.0 + lift * share) * _upper_mean(share, dimension))
-
-    grid = np.linspace(-_MOST_EXPONENT, 0.0, 2001)
-    for _ in range(4):
-        best = int(np.argmax(length(grid)))
-        low, high = grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
-        grid = np.linspace(low, high, 2001)
-    return float(1.0 / np.max(length(grid)) ** 2 - 1.0)

@@ -7,10 +7,10 @@ round here, where a scalar mechanism's is per coordinate release and adds up ove
 ``clip`` is the radius of the ball that inputs lie in: of the largest coordinate (``norm`` "linf") or of the
 Euclidean norm ("l2"). What lies outside is moved to its surface.
 
-All of them release through randomized response among n answers: the true one has ``common`` of 2^128
-chances, each other one ``rare``. The answers depend on nothing else of the input, so the ratio of these two
-integers certifies the loss, whatever floating-point numbers led to the true answer. Each mechanism has a
-file of its own, which says what the answers are.
+Those that are a :class:`ResponseMechanism` release through randomized response among n answers: the true one
+has ``common`` of 2^128 chances, each other one ``rare``. The answers depend on nothing else of the input, so
+the ratio of these two integers certifies the loss, whatever floating-point numbers led to the true answer.
+Each mechanism has a file of its own, which says what the answers are.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ from fl_privquant.statement import Unit
 
 __all__ = [
     "CHANCES",
+    "MAX_REPEATS",
     "AxisMechanism",
     "PrivateVectorSpec",
+    "ResponseMechanism",
     "VectorMechanism",
     "VectorSpec",
     "happens",
@@ -62,8 +64,10 @@ __all__ = [
 CHANCES = 1 << 128
 """What the chances of all answers of a randomized response sum to."""
 
+MAX_REPEATS = 1024
+"""The most draws of a message."""
+
 _MAX_DIMENSION = 1 << 31
-_MAX_REPEATS = 1024
 # Of a whole round: that of all draws together.
 _MOST_EPSILON = 1e6
 _SHARES = 1 << 53
@@ -78,15 +82,17 @@ class VectorSpec(Spec):
     dimension
         Number of coordinates of an update. A codec sets it to that of its layout.
     repeats
-        Independent draws that a message holds. Their average has 1 / repeats of the variance.
+        Independent draws that a message holds. Their average has 1 / repeats of the variance. None: the
+        number with the least error where the mechanism knows it, else 1.
     """
 
     dimension: int = 1
-    repeats: int = 1
+    repeats: int | None = None
 
     def __post_init__(self) -> None:
         checked_whole("dimension", self.dimension, _MAX_DIMENSION)
-        checked_whole("repeats", self.repeats, _MAX_REPEATS)
+        if self.repeats is not None:
+            checked_whole("repeats", self.repeats, MAX_REPEATS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +112,7 @@ class PrivateVectorSpec(VectorSpec):
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
         """One draw tells at most a bit or a coordinate: a large epsilon is better spent on several."""
-        repeats = min(max(round(epsilon), 1), _MAX_REPEATS)
+        repeats = min(max(round(epsilon), 1), MAX_REPEATS)
         return {"repeats": repeats} | super().candidate(wish, epsilon)
 
     def __post_init__(self) -> None:
@@ -119,7 +125,7 @@ class VectorMechanism(Mechanism):
     """A mechanism that encodes a whole update at once.
 
     Guarantee: ``epsilon``-differential privacy of one client round against whoever sees the message, for
-    any two updates, certified on the integer chances that are drawn with; unbiased for updates in the ball.
+    any two updates; infinite if not ``private``.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
 
     Parameters
@@ -148,7 +154,7 @@ class VectorMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         checked_whole("dimension", self.dimension, _MAX_DIMENSION)
-        checked_whole("repeats", self.repeats, _MAX_REPEATS)
+        checked_whole("repeats", self.repeats, MAX_REPEATS)
         if self.private:
             checked_epsilon(self.claimed_epsilon, _MOST_EPSILON)
         if not self.epsilon <= self.claimed_epsilon:
@@ -156,6 +162,7 @@ class VectorMechanism(Mechanism):
 
     def __repr__(self) -> str:
         loss = "not private" if not self.private else f"certified {self.statement.brief}"
+        loss += " in exact arithmetic only" if self.outputs_floats else ""
         return (
             f"<{self.name}: {self.dimension} coordinates in the {self.norm} ball, draws: {self.repeats}, "
             f"{self.message_size * self.message_bits} bits, {loss}, mse {self.mse():.5g} a coordinate>"
@@ -165,36 +172,33 @@ class VectorMechanism(Mechanism):
     def of(cls, name: str, spec: VectorSpec) -> Self:
         """The certified mechanism that meets the spec."""
         epsilon = float(spec.epsilon) if isinstance(spec, PrivateVectorSpec) else math.inf
-        return cls(name, int(spec.dimension), int(spec.repeats), epsilon, spec.parameters())
+        dimension = int(spec.dimension)
+        repeats = int(spec.repeats or cls.best_repeats(epsilon, dimension))
+        return cls(name, dimension, repeats, epsilon, spec.parameters())
+
+    @classmethod
+    def best_repeats(cls, epsilon: float, dimension: int) -> int:
+        """The number of draws with the least error."""
+        return 1
 
     def for_dimension(self, dimension: int) -> Self:
         if dimension == self.dimension:
             return self
-        return dataclasses.replace(
-            self, dimension=dimension, parameters={**self.parameters, "dimension": dimension}
-        )
+        repeats = self.repeats
+        if self.parameters.get("repeats") is None:
+            repeats = self.best_repeats(self.claimed_epsilon, dimension)
+        parameters = {**self.parameters, "dimension": dimension}
+        return dataclasses.replace(self, dimension=dimension, repeats=repeats, parameters=parameters)
 
     @property
     def epsilon(self) -> float:
         """Certified privacy loss of one client round, local view: that of all draws together."""
         return self._epsilon
 
-    @cached_property
+    @property
+    @abstractmethod
     def _epsilon(self) -> float:
-        if not self.private:
-            return math.inf
-        common, rare = self._weights
-        return log_ratio_upper(common**self.repeats, rare**self.repeats)
-
-    @property
-    @abstractmethod
-    def num_answers(self) -> int:
-        """Number of answers that randomized response chooses among."""
-
-    @property
-    @abstractmethod
-    def output_norm(self) -> float:
-        """Euclidean norm of every draw's estimate, for inputs in the unit ball."""
+        """The certified loss; infinite if not private."""
 
     @property
     @abstractmethod
@@ -214,42 +218,9 @@ class VectorMechanism(Mechanism):
         size, bits = self.message_size, self.message_bits
         return PackedIntegers(self, dimension, clip, dtype, size, bits, self._largest)
 
+    @abstractmethod
     def squared_error(self, x: ArrayLike) -> float:
-        """Exact mean squared Euclidean error for an input in the unit ball.
-
-        Draws are unbiased and of one length, so their variance is the square of it less that of the input.
-        """
-        inputs = np.asarray(x, dtype=np.float64)
-        return (self.output_norm**2 - float(np.sum(inputs * inputs))) / self.repeats
-
-    def mse(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean squared error of a coordinate, for inputs uniform in the unit ball of the norm.
-
-        With a density, for inputs whose coordinates have that density.
-        """
-        if density is None and self.norm == "l2":
-            length = self.dimension / (self.dimension + 2.0)
-        else:
-            nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))
-            length = self.dimension * float(weights @ nodes**2)
-        return (self.output_norm**2 - length) / (self.repeats * self.dimension)
-
-    def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
-        if self.dimension > 1:
-            raise InvalidSpecError(
-                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
-                "of them and has no closed form; use mse, or squared_error of an input"
-            )
-        # Of one coordinate, every draw is one of two opposite values.
-        counts = np.arange(self.repeats + 1)
-        outputs = self.output_norm * (2.0 * counts / self.repeats - 1.0)
-        inside = outputs[np.abs(outputs) < 1.0]
-        nodes, weights = as_density(density).quadrature(np.union1d(np.linspace(-1.0, 1.0, 257), inside))
-        chance = 0.5 * (1.0 + nodes / self.output_norm)
-        ways = np.array([math.comb(self.repeats, count) for count in counts.tolist()], dtype=np.float64)
-        law = ways * chance[:, None] ** counts * (1.0 - chance[:, None]) ** counts[::-1]
-        return float(weights @ (law * np.abs(outputs - nodes[:, None])).sum(axis=1))
+        """Exact mean squared Euclidean error for an input in the unit ball."""
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
@@ -263,21 +234,8 @@ class VectorMechanism(Mechanism):
         return np.array(self._draw(inputs, source), dtype=code_type(self.message_bits))
 
     @abstractmethod
-    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+    def _draw(self, x: Floats, source: Continuation) -> ArrayLike:
         """The message of an input in the unit ball."""
-
-    @cached_property
-    def _weights(self) -> tuple[int, int]:
-        """Chances of the true answer and of each other one, at a draw's share of epsilon."""
-        return response_weights(self.claimed_epsilon, self.num_answers, self.repeats)
-
-    @cached_property
-    def _gain(self) -> float:
-        """What answers are multiplied by to be unbiased: 1 / (share of common less share of rare)."""
-        if not self.private:
-            return 1.0
-        common, rare = self._weights
-        return CHANCES / (common - rare)
 
     def _in_ball(self, x: ArrayLike, clip: float) -> Floats:
         """The update divided by the clip, in the unit ball; privacy does not rest on it being so."""
@@ -329,7 +287,83 @@ class VectorMechanism(Mechanism):
         return (1 << self.message_bits) - 1
 
 
-class AxisMechanism(VectorMechanism):
+@dataclass(frozen=True, eq=False, repr=False)
+class ResponseMechanism(VectorMechanism):
+    """A vector mechanism whose draws are unbiased estimates of one length, told by randomized response.
+
+    Guarantee: as :class:`VectorMechanism`, certified on the integer chances that are drawn with; unbiased
+    for updates in the ball.
+    """
+
+    @cached_property
+    def _epsilon(self) -> float:
+        if not self.private:
+            return math.inf
+        common, rare = self._weights
+        return log_ratio_upper(common**self.repeats, rare**self.repeats)
+
+    @property
+    @abstractmethod
+    def num_answers(self) -> int:
+        """Number of answers that randomized response chooses among."""
+
+    @property
+    @abstractmethod
+    def output_norm(self) -> float:
+        """Euclidean norm of every draw's estimate, for inputs in the unit ball."""
+
+    def squared_error(self, x: ArrayLike) -> float:
+        """Exact mean squared Euclidean error for an input in the unit ball.
+
+        Draws are unbiased and of one length, so their variance is the square of it less that of the input.
+        """
+        inputs = np.asarray(x, dtype=np.float64)
+        return (self.output_norm**2 - float(np.sum(inputs * inputs))) / self.repeats
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        """Exact mean squared error of a coordinate, for inputs uniform in the unit ball of the norm.
+
+        With a density, for inputs whose coordinates have that density.
+        """
+        if density is None and self.norm == "l2":
+            length = self.dimension / (self.dimension + 2.0)
+        else:
+            nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))
+            length = self.dimension * float(weights @ nodes**2)
+        return (self.output_norm**2 - length) / (self.repeats * self.dimension)
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
+        if self.dimension > 1:
+            raise InvalidSpecError(
+                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
+                "of them and has no closed form; use mse, or squared_error of an input"
+            )
+        # Of one coordinate, every draw is one of two opposite values.
+        counts = np.arange(self.repeats + 1)
+        outputs = self.output_norm * (2.0 * counts / self.repeats - 1.0)
+        inside = outputs[np.abs(outputs) < 1.0]
+        nodes, weights = as_density(density).quadrature(np.union1d(np.linspace(-1.0, 1.0, 257), inside))
+        chance = 0.5 * (1.0 + nodes / self.output_norm)
+        ways = np.array([math.comb(self.repeats, count) for count in counts.tolist()], dtype=np.float64)
+        law = ways * chance[:, None] ** counts * (1.0 - chance[:, None]) ** counts[::-1]
+        return float(weights @ (law * np.abs(outputs - nodes[:, None])).sum(axis=1))
+
+    @cached_property
+    def _weights(self) -> tuple[int, int]:
+        """Chances of the true answer and of each other one, at a draw's share of epsilon."""
+        return response_weights(self.claimed_epsilon, self.num_answers, self.repeats)
+
+    @cached_property
+    def _gain(self) -> float:
+        """What answers are multiplied by to be unbiased: 1 / (share of common less share of rare)."""
+        if not self.private:
+            return 1.0
+        common, rare = self._weights
+        return CHANCES / (common - rare)
+
+
+class AxisMechanism(ResponseMechanism):
     """A vector mechanism whose draws are ± one axis: index 2 i is axis i, and 2 i + 1 its opposite.
 
     Their sum is a vector of small integers, so these messages can be added up by secure aggregation (which

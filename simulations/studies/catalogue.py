@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from simulations.studies import equal_budget, paper, payload, side_by_side, sum_grid
+from simulations.studies import equal_budget, mean_estimation, paper, payload, side_by_side, sum_grid
 
 __all__ = ["STUDIES"]
 
-STUDIES = (paper.STUDY, side_by_side.STUDY, sum_grid.STUDY, payload.STUDY, equal_budget.STUDY)
+STUDIES = (
+    paper.STUDY,
+    side_by_side.STUDY,
+    mean_estimation.STUDY,
+    sum_grid.STUDY,
+    payload.STUDY,
+    equal_budget.STUDY,
+)

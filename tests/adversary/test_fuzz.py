@@ -61,6 +61,13 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "cldp_linf": {"epsilon": 3.0},
     "cldp_l2": {"epsilon": 3.0},
     "shared_codebook": {"epsilon": 3.0},
+    "privunit": {"epsilon": 3.0},
+    "sqkr": {"epsilon": 3.0},
+    "mmrc": {"epsilon": 3.0},
+    "qsgd": {},
+    "terngrad": {},
+    "drive": {},
+    "top_k": {},
 }
 
 

@@ -36,6 +36,13 @@ _NOT_SUMMABLE = {
     "none",
     "cldp_l2",
     "shared_codebook",
+    "privunit",
+    "sqkr",
+    "mmrc",
+    "qsgd",
+    "terngrad",
+    "drive",
+    "top_k",
     "vqsgd",
     "vqsgd_private",
 }

@@ -11,15 +11,10 @@ import pytest
 from scipy import integrate, stats
 
 import fl_privquant as pq
-from fl_privquant.errors import CodeOverflowError, InvalidSpecError
-from fl_privquant.mechanisms.shared_codebook import (
-    _Codebook,
-    _nearest,
-    _subset_response,
-    near_sum,
-    near_weight,
-    privunit_squared_error,
-)
+from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError
+from fl_privquant.mechanisms.shared_codebook import _nearest, near_sum, near_weight, subset_response
+from fl_privquant.mechanisms.sphere import RandomCodebook, privunit_squared_error
+from tests.mechanisms.forgery import forged
 
 
 def designed(epsilon: float = 2.0, dimension: int = 12, **parameters: Any) -> Any:
@@ -72,6 +67,14 @@ def test_chances_are_inside_epsilon(epsilon: float) -> None:
         assert math.log(Fraction(common, rare)) == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.parametrize("repeats", [1, 3, 7, 49, 160])
+def test_draws_together_are_inside_epsilon(repeats: int) -> None:
+    """Where a share of epsilon is rounded up, too."""
+    for epsilon in (0.3, 1.0, 8.1, 0.7 * repeats, 9.9 * repeats):
+        mechanism = designed(epsilon, bits=5, repeats=repeats)
+        assert epsilon * (1.0 - 1e-9) < mechanism.epsilon <= epsilon
+
+
 class Fixed:
     """A source of one given number."""
 
@@ -87,7 +90,7 @@ class Fixed:
 def test_every_index_has_its_integer_chances(near: list[int]) -> None:
     """Every number that can be drawn, with small weights: near indices 5 each, the others 2 each."""
     total = len(near) * 5 + (6 - len(near)) * 2
-    drawn = [_subset_response(np.array(near), 6, (5, 2), Fixed(i)) for i in range(total)]  # type: ignore[arg-type]
+    drawn = [subset_response(np.array(near), 6, (5, 2), Fixed(i)) for i in range(total)]  # type: ignore[arg-type]
     assert {index: drawn.count(index) for index in range(6)} == {
         index: 5 if index in near else 2 for index in range(6)
     }
@@ -125,7 +128,7 @@ def test_estimates_are_unbiased_and_have_the_stated_error(length: float) -> None
 
 
 def test_a_codeword_is_the_same_alone_and_among_others() -> None:
-    codebook = _Codebook(seed=9, draw=0, dimension=7)
+    codebook = RandomCodebook(seed=9, draw=0, dimension=7)
     x = np.arange(7.0)
     together = codebook.projections(20, x)
     alone = [codebook.codeword(index) @ x for index in range(20)]
@@ -154,6 +157,18 @@ def test_far_fewer_bits_than_a_coordinate_each() -> None:
 def test_codebooks_that_cannot_be_are_refused(levels: int) -> None:
     with pytest.raises(InvalidSpecError, match="levels"):
         designed(levels=levels)
+
+
+def test_codebooks_that_take_clients_too_long_are_refused() -> None:
+    with pytest.raises(InvalidSpecError, match=r"levels: 65536 codewords of 1000000 .* lower levels"):
+        designed(dimension=10**6, levels=65_536)
+    largest = designed(dimension=1 << 18, levels=65_536)
+    with pytest.raises(InvalidSpecError, match="encode fewer coordinates"):
+        largest.for_dimension((1 << 18) + 1)
+    # What a server sends is checked as well.
+    forged_size = forged(designed(levels=65_536), dimension=10**6)
+    with pytest.raises(CertificationError, match="lower levels"):
+        pq.Mechanism.from_bytes(forged_size)
 
 
 def test_an_index_outside_the_codebook_is_refused() -> None:

@@ -23,7 +23,8 @@ from fl_privquant.errors import (
     InvalidUpdateError,
     PrivQuantError,
 )
-from fl_privquant.mechanisms.cldp import direction, mean_projection
+from fl_privquant.mechanisms.cldp import direction
+from fl_privquant.mechanisms.sphere import mean_projection
 from fl_privquant.mechanisms.vector import CHANCES, VectorMechanism, happens, respond, response_weights
 from tests.mechanisms.forgery import forged
 

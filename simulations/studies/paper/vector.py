@@ -47,6 +47,8 @@ _COLOURED_AS = {
     "MVU": "mvu",
     "OPTM free (ours)": "optm",
     "CLDP, whole vector": "cldp",
+    "shared codebook (ours), whole vector": "shared_codebook",
+    "PrivUnit, whole vector": "privunit",
     "vqSGD private, whole vector": "vqsgd_private",
 }
 
@@ -232,6 +234,10 @@ def _mechanisms(setting: Setting, epsilon: float) -> Iterator[tuple[str, Mechani
         yield "CLDP, whole vector", best_repeats("cldp_linf", total, setting.dimension), 1.0
     else:
         yield "CLDP, whole vector", best_repeats("cldp_l2", total, setting.dimension), setting.norm_bound
+        codebook = best_repeats("shared_codebook", total, setting.dimension)
+        yield "shared codebook (ours), whole vector", codebook, setting.norm_bound
+        unit = pq.design("privunit", epsilon=total, dimension=setting.dimension)
+        yield "PrivUnit, whole vector", unit, setting.norm_bound
     private = best_repeats("vqsgd_private", total, setting.dimension)
     yield "vqSGD private, whole vector", private, setting.norm_bound
 

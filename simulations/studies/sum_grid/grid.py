@@ -92,12 +92,13 @@ class Setting:
     dimension: int
     num_clients: int
     run_epsilon: float
+    rounds: int = ROUNDS
 
     @property
     def target(self) -> RunTarget:
         """What the run may cost; all clients are honest."""
         sizes = (self.dimension, self.num_clients, coarse_count(self.num_clients))
-        return RunTarget(self.run_epsilon, DELTA, ROUNDS, *sizes)
+        return RunTarget(self.run_epsilon, DELTA, self.rounds, *sizes)
 
 
 @dataclass(frozen=True)
@@ -159,14 +160,13 @@ def _designed(setting: Setting, levels: int) -> tuple[Mechanism, float, float]:
         dimension=setting.dimension,
         run_epsilon=setting.run_epsilon,
         run_delta=DELTA,
-        rounds=ROUNDS,
+        rounds=setting.rounds,
         levels=levels,
     )
     ratio = planned_norm_ratio(spec)
     mechanism = pq.design(OURS, **{**vars(spec), "norm_ratio": ratio}, cache=False)
-    wish = Wish(
-        setting.num_clients, setting.dimension, ROUNDS, setting.run_epsilon, DELTA, norms=Norms(l2=ratio)
-    )
+    sizes = (setting.num_clients, setting.dimension, setting.rounds)
+    wish = Wish(*sizes, setting.run_epsilon, DELTA, norms=Norms(l2=ratio))
     epsilon = run_statement(wish, mechanism).epsilon
     return mechanism, math.sqrt(setting.dimension) / ratio, epsilon
 

@@ -102,3 +102,14 @@ def test_the_marginal_of_the_ball() -> None:
     total = integrate.quad(lambda t: (1 - t * t) ** 49.5, -1, 1)[0]
     fourth = integrate.quad(lambda t: t**4 * (1 - t * t) ** 49.5, -1, 1)[0] / total
     assert weights @ nodes**4 == pytest.approx(fourth)
+
+
+def test_whole_vectors_err_at_most_half_as_much_as_cldp_at_a_total_of_100() -> None:
+    """The issue's figure for 100 coordinates in the unit ball, committed: 172 bits for the codebook."""
+    frame = STORE.read("figure-vector-l2")
+    rows = frame[frame["epsilon"] == 1.0].set_index("mechanism")
+    cldp = rows.loc["CLDP, whole vector"]
+    for label, most_bits in (("shared codebook (ours), whole vector", 200), ("PrivUnit, whole vector", 3200)):
+        assert rows.loc[label, "mean"] <= 0.5 * cldp["mean"]
+        assert rows.loc[label, "bits"] <= most_bits
+        assert rows.loc[label, "vector_epsilon"] <= 100.0

@@ -1,0 +1,211 @@
+"""MMRC: PrivUnit compressed by importance sampling: an index into a random codebook that both ends know.
+
+**The mechanism.** For an update x in the unit ball, N unit vectors are drawn, independent and uniform on
+the sphere. Those inside the cap around x / |x| (around its opposite with probability (1 - |x|) / 2) have
+weight e^eta, the others weight 1, as the density of PrivUnit at eta has on the sphere. The index of one is
+drawn with these weights. The estimate is that codeword times a constant. Unlike in ``shared_codebook`` the
+number of codewords inside the cap is random.
+
+**Privacy.** The weights are divided by their sum, which depends on how many codewords lie in the cap. So
+the loss is not eta. Its authors prove at most 2 eta; the largest ratio of two chances of an index is e^eta
+((N - 1) e^eta + 1) / (e^eta + N - 1), with all others outside the cap for one update and inside for the
+other. That is what is stated and certified here, in integers, for every codebook: eta is what ``epsilon``
+leaves room for, about half of it when N is large.
+
+**Unbiased.** The law of the codebook is the same after each rotation, so that the mean of the codeword has
+the direction of x; its length is a sum over the number of codewords inside the cap, a binomial variable.
+
+``levels`` is N; by default the power of two up to 2^12 with the least error.
+
+Guarantee: ``epsilon``-differential privacy of one client round, local view, for any two updates and every
+codebook, certified on the integer weights; unbiased for updates in the ball, to 1e-6 of the length of the
+estimate.
+Assumes: nothing about the inputs.
+Reference: Shah, Chen, Balle, Kairouz, Theis, "Optimal Compression of Locally Differentially Private
+Mechanisms", AISTATS 2022.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from fl_privquant import checks
+from fl_privquant.array_types import Floats
+from fl_privquant.errors import CodeOverflowError
+from fl_privquant.law.table import log_ratio_upper
+from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.shared_codebook import (
+    RARE,
+    SharedCodebookSpec,
+    check_codebook,
+    near_weight,
+    subset_response,
+)
+from fl_privquant.mechanisms.sphere import RandomCodebook, best_height, cap_mean, cap_share
+from fl_privquant.mechanisms.vector import happens
+from fl_privquant.sampling.rejection import Continuation
+
+__all__ = ["MmrcMechanism", "MmrcSpec", "design_mmrc"]
+
+_USUAL_LEVELS = tuple(1 << bits for bits in range(1, 13))
+
+
+class MmrcSpec(SharedCodebookSpec):
+    """What MMRC is asked to be; see :class:`SharedCodebookSpec`. ``levels`` None: the least error."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MmrcMechanism(SeededVectorMechanism, kind="mmrc"):
+    """An index by importance sampling, for updates of norm at most clip; see :class:`VectorMechanism`.
+
+    A message is the bits of the seed and of the index of each draw, lowest first.
+    """
+
+    norm: ClassVar[str] = "l2"
+
+    levels: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_codebook(self.levels, self.dimension)
+
+    def for_dimension(self, dimension: int) -> Self:
+        if dimension == self.dimension:
+            return self
+        levels = self.levels
+        if self.parameters.get("levels") is None:
+            levels = _best_levels(self._share, dimension)
+        parameters = {**self.parameters, "dimension": dimension}
+        return dataclasses.replace(self, dimension=dimension, levels=levels, parameters=parameters)
+
+    @property
+    def num_answers(self) -> int:
+        return self.levels
+
+    @property
+    def output_norm(self) -> float:
+        return 1.0 / _mean_length(self._inner, self.levels, self.dimension)
+
+    @property
+    def message_size(self) -> int:
+        return SEED_BITS + self.repeats * self._index_bits
+
+    @property
+    def _index_bits(self) -> int:
+        return (self.levels - 1).bit_length()
+
+    @property
+    def _share(self) -> float:
+        """Epsilon of one draw."""
+        return self.claimed_epsilon / self.repeats
+
+    @cached_property
+    def _inner(self) -> float:
+        """The exponent of the weights inside the cap."""
+        return inner_exponent(self._share, self.levels)
+
+    @cached_property
+    def _weights(self) -> tuple[int, int]:
+        """Weights of a codeword inside the cap and outside, before they are divided by their sum."""
+        return near_weight(self._inner), RARE
+
+    @cached_property
+    def _epsilon(self) -> float:
+        inside, outside = self._weights
+        others = self.levels - 1
+        most, least = inside * (others * inside + outside), outside * (inside + others * outside)
+        return log_ratio_upper(most**self.repeats, least**self.repeats)
+
+    @cached_property
+    def height(self) -> float:
+        """The least inner product with the update's direction in the cap."""
+        return best_height(self._inner, self.dimension)
+
+    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+        length = float(np.linalg.norm(x))
+        seed = self._new_seed(source)
+        message = bits_of(seed, SEED_BITS)
+        for draw in range(self.repeats):
+            sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
+            direction = sign / length * x if length else x
+            along = RandomCodebook(seed, draw, self.dimension).projections(self.levels, direction)
+            # In one coordinate the only height is 1.
+            near = np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)
+            index = subset_response(near, self.levels, self._weights, source)
+            message += bits_of(index, self._index_bits)
+        return message
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        bits = self._checked_message(indices).tolist()
+        seed = number_of(bits[:SEED_BITS])
+        total = np.zeros(self.dimension)
+        for draw in range(self.repeats):
+            start = SEED_BITS + draw * self._index_bits
+            index = number_of(bits[start : start + self._index_bits])
+            if index >= self.levels:
+                raise CodeOverflowError(f"message: index {index} is outside 0..{self.levels - 1}")
+            total += RandomCodebook(seed, draw, self.dimension).codeword(index)
+        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
+
+
+@register("mmrc", MmrcSpec, cached=False, listing=Listing(197, "#dda15e"))
+def design_mmrc(spec: MmrcSpec) -> MmrcMechanism:
+    """The certified mechanism for updates of Euclidean norm at most clip."""
+    epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)
+    levels = spec.levels or _best_levels(epsilon / repeats, dimension)
+    return MmrcMechanism("mmrc", dimension, repeats, epsilon, spec.parameters(), levels)
+
+
+@lru_cache(maxsize=1024)
+def inner_exponent(epsilon: float, levels: int) -> float:
+    """The exponent of the weights with which an index costs at most epsilon.
+
+    >>> round(inner_exponent(2.0, 2), 9), round(inner_exponent(2.0, 65536), 3)
+    (2.0, 1.0)
+    """
+    low, high = 0.5 * epsilon, epsilon
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        # log of ((N - 1) e^eta + 1) / (e^eta + N - 1), divided by e^eta above and below.
+        rest = math.exp(-middle)
+        spent = middle + math.log((levels - 1 + rest) / (1.0 + (levels - 1) * rest))
+        low, high = (middle, high) if spent <= epsilon else (low, middle)
+    # Room for the rounding of these floats.
+    return low * (1.0 - 1e-12)
+
+
+@lru_cache(maxsize=1024)
+def _mean_length(exponent: float, levels: int, dimension: int) -> float:
+    """Expected projection of the codeword that is drawn onto a direction."""
+    height = np.array(best_height(exponent, dimension))
+    share, mean = float(cap_share(height, dimension)), float(cap_mean(height, dimension))
+    inside = np.arange(levels + 1.0)
+    outside = levels - inside
+    chance = np.exp(
+        special.gammaln(levels + 1.0)
+        - special.gammaln(inside + 1.0)
+        - special.gammaln(outside + 1.0)
+        + inside * math.log(share)
+        + outside * math.log1p(-share)
+    )
+    lift = math.exp(-exponent)
+    # Means of the projection inside the cap and outside, weighted.
+    drawn = mean * (inside / share - outside * lift / (1.0 - share)) / (inside + outside * lift)
+    return float(chance @ drawn)
+
+
+@lru_cache(maxsize=256)
+def _best_levels(epsilon: float, dimension: int) -> int:
+    """The usual number of codewords with the least error."""
+    return max(
+        _USUAL_LEVELS, key=lambda levels: _mean_length(inner_exponent(epsilon, levels), levels, dimension)
+    )

@@ -1,0 +1,241 @@
+"""PrivUnit: a random unit vector, drawn with more weight from the cap around the update's direction.
+
+**The mechanism.** For an update x in the unit ball let u be x / |x|, or its opposite with probability (1 -
+|x|) / 2, which makes the length right on average. With some probability a unit vector is drawn uniformly
+from the cap {v: <v, u> >= h}, otherwise from the rest of the sphere. The estimate is that vector times a
+constant. The height h is the one with the least error for epsilon and the number of coordinates: with it no
+unbiased local mechanism has less error.
+
+**Privacy.** The density of what is drawn has two values, whatever the update. Their ratio follows from the
+probability of the cap, an integer of 2^128 chances, and from the cap's measure, which is bounded from below
+in decimal arithmetic (:mod:`fl_privquant.law.cap`); the stated epsilon is the logarithm of the largest
+ratio that these allow. What is drawn inside the cap are floating-point numbers, whose last digits can tell
+more than exact real numbers do: for comparison, while ``shared_codebook`` has nearly the same error in
+integers.
+
+**ProjUnit** (``projected`` = k). The update is first projected onto k orthonormal directions that come from
+a seed, and the direction of the projection goes through PrivUnit of k coordinates. The directions do not
+depend on the data and their law is the same after each rotation, so that the estimate has the direction of
+x on average; its length is divided by the mean length of a projection. A message is then 64 bits and k
+floats.
+
+Guarantee: ``epsilon``-differential privacy of one client round, local view, for any two updates, for exact
+real numbers; unbiased for updates in the ball, to 1e-6 of the length of the estimate.
+Assumes: exact arithmetic inside the cap and outside.
+Reference: Bhowmick, Duchi, Freudiger, Kapoor, Rogers, "Protection Against Reconstruction and Its
+Applications in Private Federated Learning", 2018; Asi, Feldman, Talwar, "Optimal Algorithms for Mean
+Estimation under Local Differential Privacy", ICML 2022; Asi, Feldman, Nelson, Nguyen, Talwar, "Fast Optimal
+Locally Private Mean Estimation via Random Projections", NeurIPS 2023 (ProjUnit).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant import checks
+from fl_privquant.array_types import Floats
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.law.cap import cap_share_bounds
+from fl_privquant.law.table import log_ratio_upper
+from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.seeded_vector import SEED_BITS
+from fl_privquant.mechanisms.sphere import (
+    best_height,
+    cap_mean,
+    mean_projection,
+    normal_numbers,
+    orthonormal_rows,
+    projection_above,
+)
+from fl_privquant.mechanisms.unsummable import UnsummableMechanism
+from fl_privquant.mechanisms.vector import CHANCES, PrivateVectorSpec, ResponseMechanism, happens
+from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["PrivUnitMechanism", "PrivUnitSpec", "design_privunit"]
+
+_WORD = 32
+_SEED_WORDS = SEED_BITS // _WORD
+# Numbers of a projection that are held at once.
+_MOST_PROJECTED = 1 << 26
+_UNIFORMS = 1 << 53
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivUnitSpec(PrivateVectorSpec):
+    """What PrivUnit is asked to be; see :class:`PrivateVectorSpec`.
+
+    Parameters
+    ----------
+    projected
+        Number of random directions that an update is projected onto first. None: not projected.
+    """
+
+    projected: int | None = None
+
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """One draw is optimal, whatever epsilon."""
+        return {"repeats": 1} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.projected is not None:
+            _check_projected(self.projected, self.dimension)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit"):
+    """A unit vector near the update's direction or not; see :class:`VectorMechanism`.
+
+    A message is the floats of each draw in single precision, as words of 32 bits, after those of the seed
+    where updates are projected. ``projected`` is 0 where they are not.
+    """
+
+    norm: ClassVar[str] = "l2"
+    outputs_floats: ClassVar[bool] = True
+
+    projected: int = 0
+
+    def __post_init__(self) -> None:
+        if self.projected:
+            _check_projected(self.projected, self.dimension)
+        super().__post_init__()
+
+    @property
+    def num_answers(self) -> int:
+        return 2
+
+    @property
+    def drawn_coordinates(self) -> int:
+        """Coordinates of what is drawn: those of the update, or of its projection."""
+        return min(self.projected, self.dimension) or self.dimension
+
+    @property
+    def output_norm(self) -> float:
+        low, _ = cap_share_bounds(self.height, self.drawn_coordinates)
+        share, inside = float(low), self._weights[0] / CHANCES
+        outside = self._weights[1] / CHANCES
+        density = inside / share - outside / (1.0 - share)
+        mean = density * float(cap_mean(np.array(self.height), self.drawn_coordinates))
+        # Of a unit vector, the mean length of its projection.
+        kept = mean_projection(self.dimension) / mean_projection(self.drawn_coordinates)
+        # Not below 1, where all is drawn from a cap without extent.
+        return max(1.0 / (mean * kept), 1.0)
+
+    @cached_property
+    def height(self) -> float:
+        """The least inner product with the update's direction in the cap."""
+        return best_height(self.claimed_epsilon / self.repeats, self.drawn_coordinates)
+
+    @cached_property
+    def _weights(self) -> tuple[int, int]:
+        """Chances of the cap and of the rest of the sphere."""
+        low, _ = cap_share_bounds(self.height, self.drawn_coordinates)
+        with localcontext() as context:
+            context.prec = 100
+            # A hair below what is allowed, so that rounding stays inside.
+            exponent = min(Decimal(self.claimed_epsilon) / self.repeats, Decimal(700))
+            odds = exponent.exp() * (1 - Decimal(10) ** -44) * low / (1 - low)
+            outside = int(CHANCES / (1 + odds)) + 1
+        if odds * (1 - low) <= low:
+            raise InvalidSpecError(f"epsilon: {self.claimed_epsilon} is too small for PrivUnit; raise it")
+        return CHANCES - outside, outside
+
+    @cached_property
+    def _epsilon(self) -> float:
+        # The ratio of densities falls as the measure of the cap grows.
+        share = Fraction(cap_share_bounds(self.height, self.drawn_coordinates)[0])
+        inside, outside = self._weights
+        dense = inside * (share.denominator - share.numerator)
+        return log_ratio_upper(dense**self.repeats, (outside * share.numerator) ** self.repeats)
+
+    @property
+    def message_size(self) -> int:
+        return (_SEED_WORDS if self.projected else 0) + self.repeats * self.drawn_coordinates
+
+    @property
+    def message_bits(self) -> int:
+        return _WORD
+
+    def _draw(self, x: Floats, source: Continuation) -> NDArray[np.uint32]:
+        length = float(np.linalg.norm(x))
+        words, directions = [], self._new_directions(source)
+        if self.projected:
+            words.append(np.array([directions & (1 << _WORD) - 1, directions >> _WORD], dtype=np.uint32))
+        for draw in range(self.repeats):
+            sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
+            seen = x
+            if self.projected:
+                seen = orthonormal_rows(directions, draw, self.drawn_coordinates, self.dimension) @ x
+            norm = float(np.linalg.norm(seen))
+            # Without a direction any will do, as its sign is a fair coin.
+            centre = sign / norm * seen if norm else np.eye(1, seen.size)[0] * sign
+            words.append(self._near(centre, source).astype("<f4").view("<u4"))
+        return np.concatenate(words)
+
+    def _new_directions(self, source: Continuation) -> int:
+        return source.below(1 << SEED_BITS) if self.projected else 0
+
+    def _near(self, centre: Floats, source: Continuation) -> Floats:
+        """A unit vector from the cap around a unit vector, or from the rest of the sphere."""
+        share = float(cap_share_bounds(self.height, centre.size)[0])
+        uniform = (source.below(_UNIFORMS) + 0.5) / _UNIFORMS
+        if source.below(CHANCES) < self._weights[0]:
+            along = projection_above(share * uniform, centre.size)
+        else:
+            along = -projection_above((1.0 - share) * uniform, centre.size)
+        stream = RandomStream(source.below(1 << 256).to_bytes(32, "little"), simulated=True)
+        across = normal_numbers(stream, centre.size)
+        across -= (across @ centre) * centre
+        norm = float(np.linalg.norm(across))
+        return along * centre + (math.sqrt(1.0 - along**2) / norm * across if norm else 0.0)
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        words = self._checked_message(indices)
+        first = _SEED_WORDS if self.projected else 0
+        floats = words[first:].astype("<u4").view("<f4").astype(np.float64)
+        draws = floats.reshape(self.repeats, self.drawn_coordinates)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = np.linalg.norm(draws, axis=1)
+        if not np.all(np.abs(norms - 1.0) < 1e-3):
+            raise InvalidUpdateError("message: its floats are no unit vector; they were damaged or made up")
+        if self.projected:
+            seed = int(words[0]) | int(words[1]) << _WORD
+            total = np.zeros(self.dimension)
+            for draw, drawn in enumerate(draws):
+                total += drawn @ orthonormal_rows(seed, draw, self.drawn_coordinates, self.dimension)
+        else:
+            total = draws.sum(axis=0)
+        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
+
+
+@register("privunit", PrivUnitSpec, cached=False, listing=Listing(194, "#90a955"))
+def design_privunit(spec: PrivUnitSpec) -> PrivUnitMechanism:
+    """PrivUnit with the best cap, its loss certified for real numbers."""
+    projected = int(spec.projected or 0)
+    return PrivUnitMechanism(
+        "privunit",
+        int(spec.dimension),
+        int(spec.repeats or 1),
+        float(spec.epsilon),
+        spec.parameters(),
+        projected,
+    )
+
+
+def _check_projected(projected: int, dimension: int) -> None:
+    most = max(_MOST_PROJECTED // dimension, 1)
+    if not 1 <= projected <= most:
+        raise InvalidSpecError(
+            f"projected: {projected} directions of {dimension} coordinates, expected 1 to {most}"
+        )

@@ -1,0 +1,133 @@
+"""QSGD: coordinates over the update's length, rounded at random to evenly spaced values; without privacy.
+
+|x_i| / |x| is rounded to one of its two neighbouring multiples of 1 / s, unbiased, and sent with its sign;
+so is the length. (The published code for these integers is shorter where most are 0; here each takes the
+same bits.)
+
+Guarantee: none; ``epsilon`` is infinite. Unbiased.
+Assumes: nothing about the inputs.
+Reference: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient
+Quantization and Encoding", NeurIPS 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fl_privquant import checks
+from fl_privquant.array_types import Floats
+from fl_privquant.errors import CodeOverflowError, InvalidSpecError
+from fl_privquant.mechanisms.quantizer import (
+    LENGTH_BITS,
+    Bits,
+    QuantizerMechanism,
+    QuantizerSpec,
+    from_bits,
+    length_bits,
+    to_bits,
+    uniforms,
+)
+from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.sampling.rejection import Continuation
+
+__all__ = ["QsgdMechanism", "QsgdSpec", "design_qsgd"]
+
+_MOST_LEVELS = 1 << 16
+# Nodes of the rule that averages over a coordinate of a direction, in each step of the lattice.
+_NODES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class QsgdSpec(QuantizerSpec):
+    """What QSGD is asked to be; see :class:`QuantizerSpec`.
+
+    Parameters
+    ----------
+    levels
+        Values that a coordinate can have, 3 to 65536; the largest odd number of them is used.
+    """
+
+    levels: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_levels(self.levels)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QsgdMechanism(QuantizerMechanism, kind="qsgd"):
+    """Randomized rounding of an update over its length; see :class:`QuantizerMechanism`."""
+
+    levels: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_levels(self.levels)
+
+    @property
+    def steps(self) -> int:
+        """The number s of steps from 0 to 1."""
+        return (self.levels - 1) // 2
+
+    @property
+    def _width(self) -> int:
+        return (2 * self.steps).bit_length()
+
+    @property
+    def message_size(self) -> int:
+        return LENGTH_BITS + self.dimension * self._width
+
+    def squared_error(self, x: ArrayLike) -> float:
+        inputs = np.asarray(x, dtype=np.float64)
+        length = float(np.linalg.norm(inputs))
+        if not length:
+            return 0.0
+        share = np.abs(inputs) / length * self.steps % 1.0
+        return float((length / self.steps) ** 2 * np.sum(share * (1.0 - share)))
+
+    @property
+    def unit_error(self) -> float:
+        if self.dimension == 1:
+            return 0.0
+        # An angle a to a coordinate axis has density cos(a)^(d - 2); far from 0 there is nothing of it.
+        most = min(math.pi / 2.0, 40.0 / math.sqrt(self.dimension))
+        steps = math.sin(most) * self.steps
+        ends = np.arcsin(np.minimum(np.append(np.arange(0.0, steps), steps) / self.steps, 1.0))
+        ends = np.unique(np.concatenate([ends, np.linspace(0.0, most, 65)]))
+        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        middle, half = 0.5 * (ends[1:] + ends[:-1]), 0.5 * np.diff(ends)
+        angles = (middle[:, None] + half[:, None] * nodes).reshape(-1)
+        density = (half[:, None] * weights).reshape(-1) * np.cos(angles) ** (self.dimension - 2)
+        share = np.sin(angles) * self.steps % 1.0
+        mean = float(density @ (share * (1.0 - share)) / density.sum())
+        return self.dimension * mean / self.steps**2
+
+    def _draw(self, x: Floats, source: Continuation) -> Bits:
+        length = float(np.linalg.norm(x))
+        scaled = np.abs(x) / length * self.steps if length else np.abs(x)
+        rounded = np.minimum(np.floor(scaled + uniforms(source, x.size)), self.steps)
+        codes = self.steps + (np.sign(x) * rounded).astype(np.int64)
+        return np.concatenate([length_bits(length), to_bits(codes, self._width)])
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        length, bits = self._split(indices)
+        codes = from_bits(bits, self._width)
+        if int(codes.max()) > 2 * self.steps:
+            raise CodeOverflowError(f"message: code {int(codes.max())} is outside 0..{2 * self.steps}")
+        scale = checks.positive("clip", clip) * length / self.steps
+        return np.asarray(scale * (codes - self.steps))
+
+
+@register("qsgd", QsgdSpec, cached=False, listing=Listing(220, "#adb5bd"))
+def design_qsgd(spec: QsgdSpec) -> QsgdMechanism:
+    """The quantizer for so many values of a coordinate."""
+    return QsgdMechanism("qsgd", int(spec.dimension), 1, math.inf, spec.parameters(), int(spec.levels))
+
+
+def _check_levels(levels: int) -> None:
+    if not 3 <= levels <= _MOST_LEVELS:
+        raise InvalidSpecError(f"levels: {levels} values of a coordinate, expected 3 to {_MOST_LEVELS}")

@@ -1,0 +1,131 @@
+"""Top-k: the k coordinates of largest magnitude, as they are; without privacy, and biased.
+
+Each is sent as its place and its value in single precision.
+
+Guarantee: none; ``epsilon`` is infinite. The estimate lacks the other coordinates: that is its bias.
+Assumes: nothing about the inputs.
+Reference: Aji, Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich,
+Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from fl_privquant import checks
+from fl_privquant.array_types import Floats
+from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.mechanisms.quantizer import Bits, QuantizerMechanism, QuantizerSpec, from_bits, to_bits
+from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.sphere import largest_sum
+from fl_privquant.sampling.rejection import Continuation
+
+__all__ = ["TopKMechanism", "TopKSpec", "design_top_k"]
+
+_VALUE_BITS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKSpec(QuantizerSpec):
+    """What top-k is asked to be; see :class:`QuantizerSpec`.
+
+    Parameters
+    ----------
+    share
+        Share of the coordinates that is sent, above 0 and up to 1; at least one is.
+    """
+
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share(self.share)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TopKMechanism(QuantizerMechanism, kind="top_k"):
+    """The largest coordinates, their places before their values; see :class:`QuantizerMechanism`."""
+
+    outputs_floats: ClassVar[bool] = True
+
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share(self.share)
+
+    def kept(self, dimension: int) -> int:
+        """How many of so many coordinates are sent."""
+        return max(1, math.ceil(self.share * dimension - 1e-9))
+
+    @property
+    def _place_bits(self) -> int:
+        return max((self.dimension - 1).bit_length(), 1)
+
+    @property
+    def message_size(self) -> int:
+        return self.kept(self.dimension) * (self._place_bits + _VALUE_BITS)
+
+    def bias(self, x: ArrayLike) -> NDArray[np.float64]:
+        inputs = np.asarray(x, dtype=np.float64)
+        missing = -inputs.reshape(-1)
+        missing[_largest(inputs.reshape(-1), self.kept(inputs.size))] = 0.0
+        return missing.reshape(inputs.shape)
+
+    @property
+    def max_bias(self) -> float:
+        return 0.0 if self.kept(self.dimension) == self.dimension else 1.0
+
+    def squared_error(self, x: ArrayLike) -> float:
+        return float(np.sum(self.bias(x) ** 2))
+
+    @property
+    def unit_error(self) -> float:
+        # Squares of normal numbers in place of those of a direction, which sum to d on average.
+        def upper(share: Floats) -> Floats:
+            quantile = -special.ndtri(0.5 * np.clip(share, 1e-300, 1.0))
+            density = np.exp(-0.5 * quantile**2) / math.sqrt(2.0 * math.pi)
+            return np.asarray(2.0 * quantile * density + share)
+
+        told = largest_sum(self.dimension, self.kept(self.dimension), upper) / self.dimension
+        return max(1.0 - told, 0.0)
+
+    def _draw(self, x: Floats, source: Continuation) -> Bits:
+        places = np.sort(_largest(x, self.kept(x.size)))
+        values = x[places].astype("<f4").view("<u4").astype(np.int64)
+        return np.concatenate([to_bits(places, self._place_bits), to_bits(values, _VALUE_BITS)])
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        bits = self._checked_message(indices).astype(np.uint8)
+        count = self.kept(self.dimension)
+        places = from_bits(bits[: count * self._place_bits], self._place_bits)
+        values = from_bits(bits[count * self._place_bits :], _VALUE_BITS).astype("<u4").view("<f4")
+        if int(places.max()) >= self.dimension:
+            raise CodeOverflowError(f"message: place {int(places.max())} is outside 0..{self.dimension - 1}")
+        if not np.all(np.abs(values) <= 1.0 + 1e-6):
+            raise InvalidUpdateError("message: a value is outside [-1, 1]; it was damaged or made up")
+        estimate = np.zeros(self.dimension)
+        estimate[places] = values
+        return np.asarray(checks.positive("clip", clip) * estimate)
+
+
+@register("top_k", TopKSpec, cached=False, listing=Listing(223, "#ced4da"))
+def design_top_k(spec: TopKSpec) -> TopKMechanism:
+    """The quantizer that keeps a share of the coordinates."""
+    return TopKMechanism("top_k", int(spec.dimension), 1, math.inf, spec.parameters(), float(spec.share))
+
+
+def _largest(x: Floats, count: int) -> NDArray[np.int64]:
+    """(count,) places of the coordinates of largest magnitude; of equal ones the first."""
+    return np.argsort(-np.abs(x), kind="stable")[:count]
+
+
+def _check_share(share: float) -> None:
+    if not 0.0 < checks.number("share", share) <= 1.0:
+        raise InvalidSpecError(f"share: {share} of the coordinates, expected above 0 and up to 1")

@@ -1,0 +1,20 @@
+"""Mean estimation: error, bits and time of every mechanism, in the local view and in secure sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simulations.studies.mean_estimation import local, secure
+from simulations.studies.mean_estimation.figures import FIGURES
+from simulations.studies.mean_estimation.numbers import Numbers
+from simulations.studies.study import Study
+
+__all__ = ["STUDY"]
+
+STUDY = Study(
+    home=Path(__file__).parent,
+    title="Mean estimation",
+    parts=(*local.PARTS, *secure.PARTS),
+    figures=FIGURES,
+    numbers=Numbers,
+)

@@ -1,0 +1,117 @@
+"""SQKR, MMRC and CLDP at their best: losses by enumeration, no bias, errors against the optimum."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fl_privquant as pq
+from fl_privquant.errors import CodeOverflowError, InvalidSpecError
+from fl_privquant.mechanisms.mmrc import inner_exponent
+from fl_privquant.mechanisms.sphere import privunit_squared_error
+
+
+def unit_error(name: str, epsilon: float, dimension: int = 7850, **parameters: Any) -> float:
+    """Squared error of a unit vector over that of the optimum."""
+    mechanism = pq.design(name, epsilon=epsilon, dimension=dimension, **parameters)
+    return float(
+        mechanism.squared_error(np.eye(1, dimension)[0]) / privunit_squared_error(epsilon, dimension)
+    )
+
+
+@pytest.mark.parametrize("levels", [2, 3, 7])
+@pytest.mark.parametrize("epsilon", [0.5, 3.0, 20.0])
+def test_the_loss_of_mmrc_covers_every_pair_of_codebooks_sides(epsilon: float, levels: int) -> None:
+    """Every set of codewords inside the cap for one update and for another, in exact fractions."""
+    mechanism = pq.design("mmrc", epsilon=epsilon, dimension=4, levels=levels)
+    inside, outside = mechanism._weights
+    laws = []
+    for near in itertools.product((inside, outside), repeat=levels):
+        laws.append([Fraction(weight, sum(near)) for weight in near])
+    worst = max(first[0] / second[0] for first in laws for second in laws)
+    with localcontext() as context:
+        context.prec = 60
+        loss = (Decimal(worst.numerator) / Decimal(worst.denominator)).ln()
+    assert loss <= Decimal(mechanism.epsilon) <= Decimal(epsilon)
+    assert float(loss) == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_what_is_left_of_mmrc_after_honest_accounting() -> None:
+    """Its weights have half of epsilon with many codewords: about four times the least error."""
+    assert inner_exponent(2.0, 65_536) == pytest.approx(1.0, abs=1e-3)
+    assert inner_exponent(2.0, 2) == pytest.approx(2.0)
+    assert 3.0 < unit_error("mmrc", 8.0) < unit_error("mmrc", 1.0) < 4.1
+    best = pq.design("mmrc", epsilon=4.0, dimension=500)
+    for levels in (2, 8, 64, 1024):
+        other = pq.design("mmrc", epsilon=4.0, dimension=500, levels=levels)
+        assert other.output_norm >= best.output_norm * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
+def test_sqkr_takes_the_best_number_of_signs(epsilon: float) -> None:
+    best = pq.design("sqkr", epsilon=epsilon, dimension=50)
+    for sampled in (1, 2, 3, 5, 8, 12):
+        other = pq.design("sqkr", epsilon=epsilon, dimension=50, sampled=sampled)
+        assert other.output_norm >= best.output_norm * (1.0 - 1e-9)
+    assert unit_error("sqkr", epsilon) < {1.0: 1.17, 4.0: 1.53, 8.0: 1.75}[epsilon]
+    # The answers of randomized response are all sign patterns, so their sum is 0.
+    assert best.num_answers == 2**best.sampled
+
+
+@pytest.mark.parametrize(("epsilon", "most"), [(1.0, 1.17), (2.0, 1.68), (4.0, 3.12), (8.0, 5.1)])
+def test_cldp_takes_the_best_number_of_draws(epsilon: float, most: float) -> None:
+    assert unit_error("cldp_l2", epsilon) <= most
+    for repeats in (1, 2, 3, 4, 6, 10):
+        assert unit_error("cldp_l2", epsilon, repeats=repeats) >= unit_error("cldp_l2", epsilon) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("sqkr", {}), ("sqkr", {"sampled": 3, "repeats": 2}), ("mmrc", {}), ("mmrc", {"levels": 5})],
+    ids=str,
+)
+@pytest.mark.parametrize("length", [0.0, 0.5, 1.0])
+def test_estimates_are_unbiased_and_have_the_stated_error(
+    name: str, parameters: dict[str, int], length: float
+) -> None:
+    """3 coordinates, 3000 draws, to 6 standard errors; without the constant the bias is noticed."""
+    mechanism = pq.design(name, epsilon=4.0, dimension=3, **parameters)
+    x = length * np.array([2.0, -1.0, 2.0]) / 3.0
+    stream = pq.RandomStream.seeded(7)
+    estimates = np.array([mechanism.decode(mechanism.encode(x, rng=stream)) for _ in range(3000)])
+    error = estimates.std(axis=0) / math.sqrt(len(estimates))
+    assert np.all(np.abs(estimates.mean(axis=0) - x) < 6.0 * error)
+    if length == 1.0:
+        assert np.any(np.abs(1.3 * estimates.mean(axis=0) - x) > 6.0 * error)
+    squares = ((estimates - x) ** 2).sum(axis=1)
+    spread = squares.std() / math.sqrt(len(squares))
+    assert mechanism.squared_error(x) == pytest.approx(float(squares.mean()), abs=6.0 * spread + 1e-5)
+
+
+def test_sizes() -> None:
+    assert pq.design("sqkr", epsilon=8.0, dimension=100).message_size == 64 + 8
+    assert pq.design("mmrc", epsilon=8.0, dimension=100, levels=128).message_size == 64 + 7
+    assert pq.design("sqkr", epsilon=8.0, dimension=100, sampled=5).for_dimension(3).sampled == 3
+    assert pq.design("sqkr", epsilon=8.0).for_dimension(100).sampled == 8
+    assert pq.design("mmrc", epsilon=8.0).for_dimension(100).levels == 128
+    assert pq.design("cldp_l2", epsilon=8.0, dimension=100).message_size == 64 + 4
+    assert pq.design("cldp_l2", epsilon=8.0).for_dimension(100).message_size == 64 + 4
+    assert pq.design("cldp_l2", epsilon=8.0, repeats=2).for_dimension(100).message_size == 64 + 2
+
+
+@pytest.mark.parametrize("sampled", [0, 25, 4])
+def test_signs_that_cannot_be_are_refused(sampled: int) -> None:
+    with pytest.raises(InvalidSpecError, match="sampled"):
+        pq.design("sqkr", epsilon=1.0, dimension=3, sampled=sampled)
+
+
+def test_an_index_outside_the_codebook_is_refused() -> None:
+    mechanism = pq.design("mmrc", epsilon=2.0, dimension=3, levels=5)
+    with pytest.raises(CodeOverflowError, match=r"index 7 is outside 0\.\.4"):
+        mechanism.decode(np.array([0] * 64 + [1, 1, 1], dtype=np.uint8))

@@ -1,0 +1,104 @@
+"""Mean estimation: what its committed tables must show, and rows computed anew."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fl_privquant as pq
+from fl_privquant.cli.plots import save
+from simulations.studies.mean_estimation import STUDY
+from simulations.studies.mean_estimation.local import CHECK, DATA, DIMENSIONS, EPSILONS, FLOORS, PRIVATE, _row
+from simulations.studies.mean_estimation.numbers import Numbers, local_rows, secure_rows, winner
+from simulations.studies.mean_estimation.secure import central_error
+from simulations.studies.study import Figure, Store
+from simulations.studies.sum_grid.grid import Setting, cells_of
+
+STORE = Store(STUDY.home)
+
+
+@pytest.fixture(scope="module")
+def local() -> pd.DataFrame:
+    return local_rows(STORE.read)
+
+
+def test_every_mechanism_is_there_in_every_setting(local: pd.DataFrame) -> None:
+    private = local[local["mechanism"].isin(PRIVATE)]
+    assert len(private) == len(PRIVATE) * len(DATA) * len(DIMENSIONS) * len(EPSILONS)
+    assert len(local) - len(private) == len(FLOORS) * len(DATA) * len(DIMENSIONS)
+    assert set(local[local["certified"]]["mechanism"]) == set(PRIVATE) - {"privunit", "gaussian"}
+
+
+def test_nobody_is_below_the_lower_bound(local: pd.DataFrame) -> None:
+    """Of unit vectors; privunit is at it, and the shared codebook within 2 % with at most 76 bits."""
+    sphere = local[(local["data"] == "sphere") & local["mechanism"].isin(PRIVATE)]
+    assert (sphere["ratio_to_bound"] > 1.0 - 1e-6).all()
+    assert (sphere[sphere["mechanism"] == "privunit"]["ratio_to_bound"] <= 1.005).all()
+    codebook = sphere[sphere["mechanism"] == "shared_codebook"]
+    assert (codebook["ratio_to_bound"] <= 1.02).all()
+    assert (codebook["bits"] <= 76).all()
+    for _, rows in local[local["certified"]].groupby(["data", "dimension", "round_epsilon"]):
+        assert winner(rows).mechanism == "shared_codebook"
+
+
+def test_drawn_errors_are_the_exact_ones(local: pd.DataFrame) -> None:
+    draws = Numbers(STORE.read).draws()
+    assert draws["within_two"] > 0.9
+    # The largest of some 260 cells, among them skewed ones.
+    assert draws["most"] < 6.0
+    check = STORE.read(CHECK)
+    away = (check["drawn"] - check["error"]) / check["drawn_standard_error"]
+    assert set(check["mechanism"]) == set(PRIVATE)
+    assert away.abs().max() < 5.0
+
+
+@pytest.mark.parametrize(
+    ("data", "dimension", "name"), [("heavy", 100, "sqkr"), ("sparse", 1000, "shared_codebook")]
+)
+def test_committed_rows_are_what_is_computed(
+    local: pd.DataFrame, data: str, dimension: int, name: str
+) -> None:
+    row = _row(data, dimension, 4.0, name, 5)
+    same = ["data", "dimension", "round_epsilon", "mechanism"]
+    kept = local[np.logical_and.reduce([local[key] == getattr(row, key) for key in same])]
+    assert kept["error"].item() == pytest.approx(row.error, rel=1e-6)
+    assert kept["bits"].item() == row.bits
+    assert row.drawn == pytest.approx(row.error, abs=20.0 * row.drawn_standard_error)
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_vectors_lie_in_the_ball(data: str) -> None:
+    x = DATA[data](np.random.default_rng(1), 50, 300)
+    lengths = np.linalg.norm(x, axis=1)
+    assert x.shape == (50, 300)
+    assert lengths.max() <= 1.0 + 1e-12
+    if data == "sparse":
+        assert (np.count_nonzero(x, axis=1) == 5).all()
+    assert (lengths.min() < 0.6) == (data == "heavy")
+
+
+def test_the_trusted_server_is_a_gaussian_of_that_budget() -> None:
+    sigma = math.sqrt(central_error(100, 50, 2.0) / 50)
+    assert pq.design("gaussian", epsilon=2.0, delta=1e-5).scale / 100 == pytest.approx(sigma)
+
+
+def test_secure_sums() -> None:
+    rows = secure_rows(STORE.read)
+    kept = rows[(rows["num_clients"] == 100) & (rows["dimension"] == 1000) & (rows["round_epsilon"] == 4.0)]
+    assert (rows["ratio_to_central"] > 0.99).all()
+    for cell in cells_of(Setting(1000, 100, 4.0, rounds=1), (2,)):
+        found = kept[(kept["mechanism"] == cell.mechanism) & (kept["code_bits"] == 2)]
+        assert found["ratio_to_central"].item() == pytest.approx(cell.ratio_to_central, rel=1e-3)
+    # A sum errs far less than the local view, the more so the more clients.
+    gains = {(line["num_clients"], line["dimension"]): line["gain"] for line in Numbers(STORE.read).regimes()}
+    assert min(gains.values()) > 5.0
+    assert gains[1000, 1000] > 3.0 * gains[100, 1000]
+
+
+@pytest.mark.parametrize("figure", STUDY.figures, ids=lambda figure: figure.name)
+def test_figures_are_drawn_from_the_tables(figure: Figure, tmp_path: Path) -> None:
+    assert save(figure.draw(STORE.read), tmp_path / "figure.png").stat().st_size > 10_000
