@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 import fl_privquant as pq
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.registry import entry
+from fl_privquant.mechanisms.registry import entry, label_of
 from simulations.config_checks import at_least, nearest, one_of, positive
 from simulations.encodings import EncodingConfig
 from simulations.schema import build
@@ -410,9 +410,9 @@ class RunConfig:
 
     @property
     def label(self) -> str:
-        """The mechanism and its family: what has one colour in every picture."""
-        name, family = str(self.mechanism["name"]), self.mechanism.get("family", "free")
-        return name if family == "free" else f"{name} {family}"
+        """The mechanism and its variant: what has one colour in every picture."""
+        name = str(self.mechanism["name"])
+        return name if name == CENTRAL else label_of(name, self.mechanism)
 
     @property
     def run_name(self) -> str:
