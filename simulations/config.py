@@ -314,6 +314,9 @@ class RunConfig:
         The groups of keys.
     study
         Results go to ``<output>/<study>/<run>``.
+    panel
+        The question that these runs answer, where a study asks several: each one has its own panel of the
+        report. null: the settings that differ tell runs apart.
     seed
         Addresses every source of randomness.
     output
@@ -330,6 +333,7 @@ class RunConfig:
     secagg: SecaggConfig = field(default_factory=SecaggConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     study: str = "default"
+    panel: str | None = None
     seed: int = 0
     output: str = "outputs"
 
@@ -418,7 +422,7 @@ class RunConfig:
     def run_name(self) -> str:
         """The run's directory: its mechanism, and a hash of everything that its numbers depend on."""
         values = self.to_mapping()
-        for key in ("study", "output", "tracker"):
+        for key in ("study", "panel", "output", "tracker"):
             del values[key]
         if self.encoding.keep is None:
             # Runs that keep all coordinates have the name that they had before there was a choice.
