@@ -49,8 +49,7 @@ class Dimension:
 class Curve:
     """The mean of one series over seeds: x, mean, low, high, count.
 
-    Where it has no place in a dimension, it is in all panels. ``name`` is what its row is called in a chart of
-    rows.
+    Where it has no place in a dimension, it is in all panels. ``name`` is that of its row in a chart of rows.
     """
 
     series: str
@@ -76,7 +75,7 @@ class Chart:
     log_y: bool = False
     # Few points, each a run of its own: drawn with markers and error bars, not as a band.
     points: bool = False
-    # One row a series, whose name is on the upright axis: each curve has one point, and x is what is measured.
+    # One row a series, whose name is on the upright axis: each curve has one point, its mean.
     rows: bool = False
     # Of rows: drawn as bars, which begin at zero.
     bars: bool = False

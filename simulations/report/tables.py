@@ -120,7 +120,7 @@ class Table:
 
 
 def privacy_table(study: Study) -> Table:
-    """What a client's run costs in all, what a round of it costs, and what is certified for one coordinate."""
+    """What a run costs a client in all, what a round costs, and what is certified for one coordinate."""
     levels = _levels(study)
     pure = not study.runs or not (study.summary[["delta", "delta_client_total"]] > 0).any(axis=None)
     # Neither the bits nor most settings change what is private: such groups are one row.

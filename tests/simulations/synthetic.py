@@ -32,7 +32,7 @@ _HARM = {
 
 def mechanism_of(label: str, epsilon: float, bits: int) -> Mechanism:
     """A real mechanism, by its label."""
-    name, _, family = label.partition(" ")
+    name = label.partition(" ")[0]
     if name == "none":
         return pq.design("none")
     if name == "stochastic":

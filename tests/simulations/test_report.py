@@ -32,9 +32,9 @@ from simulations.report.charts import (
     shown,
 )
 from simulations.report.collect import write_tidy_tables
+from simulations.report.compared import verdict_of
 from simulations.report.figures import draw_charts
 from simulations.report.laws import legend_of, svg_of
-from simulations.report.compared import verdict_of
 from simulations.report.marks import _contrast, mark_of, marks_of
 from simulations.report.page import render
 from simulations.report.statistics import student_interval
