@@ -105,7 +105,7 @@ class OptmSpec(Spec):
         Variant("", {"family": "free"}),
         Variant("paired", {"family": "paired"}, "#4d9bd6"),
         Variant("independent", {"family": "independent"}, "#9cc9ec"),
-        Variant("paper", {"family": "independent", "objective": "mae", "bins": PAPER_BINS}, "#56b4e9"),
+        Variant("paper", {"family": "independent", "objective": "mae", "bins": PAPER_BINS}, "#7a86d1"),
     )
 
     epsilon: float

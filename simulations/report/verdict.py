@@ -3,8 +3,8 @@
 Runs are compared where they solve the same problem under the same privacy budget (:class:`Comparison`). With
 a budget for the whole run, the question is how much accuracy is lost to a baseline, which is a trusted
 server. With a budget for one coordinate and one release, as in the paper, the question is whose mean update
-has the least error. Differences are taken between runs of the same seed, which share data, clients and initial
-model; intervals are Student's at 95 %, each by itself.
+has the least error. Differences are taken between runs of the same seed, which share data, clients and the
+initial model; intervals are Student's at 95 %, each by itself.
 """
 
 from __future__ import annotations
