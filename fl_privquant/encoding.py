@@ -8,7 +8,7 @@ from functools import cached_property
 
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.base import Mechanism, checked_mechanism
 
 __all__ = ["Encoding", "checked_keep", "kept_norm", "kept_of"]
 
@@ -85,10 +85,7 @@ class Encoding:
     keep: int | float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, Mechanism):
-            raise InvalidSpecError(
-                f"mechanism: {type(self.mechanism).__name__}, expected a Mechanism; see fl_privquant.design"
-            )
+        checked_mechanism(self.mechanism)
         object.__setattr__(self, "clip", checks.positive("clip", self.clip))
         if self.l2_clip is not None:
             object.__setattr__(self, "l2_clip", checks.positive("l2_clip", self.l2_clip))

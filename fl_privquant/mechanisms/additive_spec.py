@@ -7,7 +7,6 @@ clip and the noise follow from the target (:mod:`fl_privquant.design.noise_latti
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -66,6 +65,7 @@ class AdditiveSpec(Spec):
         Largest probability that noise carries one coordinate of the sum out of the ring.
     """
 
+    designed_for_sums = True
     noise_kind: ClassVar[NoiseKind]
 
     epsilon: float | None = None
@@ -108,16 +108,9 @@ class AdditiveSpec(Spec):
         return None if self.variance is None else self.noise_kind.make(Fraction(self.variance))
 
     @classmethod
-    def proposes(cls, wish: Wish) -> bool:
-        """In the sum of updates of bounded L2 norm."""
-        return wish.counts_norms
-
-    @classmethod
-    def planned_ratio(cls, wish: Wish) -> float:
-        """L2 clip over coordinate clip with the least error of its own noise."""
-        if not wish.in_sum or wish.delta == 0.0:
-            return super().planned_ratio(wish)
-        return math.sqrt(wish.dimension) / cls._lattice(wish, wish.run_target, SPREADS).spread
+    def best_clip(cls, wish: Wish) -> float:
+        """That of its own noise."""
+        return cls._lattice(wish, wish.run_target, SPREADS).spread
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

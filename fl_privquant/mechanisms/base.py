@@ -33,7 +33,7 @@ from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-__all__ = ["LatticeMechanism", "Mechanism", "TableMechanism"]
+__all__ = ["LatticeMechanism", "Mechanism", "TableMechanism", "checked_mechanism"]
 
 _MAGIC = b"PQMECH"
 _VERSION = 1
@@ -488,3 +488,12 @@ def _field_kinds(cls: type[Any]) -> dict[str, Any]:
 def _key(name: str) -> str:
     """A field's key in headers: what is claimed there is checked anyway."""
     return name.removeprefix("claimed_")
+
+
+def checked_mechanism(value: object) -> Mechanism:
+    """The value, if it is a mechanism."""
+    if not isinstance(value, Mechanism):
+        raise InvalidSpecError(
+            f"mechanism: {type(value).__name__}, expected a Mechanism; see fl_privquant.design"
+        )
+    return value

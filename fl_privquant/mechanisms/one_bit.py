@@ -34,6 +34,8 @@ __all__ = ["OneBitSpec", "design_one_bit"]
 class OneBitSpec(Spec):
     """What the two-point mechanism is asked to be; it has two levels."""
 
+    designed_for_sums = True
+
     epsilon: float
     levels: int = 2
 
@@ -41,11 +43,6 @@ class OneBitSpec(Spec):
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
         """All but the number of levels, which is 2."""
         return {key: value for key, value in super().accepted(wishes).items() if key != "levels"}
-
-    @classmethod
-    def proposes(cls, wish: Wish) -> bool:
-        """In the sum of updates of bounded L2 norm."""
-        return wish.counts_norms
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

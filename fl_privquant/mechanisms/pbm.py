@@ -89,6 +89,8 @@ class PbmSpec(Spec):
         Number of clients whose codes are added up, for ``renyi``; the honest ones that stay.
     """
 
+    designed_for_sums = True
+
     epsilon: float | None = None
     levels: int = 16
     theta: float | None = None
@@ -115,18 +117,11 @@ class PbmSpec(Spec):
             check_sum(self.levels - 1, self.num_clients, self.order)
 
     @classmethod
-    def proposes(cls, wish: Wish) -> bool:
-        """In the sum of updates of bounded L2 norm."""
-        return wish.counts_norms
-
-    @classmethod
-    def planned_ratio(cls, wish: Wish) -> float:
-        """L2 clip over coordinate clip with the least error of its own bits."""
-        if not wish.in_sum or wish.delta == 0.0:
-            return super().planned_ratio(wish)
+    def best_clip(cls, wish: Wish) -> float:
+        """That of its own bits."""
         target = wish.run_target
         trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
-        return math.sqrt(wish.dimension) / best_spread(trials, target, stratified=False)
+        return best_spread(trials, target, stratified=False)
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

@@ -76,6 +76,8 @@ class Spec:
     """What a design's epsilon is for: one coordinate, one round of a client, or its whole run."""
     variants: ClassVar[tuple[Variant, ...]] = (Variant(),)
     """What is compared with other mechanisms."""
+    designed_for_sums: ClassVar[bool] = False
+    """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
     contained_in: ClassVar[str | None] = None
     """A mechanism whose designs include these: where it has less error, this one's search got stuck."""
 
@@ -88,7 +90,7 @@ class Spec:
     @classmethod
     def proposes(cls, wish: Wish) -> bool:
         """Whether it has a :meth:`proposal` for such a run."""
-        return False
+        return cls.designed_for_sums and wish.counts_norms
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
@@ -100,15 +102,20 @@ class Spec:
 
     @classmethod
     def planned_ratio(cls, wish: Wish) -> float:
-        """L2 clip over coordinate clip for a run whose mechanisms choose it: about that of the least error.
-
-        In the sum that of stratified bits, to which other laws with as many levels are close.
-        """
+        """L2 clip over coordinate clip for a run whose mechanisms choose it, of about the least error."""
         if not wish.in_sum or wish.delta == 0.0:
             return usual_norm_ratio(wish.dimension)
+        return math.sqrt(wish.dimension) / cls.best_clip(wish)
+
+    @classmethod
+    def best_clip(cls, wish: Wish) -> float:
+        """Coordinate clip of about the least error in the sum, in standard deviations of a coordinate.
+
+        That of stratified bits, to which other laws with as many levels are close.
+        """
         target = wish.run_target
         trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
-        return math.sqrt(wish.dimension) / best_spread(min(trials, _MOST_TRIALS), target)
+        return best_spread(min(trials, _MOST_TRIALS), target)
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

@@ -254,10 +254,9 @@ class Store:
     def fetch(self, part: Part, scale: Scale, tell: Tell, fresh: bool = False) -> Outcome:
         """The outcome of a part: kept from before, if its configuration is the same, or computed now."""
         path = self.kept / f"{part.name}-{hash_of(part.configuration(scale))}.json"
-        if path.exists() and not fresh:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            tables = {name: _from_csv(io.StringIO(text)) for name, text in kept["tables"].items()}
-            return Outcome(tables, kept["seconds"], kept=True)
+        kept = None if fresh else _kept(path)
+        if kept is not None:
+            return kept
         started = time.process_time()
         computed = part.compute(scale, tell)
         seconds = time.process_time() - started
@@ -312,6 +311,16 @@ class Store:
                 for figure in study.figures
                 if self.has(figure.needs)
             ]
+
+
+def _kept(path: Path) -> Outcome | None:
+    """What was computed before, if the file is there and whole."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        tables = {name: _from_csv(io.StringIO(text)) for name, text in content["tables"].items()}
+        return Outcome(tables, float(content["seconds"]), kept=True)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def _csv(frame: pd.DataFrame) -> str:

@@ -30,6 +30,7 @@ __all__ = ["RayEngine"]
 _REGISTRATION_SECONDS = 120.0
 _START_SECONDS = 300.0
 _CONNECT_SECONDS = 5.0
+_NICENESS = "RAY_worker_niceness"
 _READY = "query.privquant_ready"
 
 
@@ -88,7 +89,9 @@ class RayEngine:
         # Without an address Ray would join whatever cluster this machine has had, even a dead one.
         init: dict[str, Any] = {"address": "local" if self.address is None else self.address}
         start = time.perf_counter()
-        with _environment_kept("PYTHONPATH"):
+        with _environment_kept("PYTHONPATH"), _environment_kept(_NICENESS):
+            # Ray gives its workers the least priority: beside anything else they would hardly run.
+            os.environ.setdefault(_NICENESS, "0")
             run_simulation(
                 server_app=wrapped,
                 client_app=_ConfiguredClientApp(client, federation),

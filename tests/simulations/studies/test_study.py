@@ -65,6 +65,19 @@ def test_a_finished_part_is_kept_and_not_computed_again(store: Store) -> None:
     assert calls == [10_000, 7, 10_000]
 
 
+@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"seconds": 1}', '{"seconds": 1, "tables": {"a": ""}}'])
+def test_a_damaged_file_of_a_part_is_computed_again(store: Store, damaged: str) -> None:
+    calls: list[int] = []
+    whole = store.fetch(counting(calls), Scale(), silent)
+    (path,) = store.kept.iterdir()
+    path.write_text(damaged)
+    again = store.fetch(counting(calls), Scale(), silent)
+    assert len(calls) == 2
+    assert not again.kept
+    pd.testing.assert_frame_equal(whole.tables["counted"], again.tables["counted"])
+    assert store.fetch(counting(calls), Scale(), silent).kept
+
+
 def test_an_interrupted_part_leaves_nothing_behind(store: Store) -> None:
     calls: list[int] = []
     with pytest.raises(KeyboardInterrupt):

@@ -106,6 +106,16 @@ def test_a_small_sweep_runs_from_end_to_end_and_is_not_run_again(tmp_path: Path)
     assert not store.fetch(sweep, dataclasses.replace(scale, overrides=(*small, "seed=9")), silent).kept
 
 
+@pytest.mark.parametrize(
+    "changed",
+    ["encoding.l2_clip=0.7", "federation.rounds=7", "privacy.delta=1e-6", "federation.learning_rate=0.07"],
+)
+def test_rows_of_other_settings_are_not_kept(changed: str) -> None:
+    """They once were, where only one of these had changed."""
+    sweep = sweep_of("gradients-digits")
+    assert sweep.configuration(Scale()) != sweep.configuration(Scale(overrides=(changed,)))
+
+
 @pytest.mark.parametrize("mechanism", ["central_gaussian", "optm_aggregate", "one_bit"])
 @pytest.mark.parametrize("name", ["equal-budget-digits", "gradients-digits"])
 def test_an_equal_budget_is_met(name: str, mechanism: str, tmp_path: Path) -> None:
