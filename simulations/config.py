@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 import fl_privquant as pq
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.registry import entry
+from fl_privquant.mechanisms.registry import entry, label_of
 from simulations.config_checks import at_least, nearest, one_of, positive
 from simulations.encodings import EncodingConfig
 from simulations.schema import build
@@ -285,6 +285,9 @@ class RunConfig:
         The groups of keys.
     study
         Results go to ``<output>/<study>/<run>``.
+    panel
+        The question that these runs answer, where a study asks several: each one has its own panel of the
+        report. null: the settings that differ tell runs apart.
     seed
         Addresses every source of randomness.
     output
@@ -301,6 +304,7 @@ class RunConfig:
     secagg: SecaggConfig = field(default_factory=SecaggConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     study: str = "default"
+    panel: str | None = None
     seed: int = 0
     output: str = "outputs"
 
@@ -391,15 +395,15 @@ class RunConfig:
 
     @property
     def label(self) -> str:
-        """The mechanism and its family: what has one colour in every picture."""
-        name, family = str(self.mechanism["name"]), self.mechanism.get("family", "free")
-        return name if family == "free" else f"{name} {family}"
+        """The mechanism and its variant: what has one colour in every picture."""
+        name = str(self.mechanism["name"])
+        return name if name == CENTRAL else label_of(name, self.mechanism)
 
     @property
     def run_name(self) -> str:
         """The run's directory: its mechanism, and a hash of everything that its numbers depend on."""
         values = self.to_mapping()
-        for key in ("study", "output", "tracker"):
+        for key in ("study", "panel", "output", "tracker"):
             del values[key]
         if self.encoding.keep is None:
             # Runs that keep all coordinates have the name that they had before there was a choice.

@@ -2,7 +2,7 @@
 
     python -m simulations.run mechanism=optm mechanism.epsilon=1 mechanism.bits=2 task=digits
     python -m simulations.run -m mechanism=optm,rqm mechanism.epsilon=0.5,1,2 seed=0,1,2
-    python -m simulations.run -m experiment=default hydra/launcher=joblib
+    python -m simulations.run -m experiment=default/whole_run hydra/launcher=joblib
 
 A run whose results are there is skipped, one that was interrupted goes on from its checkpoint. Results
 are in ``outputs/<study>/<run>``, which one process at a time may write to; a sweep ends with a report.

@@ -14,12 +14,19 @@
 # %% [markdown]
 # # From a privacy budget to a trained model
 #
-# We design a mechanism, look at its law, attack it, train with it on Flower, and read what was spent.
-# `make tutorial` runs this page again; seeds are fixed so that it comes out the same.
+# We begin with what a whole training run may cost a client, and let a *plan* follow from it. Then we look at the
+# mechanism inside, try to break it, train on Flower through secure aggregation, read what was spent, compare
+# mechanisms in a sweep, and open its report. `make tutorial` runs this page again; seeds are fixed so that it
+# comes out the same.
 
 # %%
 import dataclasses
 import logging
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -32,17 +39,41 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 import fl_privquant as pq
 from fl_privquant.accounting import Release, View, empirical_bound, statement_levels
 from fl_privquant.cli.plots import draw_error, draw_law
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SecureAggregationMod
 from fl_privquant.flower.engines import Federation, InlineEngine
 from simulations.examples.scikit_learn.task import load_data, load_test_data
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 
 # %% [markdown]
-# ## Design
+# ## A budget, and the plan that follows
 #
-# Two bits a coordinate, ε = 2 for one coordinate and one release. One linear program finds the best unbiased law
-# on four output values, and a search finds the values. What comes back is certified: its ε was computed in exact
+# The model is softmax regression on scikit-learn's digits: 650 coordinates. 40 clients train it together in 8
+# rounds. The budget is ε = 8 and δ = 1e-5 for *everything that a client sends in the whole run*, against a server
+# that sees only sums over the clients, which is what secure aggregation shows it. By default a plan takes a tenth
+# of the clients to work for the server and another tenth to drop out, so that 32 honest ones remain.
+
+# %%
+CLIENTS, ROUNDS, DIMENSION = 40, 8, 650
+target = pq.Target(epsilon=8.0, delta=1e-5, rounds=ROUNDS, num_clients=CLIENTS)
+plan = target.plan(DIMENSION, l2_clip=0.7)
+print(plan)
+
+# %% [markdown]
+# The last line is honest about the price: noise hides each client in every round, and averages out over rounds.
+# More clients in each sum reduce it fastest, which a second plan shows.
+
+# %%
+more = pq.Target(epsilon=8.0, delta=1e-5, rounds=ROUNDS, num_clients=400).plan(DIMENSION, l2_clip=0.7)
+for name, each in (("40 clients", plan), ("400 clients", more)):
+    print(f"{name}: noise of {each.noise_to_signal:.2f} times the energy of an update at the L2 clip")
+
+# %% [markdown]
+# ## What a mechanism is
+#
+# A mechanism turns one coordinate into one of a few integers, at random. The simplest one to look at is designed for
+# one coordinate and one release by itself: two bits, ε = 2. A linear program finds the best unbiased law on four
+# output values, and a search finds the values. What comes back is *certified*: its ε was computed in exact
 # arithmetic from the integers that are sampled from, and it is never above what was asked.
 
 # %%
@@ -51,14 +82,11 @@ print(f"certified        {mechanism.statement.brief}")
 print(f"output values    {np.round(mechanism.values, 4)}")
 print(f"their codes      {mechanism.codes}: a sum of codes decodes to the sum of the values")
 print(f"squared error    {mechanism.mse():.4f}   (uniform input in [-1, 1])")
-print(f"absolute error   {mechanism.mae():.4f}")
 
 # %% [markdown]
-# ## Look at its law
-#
-# Left: the probability of each output against the input. Differential privacy is that no line is more than e² times as
-# high at one place as at another; unbiasedness is that the outputs average to the input at every x. Right: the
-# squared error, next to two other mechanisms with the same ε. One bit is enough at small ε, and wasteful here.
+# Left: the probability of each output against the input. Differential privacy means that no line is more than e² times
+# as high at one place as at another; unbiasedness means that the outputs average to the input at every x. Right: the
+# squared error, next to two other mechanisms with the same ε.
 
 # %%
 peers = {name: pq.design(name, epsilon=2.0) for name in ("one_bit", "rqm")}
@@ -67,23 +95,9 @@ draw_law(left, mechanism)
 draw_error(right, {**peers, "optm": mechanism}, power=2)
 
 # %% [markdown]
-# ## Encode and decode
+# ## Try to break it
 #
-# Each estimate is one of four values, far from its input. The mean over many clients is close: that is what a
-# federated average needs. (Without `rng` randomness comes from the operating system. A seed is for pages like this.)
-
-# %%
-updates = np.tile([-0.08, 0.0, 0.03, 0.1], (100_000, 1))
-indices = mechanism.encode(updates, clip=0.1, rng=pq.RandomStream.seeded(1))
-estimates = mechanism.decode(indices, clip=0.1)
-print("inputs             ", updates[0])
-print("estimates, client 0", np.round(estimates[0], 4))
-print("mean of all clients", np.round(estimates.mean(axis=0), 4))
-
-# %% [markdown]
-# ## Audit it
-#
-# A client *certifies* what the server sends. A mechanism that claims less than it loses is refused, however well
+# A client certifies what the server sends. A mechanism that claims less than it loses is refused, however well
 # formed its bytes.
 
 # %%
@@ -97,21 +111,33 @@ except pq.CertificationError as error:
     print("refused:", error)
 
 # %% [markdown]
-# An *attacker* draws from the encoder and tries to tell two inputs apart. That gives a lower bound on ε: one above
+# An attacker draws from the encoder and tries to tell two inputs apart. That gives a lower bound on ε: one above
 # the claim would refute it. Here it comes close from below, so the certificate is also tight.
 
 # %%
 print(empirical_bound(mechanism, rng=pq.RandomStream.seeded(2)))
 
 # %% [markdown]
-# ## Train with it
-#
-# An ordinary Flower app: softmax regression on the digits, 50 clients. Two lines are PrivQuant's. The client's line
-# is a limit that the client sets: it refuses any mechanism above it. The inline engine runs the app in this process;
-# the same app runs on Ray and on a SuperLink.
+# The ε of a design is for *one coordinate and one release, seen by the server*. What 650 coordinates in 8 rounds
+# compose to is another matter. Each line names its unit (what is protected) and its view (who looks on).
 
 # %%
-CLIENTS, ROUNDS, CLIP = 50, 15, 0.1
+release = Release(mechanism, DIMENSION, view=View.aggregate(CLIENTS))
+for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
+    print(f"{statement.brief}  [{statement.method}]")
+
+# %% [markdown]
+# The last lines are no formal protection. This is why we began with the budget: the plan's mechanism was designed so
+# that the *last* line is 8.
+#
+# ## Train with the plan, through secure aggregation
+#
+# An ordinary Flower app. Two lines are ours: the client's mods and the server's strategy. `SecureAggregationMod` masks
+# what `PrivQuantMod` encodes, so that the server can open the sum of a round and no single update. `max_epsilon` is
+# a limit that the client sets for itself: it refuses mechanisms that lose more for one coordinate. The inline
+# engine runs the app in this process; the same app runs on Ray and on a SuperLink.
+
+# %%
 TEST_IMAGES, TEST_LABELS = load_test_data()
 Model = dict[str, np.ndarray]
 
@@ -122,15 +148,13 @@ def scores(model: Model, images: np.ndarray) -> np.ndarray:
 
 
 def train_model(model: Model, images: np.ndarray, labels: np.ndarray) -> Model:
-    """The model after some steps of gradient descent."""
-    for _ in range(5):
-        odds = np.exp(scores(model, images))
-        gradient = (odds / odds.sum(axis=1, keepdims=True) - np.eye(10)[labels]) / len(labels)
-        model = {
-            "weights": model["weights"] - 0.3 * images.T @ gradient,
-            "bias": model["bias"] - 0.3 * gradient.sum(axis=0),
-        }
-    return model
+    """The model after one step of gradient descent on all examples of a client."""
+    odds = np.exp(scores(model, images))
+    gradient = (odds / odds.sum(axis=1, keepdims=True) - np.eye(10)[labels]) / len(labels)
+    return {
+        "weights": model["weights"] - 4.0 * images.T @ gradient,
+        "bias": model["bias"] - 4.0 * gradient.sum(axis=0),
+    }
 
 
 def train(message: Message, context: Context) -> Message:
@@ -151,20 +175,18 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 
 private_client, plain_client = ClientApp(), ClientApp()
-private_client.train(mods=[PrivQuantMod(max_epsilon=2.0, seed=0)])(train)  # without the seed: secure
+# Without the seed the noise comes from the operating system, as protection needs; a seed is for pages like this.
+private_client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=4.0, seed=0)])(train)
 plain_client.train()(train)
 
 
-def accuracies(client: ClientApp, chosen: pq.Mechanism | None) -> list[float]:
-    """Test accuracy after each round, plain or with a mechanism."""
+def accuracies(client: ClientApp, strategy: Strategy) -> list[float]:
+    """Test accuracy after each round."""
     server = ServerApp()
     curve: list[Any] = []
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        strategy: Strategy = FedAvg(fraction_evaluate=0.0)
-        if chosen is not None:
-            strategy = PrivQuantStrategy(strategy, mechanism=chosen, clip=CLIP)
         zeros = {"weights": np.zeros((64, 10)), "bias": np.zeros(10)}
         initial = ArrayRecord({name: Array(array) for name, array in zeros.items()})
         result = strategy.start(grid, initial, num_rounds=ROUNDS, evaluate_fn=evaluate)
@@ -174,41 +196,69 @@ def accuracies(client: ClientApp, chosen: pq.Mechanism | None) -> list[float]:
     return curve
 
 
-curves = {"float32, no privacy": accuracies(plain_client, None)}
-for name, design in {"optm": mechanism, "one_bit": peers["one_bit"]}.items():
-    curves[f"{name}, bits a coordinate: {design.bits_per_coordinate:g}"] = accuracies(private_client, design)
+private = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), plan, simulated=True)
+curves = {
+    "float32, no privacy": accuracies(plain_client, FedAvg(fraction_evaluate=0.0)),
+    f"{plan.encoding.mechanism.name}, whole-run ε = 8": accuracies(private_client, private),
+}
 
 # %%
 figure, axes = plt.subplots(figsize=(6.4, 3.4), dpi=80, layout="constrained")
 for label, curve in curves.items():
     axes.plot(curve, marker=".", label=f"{label}: {curve[-1]:.3f}")
-axes.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1), title=f"{mechanism.statement.brief}, one seed")
+axes.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1), title="one seed", xticks=range(ROUNDS + 1))
 legend = axes.legend(fontsize=8, title="after the last round", title_fontsize=8)
 
 # %% [markdown]
-# One seed: differences of a few hundredths between mechanisms mean nothing here.
+# ## Read what was spent
 #
-# ## Read the privacy statement
-#
-# The ε of a design is for *one coordinate and one release, seen by the server*. A client sent 650 coordinates in 15
-# rounds. What that composes to is printed with its unit and its view, for whoever sees each update, and for whoever
-# sees only the sum over all clients (secure aggregation).
+# The strategy keeps a ledger and counts every client that it asks, before anything is sent. The plan's target is its
+# budget, so that a ninth round would not begin.
 
 # %%
-release = Release(mechanism, dimension=650, view=View.aggregate(CLIENTS))
-for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
-    print(f"{statement.brief}  [{statement.method}]")
+for line in private.privacy_statement():
+    print(line)
 
 # %% [markdown]
-# The last lines are no formal protection. What helps: more clients in each sum, a smaller ε, fewer coordinates,
-# fewer rounds. The same run with 20 000 clients behind secure aggregation, at ε = 0.5:
+# ## Sweep
+#
+# One seed tells little. The simulations run the same thing for several mechanisms and seeds from the shell. Here the
+# baseline is a server that is trusted with every update and adds the noise itself (`central_gaussian`).
+# `secagg=simulated` adds codes up without masks, which gives the same models and figures in less time.
 
 # %%
-small = pq.design("optm", epsilon=0.5, bits=2)
-release = Release(small, dimension=650, view=View.aggregate(20_000))
-for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
-    print(f"{statement.brief}  [{statement.method}]")
+folder = tempfile.TemporaryDirectory()
+command = (
+    "-m simulations.run -m mechanism=optm_aggregate,central_gaussian privacy.epsilon=8 secagg=simulated "
+    "seed=0,1,2 federation.num_clients=40 federation.rounds=8 federation.batch_size=100000 "
+    "federation.learning_rate=4 encoding.l2_clip=0.7 study=tutorial"
+)
+done = subprocess.run(
+    [sys.executable, *command.split(), f"output={folder.name}"],
+    check=True,
+    capture_output=True,
+    text=True,
+    env=os.environ | {"COLUMNS": "110"},
+)
+print("$ python", command)
+print(done.stdout[: done.stdout.index("report: ")])
 
 # %% [markdown]
-# `fl-privquant plan` searches for designs that meet a target for the whole run, and the README says what each view
-# assumes.
+# 40 clients are few, and three seeds tell little: the sentences say by how much. `make run` does the same with more of
+# both.
+#
+# ## The report
+#
+# The sweep ended with a table, with sentences that a program derived from the numbers, and with a report: one HTML
+# file, with figures and tables beside it. `python -m simulations.report outputs/tutorial` makes it again.
+
+# %%
+study = Path(folder.name) / "tutorial"
+for path in sorted(study.rglob("*")):
+    if path.is_file() and path.relative_to(study).parts[0] in ("report.html", "figures", "tables"):
+        print(path.relative_to(study))
+folder.cleanup()
+
+# %% [markdown]
+# Read on: [what ε means](../docs/pages/concepts.md), [how to choose parameters](../docs/pages/plan.md),
+# [how to make a Flower app private](../docs/pages/flower.md), [who learns what](../docs/pages/threat_model.md).

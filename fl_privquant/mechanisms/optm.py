@@ -45,7 +45,7 @@ from fl_privquant.mechanisms.registry import (
     register,
 )
 
-__all__ = ["POWERS", "OptmSpec", "design_optm"]
+__all__ = ["PAPER_BINS", "POWERS", "OptmSpec", "design_optm"]
 
 
 POWERS = {"mae": 1, "mse": 2}
@@ -57,6 +57,9 @@ _SEARCH_KNOTS = 17
 _INTERIOR_POINT_LEVELS = 24
 # On a finer grid the squared distance of neighbours is smaller, and the outer values lie further out.
 _GRID_KNOTS = 5
+
+PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
+"""Output values of the paper's OPTM at an epsilon of 1, which its training runs use as well."""
 
 # Constraints with larger factors than e^32 are beyond what solvers of linear programs can tell apart.
 _MOST_EPSILON = 32.0
@@ -73,7 +76,7 @@ class OptmSpec(Spec):
     levels
         Number of output values.
     family
-        ``independent`` (the paper), ``paired``, or ``free`` (the best of all unbiased laws).
+        ``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws).
     objective
         ``mse``, which governs averages over clients, or ``mae`` (the paper). With ``aggregate`` ``design``
         takes the words of :class:`fl_privquant.mechanisms.optm_aggregate.AggregateSpec` instead.
@@ -102,6 +105,7 @@ class OptmSpec(Spec):
         Variant("", {"family": "free"}),
         Variant("paired", {"family": "paired"}, "#4d9bd6"),
         Variant("independent", {"family": "independent"}, "#9cc9ec"),
+        Variant("paper", {"family": "independent", "objective": "mae", "bins": PAPER_BINS}, "#7a86d1"),
     )
 
     epsilon: float

@@ -36,6 +36,7 @@ __all__ = [
     "colours",
     "design",
     "entry",
+    "label_of",
     "mechanisms",
     "planned_for",
     "planned_mechanisms",
@@ -264,6 +265,30 @@ def colours() -> dict[str, str]:
         for variant in listed.spec.variants:
             shades[f"{listed.name} {variant.suffix}".strip()] = variant.colour or listed.listing.colour
     return {label: colour for label, colour in shades.items() if colour}
+
+
+def label_of(name: str, parameters: Mapping[str, Any]) -> str:
+    """The label of a design: its mechanism's name, and the variant that its parameters make it.
+
+    Parameters that are not given have the value of the mechanism's spec. Of several variants that fit, the
+    one with the most parameters is named.
+    """
+    spec = entry(name).spec
+    defaults = {field.name: field.default for field in dataclasses.fields(spec)}
+
+    def fits(variant: Variant) -> bool:
+        return all(
+            _comparable(parameters.get(key, defaults.get(key))) == _comparable(value)
+            for key, value in variant.parameters.items()
+        )
+
+    fitting = [variant for variant in spec.variants if fits(variant)]
+    named = max(fitting, key=lambda variant: len(variant.parameters), default=Variant())
+    return f"{name} {named.suffix}".strip()
+
+
+def _comparable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def entry(name: str) -> Entry[Any]:

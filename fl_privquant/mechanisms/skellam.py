@@ -52,7 +52,7 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
         return math.asinh(mean / float(noise.variance))
 
 
-@register("skellam", SkellamSpec, listing=Listing(130, "#6d597a", plans_for_sums=True, plans_for_local=True))
+@register("skellam", SkellamSpec, listing=Listing(130, "#6ec5e9", plans_for_sums=True, plans_for_local=True))
 def design_skellam(spec: SkellamSpec) -> SkellamMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""
     if (given := spec.noise) is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulations.report.charts import charts_of, dimensions_of
+from simulations.report.charts import charts_of, dimensions_of, findings_of
 from simulations.report.collect import write_atomically, write_tidy_tables
-from simulations.report.figures import draw_charts, draw_laws
+from simulations.report.figures import draw_charts, draw_findings, draw_laws
 from simulations.report.laws import laws_of
+from simulations.report.marks import marks_of
 from simulations.report.page import render
 from simulations.report.study import Study
 from simulations.report.tables import privacy_table, summary_table
@@ -40,6 +41,8 @@ def _report_on(study: Study) -> Path:
             write_atomically(study.directory / "tables" / f"{table.name}.md", table.markdown().encode())
             write_atomically(study.directory / "tables" / f"{table.name}.tex", table.latex().encode())
         dimensions = dimensions_of(study)
-        draw_charts(charts_of(study), dimensions, study.directory / "figures")
+        marks = marks_of(study.protects)
+        draw_findings(findings_of(study), marks, study.directory / "figures")
+        draw_charts(charts_of(study), dimensions, marks, study.directory / "figures")
         draw_laws(laws_of(study, dimensions)[0], dimensions, study.directory / "figures")
     return write_atomically(study.directory / "report.html", render(study).encode())

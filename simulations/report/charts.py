@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,12 +11,14 @@ import numpy as np
 import pandas as pd
 
 from fl_privquant.accounting import PrivacyStatement, Unit
+from simulations.report.compared import comparisons_of
 from simulations.report.statistics import over_seeds, student_interval
 from simulations.report.study import GROUP, Study
+from simulations.report.verdict import ACCURACY, ERROR, MOST_FINDINGS, Comparison
 
 __all__ = [
     *("ASKED", "CERTIFIED", "FLOOR", "LEAST_ROOM", "Chart", "Curve", "Dimension"),
-    *("charts_of", "dimensions_of", "extent", "place_of", "shown", "ticks_of"),
+    *("charts_of", "dimensions_of", "extent", "findings_of", "log_ticks", "place_of", "shown", "ticks_of"),
 ]
 
 CERTIFIED = PrivacyStatement.heading(Unit.COORDINATE, "local", "certified ε")
@@ -46,7 +49,7 @@ class Dimension:
 class Curve:
     """The mean of one series over seeds: x, mean, low, high, count.
 
-    Where it has no place in a dimension, it is in all panels.
+    Where it has no place in a dimension, it is in all panels. ``name`` is that of its row in a chart of rows.
     """
 
     series: str
@@ -54,6 +57,7 @@ class Curve:
     points: pd.DataFrame
     private: bool
     flat: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +75,21 @@ class Chart:
     log_y: bool = False
     # Few points, each a run of its own: drawn with markers and error bars, not as a band.
     points: bool = False
+    # One row a series, whose name is on the upright axis: each curve has one point, its mean.
+    rows: bool = False
+    # Of rows: drawn as bars, which begin at zero.
+    bars: bool = False
     ignores: tuple[str, ...] = field(default=())
+
+    @property
+    def x_title(self) -> str:
+        """What is on the level axis, and that it is logarithmic if it is."""
+        return f"{self.x} (log scale)" if self.log_x else self.x
+
+    @property
+    def y_title(self) -> str:
+        """What is on the upright axis, and that it is logarithmic if it is."""
+        return f"{self.y} (log scale)" if self.log_y else self.y
 
 
 def dimensions_of(study: Study) -> tuple[Dimension, ...]:
@@ -100,6 +118,57 @@ def place_of(group: Mapping[str, Any], dimensions: tuple[Dimension, ...]) -> dic
     }
 
 
+def findings_of(study: Study) -> list[Chart]:
+    """A chart for each comparison that the verdict speaks of: one row a series, with its interval."""
+    charts = []
+    private = dict(zip(study.summary["series"], study.summary["private"], strict=True)) if study.runs else {}
+    for number, comparison in enumerate(comparisons_of(study)[:MOST_FINDINGS], start=1):
+        chart = _finding_chart(comparison, number, private)
+        if chart.curves:
+            charts.append(chart)
+    return charts
+
+
+def _finding_chart(comparison: Comparison, number: int, private: Mapping[str, bool]) -> Chart:
+    error, accuracy = comparison.measure == ERROR, comparison.measure == ACCURACY
+    curves = []
+    for name, frame in comparison.runs.groupby("series", sort=False):
+        mean, low, high, count = student_interval(frame[comparison.measure], logarithmic=error)
+        series = str(frame["study_series"].iloc[0])
+        point = pd.DataFrame([(0.0, mean, low, high, count)], columns=["x", "mean", "low", "high", "count"])
+        if np.isfinite(mean):
+            curves.append(Curve(series, {}, point, private[series], name=str(name)))
+    question = "Whose mean update has the least error?" if error else "Who learns best?"
+    what = (
+        "Squared error of the decoded mean update per coordinate, over rounds: geometric mean over seeds"
+        if error
+        else f"{'Accuracy' if accuracy else 'Loss'} on the test set after the last round: mean over seeds"
+    )
+    return Chart(
+        f"compared-{number}",
+        question,
+        f"{comparison.budget}. {what}, with its 95 % interval.",
+        "squared error of the mean update" if error else f"test {comparison.measure}",
+        "",
+        tuple(sorted(curves, key=lambda curve: curve.points["mean"].iloc[0], reverse=accuracy)),
+        percent=accuracy,
+        rows=True,
+        bars=error,
+        ignores=("setting", "epsilon", "bits"),
+    )
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic axis that are all labelled: two of them or more, and not many more than ten."""
+    decades = math.log10(high) - math.log10(low)
+    steps = (
+        (1.0,) if decades > 2.5 else (1.0, 2.0, 5.0) if decades > 0.7 else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
+    )
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
 def charts_of(study: Study) -> list[Chart]:
     """All charts that the study has data for."""
     dimensions = dimensions_of(study)
@@ -109,7 +178,7 @@ def charts_of(study: Study) -> list[Chart]:
     charts = [
         Chart(
             f"{metric.column}-rounds",
-            f"{metric.word} against rounds",
+            f"How does {metric.word.lower()} change with rounds?",
             f"{metric.where}. Round 0 is before training.",
             "round",
             metric.axis,
@@ -120,7 +189,9 @@ def charts_of(study: Study) -> list[Chart]:
         *_against_setting(study, dimensions, metric),
         Chart(
             f"{metric.column}-bytes",
-            f"{metric.word} against bytes sent",
+            f"How much {metric.word.lower()} for the bytes that are sent?"
+            if metric.percent
+            else "Which loss for the bytes that are sent?",
             "What all clients together have sent up to then, one point a round.",
             "MB sent by all clients",
             metric.axis,
@@ -130,9 +201,9 @@ def charts_of(study: Study) -> list[Chart]:
         ),
         Chart(
             "error-rounds",
-            "Error of the mean against rounds",
-            "Squared distance of the decoded mean update from the true mean, a coordinate: "
-            "geometric mean over seeds, logarithmic axis.",
+            "How far is each round's mean update from the true one?",
+            "Squared distance of the decoded mean update from the true mean, per coordinate: "
+            "geometric mean over seeds.",
             "round",
             "mean squared error",
             _by_round(study, dimensions, error, logarithmic=True),
@@ -233,7 +304,7 @@ def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, k
     title, caption, axis = words[key]
     return Chart(
         f"{metric.column}-{key}",
-        f"{metric.word} against {title}",
+        f"How does {metric.word.lower()} depend on {title}?",
         caption,
         axis,
         metric.axis,
@@ -256,7 +327,7 @@ def _against_setting(study: Study, dimensions: tuple[Dimension, ...], metric: _M
         return
     yield Chart(
         f"{metric.column}-{key}",
-        f"{metric.word} against {key}",
+        f"How does {metric.word.lower()} depend on {key}?",
         "After the last round.",
         key,
         metric.axis,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,25 +13,70 @@ from typing import Any
 import numpy as np
 
 from fl_privquant.cli.plots import STYLE, draw_law, pyplot
-from simulations.report.charts import ASKED, Chart, Curve, Dimension, extent, shown, ticks_of
+from simulations.report.charts import ASKED, Chart, Curve, Dimension, extent, log_ticks, shown, ticks_of
 from simulations.report.collect import write_atomically
 from simulations.report.laws import DrawnLaw
-from simulations.report.marks import mark_of
+from simulations.report.marks import Mark
+from simulations.report.words import scientific
 
-__all__ = ["draw_charts", "draw_laws"]
+__all__ = ["draw_charts", "draw_findings", "draw_laws"]
 
 # Type 42 keeps text as text: journals refuse the default.
 _STYLE = STYLE | {"grid.linewidth": 0.7, "pdf.fonttype": 42}
 _DASHES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1.2, 1.2))}
 _PANEL_INCHES = (3.4, 2.5)
 _SINGLE_INCHES = (4.8, 3.2)
+_ROWS_WIDTH = 6.0
 
 
-def draw_charts(charts: list[Chart], dimensions: tuple[Dimension, ...], folder: Path) -> list[Path]:
+def draw_findings(charts: list[Chart], marks: Mapping[str, Mark], folder: Path) -> list[Path]:
+    """Draw each chart of rows: bars from zero, or points on an axis that may begin anywhere."""
+    written: list[Path] = []
+    for chart in charts:
+        plt = pyplot()
+        with plt.rc_context(_STYLE):
+            size = (_ROWS_WIDTH, 1.1 + 0.32 * len(chart.curves))
+            figure, axes = plt.subplots(figsize=size, layout="constrained")
+            for place, curve in enumerate(chart.curves):
+                _draw_row(axes, chart, curve, place, marks[curve.series])
+            axes.set_yticks(range(len(chart.curves)), [curve.name for curve in chart.curves])
+            axes.set(xlabel=chart.x_title, ylim=(len(chart.curves) - 0.4, -0.6))
+            axes.grid(visible=False, axis="y")
+            if chart.percent:
+                _percent_labels(axes.xaxis)
+            if chart.bars:
+                axes.set_xlim(left=0.0)
+            figure.suptitle(f"{chart.title}\n{chart.caption.split('. ')[0]}", fontsize=9.5, x=0.01, ha="left")
+            written += _save(figure, folder / chart.key)
+    return written
+
+
+def _draw_row(axes: Any, chart: Chart, curve: Curve, place: int, mark: Mark) -> None:
+    scale = 100.0 if chart.percent else 1.0
+    mean, low, high = (scale * float(curve.points[key].iloc[0]) for key in ("mean", "low", "high"))
+    reach = np.nan_to_num(np.array([[mean - low], [high - mean]]))
+    if chart.bars:
+        axes.barh(place, mean, height=0.62, color=mark.light, alpha=0.85, linewidth=0)
+        axes.errorbar(mean, place, xerr=reach, color="#1c2229", capsize=3, linestyle="", linewidth=1.2)
+        return
+    axes.errorbar(
+        mean, place, xerr=reach, color=mark.light, marker=mark.marker, markersize=6, capsize=3, linestyle=""
+    )
+
+
+def draw_charts(
+    charts: list[Chart], dimensions: tuple[Dimension, ...], marks: Mapping[str, Mark], folder: Path
+) -> list[Path]:
     """Draw each chart, with a panel for each epsilon (down) and bits (across); one file a setting."""
     written = []
     by_key = {dimension.key: dimension for dimension in dimensions}
     settings = by_key["setting"].values if "setting" in by_key else ("",)
+    # What comes before the first comma names a file, where that is enough to tell files apart.
+    beginnings = {setting.partition(",")[0] for setting in settings}
+    names = {
+        setting: setting.partition(",")[0] if len(beginnings) == len(settings) else setting
+        for setting in settings
+    }
     for chart, setting in itertools.product(charts, settings):
         if "setting" in chart.ignores and setting != settings[0]:
             continue
@@ -48,8 +94,8 @@ def draw_charts(charts: list[Chart], dimensions: tuple[Dimension, ...], folder: 
         curves = [curve for curve in chart.curves if shown(curve, fixed)]
         if not curves or not rows or not columns:
             continue
-        name = chart.key + (f"--{_slug(setting)}" if fixed else "")
-        written += _draw_grid(chart, curves, fixed, by_key, rows, columns, folder / name)
+        name = chart.key + (f"--{_slug(names[setting])}" if fixed else "")
+        written += _draw_grid(chart, curves, fixed, by_key, rows, columns, marks, folder / name)
     return written
 
 
@@ -85,6 +131,7 @@ def _draw_grid(
     by_key: dict[str, Dimension],
     rows: list[Any],
     columns: list[Any],
+    marks: Mapping[str, Mark],
     path: Path,
 ) -> list[Path]:
     plt = pyplot()
@@ -104,11 +151,11 @@ def _draw_grid(
             axes = grid[down, across]
             for curve in curves:
                 if shown(curve, panel):
-                    _draw(axes, chart, curve)
+                    _draw(axes, chart, curve, marks[curve.series])
             # Panels are narrow: a long unit takes a second line.
-            across_words = chart.x if len(columns) == 1 else chart.x.replace(", ", ",\n", 1)
+            across_words = chart.x_title if len(columns) == 1 else chart.x_title.replace(", ", ",\n", 1)
             axes.set_xlabel(across_words if down == len(rows) - 1 else "")
-            axes.set_ylabel(chart.y if across == 0 else "")
+            axes.set_ylabel(chart.y_title if across == 0 else "")
             axes.set_title(", ".join(by_key[key].text(value) for key, value in panel.items()), loc="left")
         _scale(grid[0, 0], replace(chart, curves=tuple(curves)))
         drawn = dict(
@@ -129,8 +176,7 @@ def _draw_grid(
         return _save(figure, path)
 
 
-def _draw(axes: Any, chart: Chart, curve: Curve) -> None:
-    mark = mark_of(curve.series, curve.private)
+def _draw(axes: Any, chart: Chart, curve: Curve, mark: Mark) -> None:
     points = curve.points
     scale = 100.0 if chart.percent else 1.0
     x, mean = points["x"].to_numpy(), scale * points["mean"].to_numpy()
@@ -150,10 +196,9 @@ def _scale(axes: Any, chart: Chart) -> None:
     low, high = extent(chart)
     if chart.log_y:
         axes.set_yscale("log")
+        _label_log(axes.yaxis, low, high)
     if chart.percent:
-        from matplotlib.ticker import PercentFormatter
-
-        axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+        _percent_labels(axes.yaxis)
         low, high = max(100 * low, -1.0), min(100 * high, 101.0)
     axes.set_ylim(low, high)
     if chart.log_x:
@@ -162,6 +207,25 @@ def _scale(axes: Any, chart: Chart) -> None:
         ticks = ticks_of(chart)
         axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
         axes.minorticks_off()
+    elif chart.log_x:
+        _label_log(axes.xaxis, *axes.get_xlim())
+    else:
+        from matplotlib.ticker import MaxNLocator
+
+        # Rounds are whole.
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _percent_labels(axis: Any) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(decimals=0))
+
+
+def _label_log(axis: Any, low: float, high: float) -> None:
+    ticks = log_ticks(low, high)
+    axis.set_ticks(ticks, labels=[scientific(tick) for tick in ticks])
+    axis.set_ticks([], minor=True)
 
 
 def _save(figure: Any, path: Path) -> list[Path]:

@@ -14,6 +14,7 @@ import pandas as pd
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.errors import PrivQuantError, one_line
 from fl_privquant.mechanisms.base import Mechanism
+from simulations.config import CENTRAL
 
 __all__ = ["DamagedFileError", "Problem", "Run", "load_runs"]
 
@@ -82,6 +83,22 @@ class Run:
         return float(self.provenance.get("delta") or 0.0)
 
     @property
+    def run_target(self) -> float | None:
+        """The epsilon that the whole run may cost a client, if it was planned for one."""
+        target = self.config.get("privacy", {}).get("epsilon")
+        return None if target is None else float(target)
+
+    @property
+    def trusts_server(self) -> bool:
+        """Whether the server sees the updates themselves, and adds the noise: the central baseline."""
+        return bool(self.config.get("mechanism", {}).get("name") == CENTRAL)
+
+    @property
+    def private(self) -> bool:
+        """Whether somebody learns only so much: who sees the codes, or with a trusted server the models."""
+        return math.isfinite(self.certified_epsilon) or self.run_target is not None
+
+    @property
     def certified(self) -> PrivacyStatement:
         """What is certified for one unit of the mechanism, local view."""
         stated = self.provenance.get("statements") or ()
@@ -136,7 +153,7 @@ def _load_run(path: Path, problems: list[Problem]) -> Run:
     split = picture.read_bytes() if picture.is_file() else None
     run = Run(path.name, config, provenance, rounds, summary, mechanism, split)
     try:
-        _ = run.label, run.certified, run.asked, run.statement, run.simulated
+        _ = run.label, run.certified, run.asked, run.statement, run.simulated, run.private, run.trusts_server
     except Exception as error:  # of whatever kind: a field is not what was written
         raise DamagedFileError(f"provenance.json: a field cannot be read ({_first_line(error)})") from error
     if run.mechanism is not None and run.mechanism.epsilon > run.certified_epsilon * (1 + 1e-9):

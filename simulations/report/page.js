@@ -30,7 +30,38 @@
     return number(chart, mean[at]).replace(" %", "") + interval + (chart.percent ? " %" : "");
   }
 
+  // A chart of rows: one series a row, the best on top; bars begin at zero, points need not.
+  function rowsOf(chart) {
+    return chart.curves.filter((curve) => !hidden.has(curve.series)).map((curve, place) => {
+      const series = data.series[curve.series], ink = colour(series), mean = curve.mean[0];
+      const reach = curve.low[0] === null ? undefined
+        : { type: "data", symmetric: false, thickness: 1.4, width: 4, color: chart.bars ? css("--ink") : ink,
+            array: [curve.high[0] - mean], arrayminus: [mean - curve.low[0]] };
+      const both = { x: [mean], y: [place], name: curve.name, showlegend: false, error_x: reach,
+        text: [words(chart, curve, 0)], hovertemplate: `%{text}<extra>${curve.name}</extra>` };
+      return chart.bars
+        ? { ...both, type: "bar", orientation: "h", width: 0.62, marker: { color: faded(ink, 0.85) }, textposition: "none" }
+        : { ...both, mode: "markers", marker: { symbol: series.symbol, size: 11, color: ink } };
+    });
+  }
+
+  function layoutOfRows(chart) {
+    const shown = chart.curves.filter((curve) => !hidden.has(curve.series));
+    const all = (key) => shown.map((curve) => curve[key][0]).filter((value) => value !== null);
+    const ends = [...all("low"), ...all("mean"), ...all("high")];
+    const air = 0.06 * Math.max(Math.max(...ends) - Math.min(...ends), 1e-12);
+    const axis = { gridcolor: css("--grid"), linecolor: css("--rule"), zeroline: false, automargin: true };
+    return {
+      ...frame(chart),
+      xaxis: { ...axis, title: { text: chart.x, standoff: 10 }, tickformat: chart.percent ? ".0%" : undefined, exponentformat: "power", nticks: narrow.matches ? 4 : 7,
+               range: chart.bars ? [0, Math.max(...ends) + air] : [Math.min(...ends) - air, Math.max(...ends) + air] },
+      yaxis: { ...axis, showgrid: false, range: [shown.length - 0.4, -0.6], tickvals: shown.map((_, place) => place), ticktext: shown.map((curve) => curve.name) },
+      hovermode: "closest", dragmode: false,
+    };
+  }
+
   function traces(chart) {
+    if (chart.rows) return rowsOf(chart);
     const bands = [], lines = [];
     const shown = curvesOf(chart).filter((curve) => !hidden.has(curve.series) && here(curve.place));
     // Many bands on top of each other are mud: the more there are, the fainter each one.
@@ -85,7 +116,7 @@
   }
 
   function logTicks(low, high) {
-    const steps = high - low > 1.6 ? [1] : high - low > 0.7 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9];
+    const steps = high - low > 2.5 ? [1] : high - low > 0.7 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9];
     const tickvals = [], ticktext = [];
     for (let power = Math.floor(low); power <= Math.ceil(high); power++) {
       for (const step of steps) {
@@ -98,24 +129,8 @@
     return { tickvals, ticktext };
   }
 
-  function layout(chart) {
-    const axis = { gridcolor: css("--grid"), linecolor: css("--rule"), zeroline: false, automargin: true, title: { standoff: 10 } };
-    const x = { ...axis, title: { ...axis.title, text: narrow.matches ? chart.x.replace(", ", ",<br>") : chart.x }, showgrid: false, showline: true, spikecolor: css("--quiet"), spikethickness: 1, spikedash: "2px,3px", ticks: "outside", tickcolor: css("--rule") };
-    const y = { ...axis, title: { ...axis.title, text: chart.y }, range: range(chart) };
-    if (chart.logX) {
-      const all = curvesOf(chart).flatMap((curve) => curve.x).map(Math.log10);
-      Object.assign(x, { type: "log", ...logTicks(Math.min(...all), Math.max(...all)) });
-    }
-    if (chart.logY) Object.assign(y, { type: "log", ...logTicks(...y.range) });
-    if (chart.percent) y.tickformat = ".0%";
-    if (chart.ticks.length) Object.assign(x, { tickvals: chart.ticks, ticktext: chart.ticks.map((tick) => Number(tick.toPrecision(3)).toString()) });
-    if (!chart.logX && !chart.points) {
-      const rounds = chart.curves.flatMap((curve) => curve.x), last = Math.max(...rounds);
-      const first = from ? Math.min(...curvesOf(chart).flatMap((curve) => curve.x)) : 0, air = 0.02 * (last - first);
-      Object.assign(x, { range: [first - air, last + air], hoverformat: "d", unifiedhovertitle: { text: `${chart.x} %{x}` } });
-    }
+  function frame(chart) {
     return {
-      xaxis: x, yaxis: y,
       margin: { l: narrow.matches ? 44 : 56, r: 12, t: 16, b: 44 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: css("--sans"), size: 12.5, color: css("--quiet") },
@@ -124,6 +139,30 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--quiet"), activecolor: css("--accent") },
       dragmode: narrow.matches ? false : "zoom",
     };
+  }
+
+  // Rounds are whole, and so are their ticks.
+  const wholeStep = (length) => [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((step) => length / step <= 10) || Math.ceil(length / 10);
+
+  function layout(chart) {
+    if (chart.rows) return layoutOfRows(chart);
+    const axis = { gridcolor: css("--grid"), linecolor: css("--rule"), zeroline: false, automargin: true, title: { standoff: 10 } };
+    const x = { ...axis, title: { ...axis.title, text: narrow.matches ? chart.x.replace(", ", ",<br>") : chart.x }, showgrid: false, showline: true, spikecolor: css("--quiet"), spikethickness: 1, spikedash: "2px,3px", ticks: "outside", tickcolor: css("--rule") };
+    const y = { ...axis, title: { ...axis.title, text: chart.y }, range: range(chart) };
+    if (chart.logX) {
+      const shown = curvesOf(chart).filter((curve) => chart.points || here(curve.place));
+      const all = (shown.length ? shown : chart.curves).flatMap((curve) => curve.x).map(Math.log10);
+      Object.assign(x, { type: "log", ...logTicks(Math.min(...all), Math.max(...all)) });
+    }
+    if (chart.logY) Object.assign(y, { type: "log", ...logTicks(...y.range) });
+    if (chart.percent) y.tickformat = ".0%";
+    if (chart.ticks.length) Object.assign(x, { tickvals: chart.ticks, ticktext: chart.ticks.map((tick) => Number(tick.toPrecision(3)).toString()) });
+    if (!chart.logX && !chart.points) {
+      const rounds = chart.curves.flatMap((curve) => curve.x), last = Math.max(...rounds);
+      const first = from ? Math.min(...curvesOf(chart).flatMap((curve) => curve.x)) : 0, air = 0.02 * (last - first);
+      Object.assign(x, { range: [first - air, last + air], dtick: wholeStep(last - first), tick0: 0, tickformat: "d", hoverformat: "d", unifiedhovertitle: { text: `${chart.x} %{x}` } });
+    }
+    return { ...frame(chart), xaxis: x, yaxis: y };
   }
 
   const config = { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "resetScale2d"]] };

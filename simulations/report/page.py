@@ -23,10 +23,12 @@ from simulations.report.charts import (
     Dimension,
     charts_of,
     dimensions_of,
+    findings_of,
     ticks_of,
 )
+from simulations.report.compared import verdict_of
 from simulations.report.laws import laws_of, legend_of, svg_of
-from simulations.report.marks import mark_of
+from simulations.report.marks import Mark, marks_of
 from simulations.report.study import SECURE, Study, setting_value
 from simulations.report.tables import NOTES, privacy_table, summary_table
 
@@ -46,21 +48,24 @@ def render(study: Study) -> str:
         undefined=jinja2.StrictUndefined,
     )
     dimensions = dimensions_of(study)
-    charts = charts_of(study)
+    findings, charts = findings_of(study), charts_of(study)
+    marks = marks_of(study.protects)
     return environment.get_template("page.html.jinja").render(
         study=study,
         facts=_facts(study),
         asked=ASKED,
         notes=NOTES,
-        marks={series: mark_of(series, _is_private(study, series)) for series in study.series},
+        verdict=verdict_of(study),
+        marks=marks,
         privacy=privacy_table(study),
         statements=_statements(study),
         num_simulated=sum(run.simulated for run in study.runs),
         large_total=_large_total(study),
         dimensions=dimensions,
         start=_start(dimensions),
+        findings=findings,
         charts=charts,
-        descriptions={chart.key: _description(chart) for chart in charts},
+        descriptions={chart.key: _description(chart) for chart in (*findings, *charts)},
         laws=_laws(study, dimensions),
         summary=summary_table(study),
         settings=_by_room(study.constant),
@@ -70,13 +75,9 @@ def render(study: Study) -> str:
         num_left_out=len({problem.run for problem in study.problems if problem.kind != "repaired"}),
         seconds=study.summary["wall_seconds"].sum() if "wall_seconds" in study.summary else None,
         text_of=setting_value,
-        payload=Markup(_payload(study, dimensions, charts)),
+        payload=Markup(_payload(study, dimensions, marks, [*findings, *charts])),
         plotly=Markup(plotly.offline.get_plotlyjs()),
     )
-
-
-def _is_private(study: Study, series: str) -> bool:
-    return any(math.isfinite(run.certified_epsilon) for run in study.runs_of(series))
 
 
 def _facts(study: Study) -> list[str]:
@@ -148,6 +149,10 @@ def _indices(place: Any, dimensions: tuple[Dimension, ...]) -> dict[str, int]:
 
 def _description(chart: Chart) -> str:
     """The chart for who cannot see it: its axes, and where each curve ends."""
+    if chart.rows:
+        shape = "{:.1%}" if chart.percent else "{:.3g}"
+        means = [f"{curve.name} {shape.format(curve.points['mean'].iloc[0])}" for curve in chart.curves]
+        return f"{chart.title} {chart.x}: {'; '.join(means)}."
     last: dict[str, list[float]] = defaultdict(list)
     for curve in chart.curves:
         last[curve.series].append(float(curve.points["mean"].iloc[-1]))
@@ -156,7 +161,7 @@ def _description(chart: Chart) -> str:
         f"{series} {' to '.join(dict.fromkeys(shape.format(end(values)) for end in (min, max)))}"
         for series, values in last.items()
     ]
-    return f"{chart.title}: {chart.y} against {chart.x}. Where the curves end: {'; '.join(ends)}."
+    return f"{chart.title} {chart.y} against {chart.x}. Where the curves end: {'; '.join(ends)}."
 
 
 def _laws(study: Study, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
@@ -231,9 +236,10 @@ def _provenance(study: Study) -> dict[str, str]:
     }
 
 
-def _payload(study: Study, dimensions: tuple[Dimension, ...], charts: list[Chart]) -> str:
+def _payload(
+    study: Study, dimensions: tuple[Dimension, ...], marks: dict[str, Mark], charts: list[Chart]
+) -> str:
     """What the page's script draws from."""
-    marks = {series: mark_of(series, _is_private(study, series)) for series in study.series}
     content = {
         "series": [
             {
@@ -258,12 +264,14 @@ def _payload(study: Study, dimensions: tuple[Dimension, ...], charts: list[Chart
 def _chart(study: Study, chart: Chart, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
     return {
         "key": chart.key,
-        "x": chart.x,
-        "y": chart.y,
+        "x": chart.x_title,
+        "y": chart.y_title,
         "percent": chart.percent,
         "logX": chart.log_x,
         "logY": chart.log_y,
         "points": chart.points,
+        "rows": chart.rows,
+        "bars": chart.bars,
         "ticks": ticks_of(chart),
         "curves": [_curve(study, curve, dimensions) for curve in chart.curves],
     }
@@ -272,6 +280,7 @@ def _chart(study: Study, chart: Chart, dimensions: tuple[Dimension, ...]) -> dic
 def _curve(study: Study, curve: Curve, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
     return {
         "series": study.series.index(curve.series),
+        "name": curve.name,
         "place": _indices(curve.place, dimensions),
         "flat": curve.flat,
         **{key: _numbers(curve.points[key]) for key in ("x", "mean", "low", "high")},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ _AXES = ("study", "seed", "mechanism.epsilon", "mechanism.bits", "mechanism.leve
 _ROOMS_WITHOUT_EFFECT = ("output", "tracker")
 # These say which problem is solved: curves that differ here never share a panel. Anything else may
 # go with the mechanism (its own clip, its own tuning) and is then a part of what is compared.
-_PROBLEM = ("task", "partition", "federation")
+_PROBLEM = ("panel", "task", "partition", "federation")
 SECURE = " + secure aggregation"
 
 
@@ -73,13 +72,22 @@ class Study:
         varied = [key for key in self._keys if self._separates(key)]
         chosen: list[str] = []
         parts = 1
-        # Of keys that change together (a task and its model) the name tells most.
-        for key in sorted(varied, key=lambda key: (not key.endswith(".name"), key.count("."), key)):
+
+        def telling(key: str) -> tuple[bool, bool, int, str]:
+            """Of keys that change together (a task and its model) a question, then a name, tells most."""
+            return key != "panel", not key.endswith(".name"), key.count("."), key
+
+        for key in sorted(varied, key=telling):
             finer = len({self._values(run, [*chosen, key]) for run in self.runs})
             if finer > parts:
                 chosen.append(key)
                 parts = finer
         return tuple(sorted(chosen))
+
+    @property
+    def panels(self) -> bool:
+        """Whether the runs answer several questions, which then name the settings."""
+        return "panel" in self.varying
 
     @cached_property
     def constant(self) -> dict[str, Any]:
@@ -130,6 +138,11 @@ class Study:
         return tuple(sorted(private, key=place))
 
     @cached_property
+    def protects(self) -> dict[str, bool]:
+        """Whether each series has privacy, in the order of the series."""
+        return {series: any(run.private for run in self.runs_of(series)) for series in self.series}
+
+    @cached_property
     def settings(self) -> tuple[str, ...]:
         """The settings that occur, in the order of their values; one empty text if nothing varies."""
         settings = {self._values(run, self.varying) for run in self.runs}
@@ -160,7 +173,7 @@ class Study:
             "label": run.label,
             "series": self._series(run),
             "setting": self.setting_of(run),
-            "private": math.isfinite(run.certified_epsilon),
+            "private": run.private,
         }
 
     def _uniform(self, key: str, value: Any) -> Any:
@@ -171,12 +184,18 @@ class Study:
         return None if value is None else setting_value(value)
 
     @cached_property
-    def _secure_varies(self) -> bool:
-        return len({config.get("secagg.enabled", False) for config in self.configs.values()}) > 1
+    def _with_and_without_sums(self) -> set[str]:
+        """Mechanisms that solve one problem both with secure aggregation and without it."""
+        seen: dict[tuple[Any, ...], set[bool]] = {}
+        for run in self.runs:
+            config = self.configs[run.name]
+            problem = tuple(sorted((k, str(v)) for k, v in config.items() if k.partition(".")[0] in _PROBLEM))
+            seen.setdefault((run.label, problem), set()).add(bool(config.get("secagg.enabled", False)))
+        return {label for (label, _), values in seen.items() if len(values) > 1}
 
     def _series(self, run: Run) -> str:
-        secure = self._secure_varies and self.configs[run.name].get("secagg.enabled", False)
-        return run.label + SECURE if secure else run.label
+        secure = self.configs[run.name].get("secagg.enabled", False)
+        return run.label + SECURE if secure and run.label in self._with_and_without_sums else run.label
 
     @cached_property
     def _keys(self) -> list[str]:
@@ -232,8 +251,9 @@ def setting_text(keys: Sequence[str], values: Sequence[Any]) -> str:
     >>> setting_text(["partition.alpha", "task.name"], [0.1, "digits"])
     'partition.alpha 0.1, task digits'
     """
-    named = zip(keys, values, strict=True)
-    return ", ".join(f"{key.removesuffix('.name')} {setting_value(value)}" for key, value in named)
+    named = sorted(zip(keys, values, strict=True), key=lambda pair: pair[0] != "panel")
+    texts = [(key.removesuffix(".name"), setting_value(value)) for key, value in named]
+    return ", ".join(text if key == "panel" else f"{key} {text}" for key, text in texts)
 
 
 def setting_value(value: Any) -> str:

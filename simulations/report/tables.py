@@ -11,6 +11,7 @@ import pandas as pd
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.statement import REPLACE_ONE
+from simulations.config import CENTRAL
 from simulations.report.charts import CERTIFIED
 from simulations.report.statistics import student_interval
 from simulations.report.study import GROUP, Study
@@ -19,16 +20,16 @@ from simulations.report.words import THIN, bytes_text, percent_text, with_interv
 __all__ = ["Table", "privacy_table", "summary_table"]
 
 LEVELS = {
-    "epsilon_client_round": PrivacyStatement.heading(Unit.ROUND, "local"),
-    "epsilon_client_round_sum": PrivacyStatement.heading(Unit.ROUND, "aggregate"),
-    "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL, "local"),
     "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, "aggregate"),
+    "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL, "local"),
+    "epsilon_client_round_sum": PrivacyStatement.heading(Unit.ROUND, "aggregate"),
+    "epsilon_client_round": PrivacyStatement.heading(Unit.ROUND, "local"),
 }
-"""The levels of what an epsilon can mean besides the certified one, by their column."""
+"""The levels of what an epsilon can mean besides the certified one, by their column; totals first."""
 
 NOTES = {
-    "bits": "a\u00a0coordinate",
-    "MSE of the mean": "a coordinate, over rounds",
+    "bits": "per\u00a0coordinate",
+    "MSE of the mean": "per coordinate, over rounds",
     "accuracy, %": "test set, last round",
     "loss": "test set, last round",
     "MB up": "all clients and rounds",
@@ -120,7 +121,7 @@ class Table:
 
 
 def privacy_table(study: Study) -> Table:
-    """What is certified for one coordinate, and what that composes to for a client: in a round, in a run."""
+    """What a run costs a client in all, what a round costs, and what is certified for one coordinate."""
     levels = _levels(study)
     pure = not study.runs or not (study.summary[["delta", "delta_client_total"]] > 0).any(axis=None)
     # Neither the bits nor most settings change what is private: such groups are one row.
@@ -129,10 +130,11 @@ def privacy_table(study: Study) -> Table:
         runs = study.runs_of(group["series"], group["setting"])
         dimensions = {run.provenance.get("dimension") for run in runs}
         row = (
+            *([group["setting"]] if study.panels else []),
             group["series"],
-            _certified(study, frame),
             # Clients differ in how often they took part: the largest loss is the one to state.
-            *(_cell(frame[column]) for column in levels),
+            *(_level(study, frame, column) for column in levels),
+            _certified(study, frame),
             *([] if pure else [_delta(frame)]),
             _method(frame),
             " or ".join(f"{value:,}".replace(",", THIN) for value in sorted(filter(None, dimensions))) or "–",
@@ -141,23 +143,29 @@ def privacy_table(study: Study) -> Table:
         merged.setdefault(row, []).append(group["bits"])
     rows = [(*row, ", ".join(dict.fromkeys(map(_bits, bits)))) for row, bits in merged.items()]
     headings = (
-        *("mechanism", CERTIFIED, *levels.values(), *([] if pure else ["δ of rounds and totals"])),
+        *(["setting"] if study.panels else []),
+        *("mechanism", *levels.values(), CERTIFIED, *([] if pure else ["δ of rounds and totals"])),
         *("counted by", "coordinates", "rounds", "bits"),
     )
     honest = study.summary["num_honest"].dropna() if study.runs else pd.Series(dtype=float)
     in_sums = (
-        "; aggregate: who sees no more than sums of codes, with at least "
-        f"{honest.min():.0f} honest clients in each"
+        " Aggregate view: somebody who sees no more than sums of codes, with at least "
+        f"{honest.min():.0f} honest clients in each."
         if len(honest)
         else ""
     )
+    central = (
+        " Trusted server: somebody who sees the models, where the server itself sees every update."
+        if any(run.trusts_server for run in study.runs)
+        else ""
+    )
     caption = (
-        "Certified ε bounds what whoever sees a client's messages learns about one coordinate from one of "
-        "them. A client round is one whole update, a client total all updates of the client that was asked "
-        f"most often. Local: who sees each client's codes{in_sums}. For {REPLACE_ONE}; all figures are "
+        "A client total covers all updates of the client that was asked most often, a client round one whole "
+        "update. Certified ε bounds what is learned about one coordinate from one message. Local view: "
+        f"somebody who sees each client's codes.{in_sums}{central} For {REPLACE_ONE}. All figures are "
         "upper bounds, rounded up" + (", and δ is 0 everywhere." if pure else ".")
     )
-    series = tuple(name for name, *_ in merged)
+    series = tuple(row[1 if study.panels else 0] for row in merged)
     return Table("privacy", "Privacy of each mechanism", caption, headings, tuple(rows), series)
 
 
@@ -176,30 +184,29 @@ def summary_table(study: Study) -> Table:
             (
                 *([group["setting"]] if study.varying else []),
                 group["series"],
-                _certified(study, frame),
-                _bits(group["bits"]),
                 percent_text(mean, half) if accurate else with_interval(mean, half),
                 with_interval(error, (error_high - error_low) / 2),
+                *(_level(study, frame, column) for column in levels if "total" in column),
+                _certified(study, frame),
+                _bits(group["bits"]),
                 bytes_text(frame["bytes_up"].mean() / 1e6),
                 *([bytes_text(frame["bytes_handshake"].mean() / 1e6)] if shakes else []),
-                *(_cell(frame[column]) for column in levels if "total" in column),
                 str(count),
             )
         )
         series.append(group["series"])
     headings = (
         *(["setting"] if study.varying else []),
-        *("mechanism", CERTIFIED, "bits"),
-        "accuracy, %" if accurate else "loss",
-        *("MSE of the mean", "MB up"),
-        *(["MB handshake"] if shakes else []),
+        *("mechanism", "accuracy, %" if accurate else "loss", "MSE of the mean"),
         *(heading for column, heading in levels.items() if "total" in column),
+        *(CERTIFIED, "bits", "MB up"),
+        *(["MB handshake"] if shakes else []),
         "seeds",
     )
     caption = (
         f"{study.name}. What each ε covers, and its δ, is in the privacy table. "
         + ("Accuracy" if accurate else "Loss")
-        + " after the last round and mean squared error of the decoded mean update (a coordinate, averaged "
+        + " after the last round and mean squared error of the decoded mean update (per coordinate, averaged "
         "over rounds): mean ± half of the 95 % interval over seeds (Student t). "
         "MB up: all clients and rounds together."
         + (
@@ -270,6 +277,17 @@ def _method(frame: pd.DataFrame) -> str:
 def _delta(frame: pd.DataFrame) -> str:
     delta = max(frame["delta_client_total"].fillna(0.0).max(), frame["delta"].max())
     return PrivacyStatement(0.0, float(delta), Unit.TOTAL).delta_cell
+
+
+def _level(study: Study, frame: pd.DataFrame, column: str) -> str:
+    """The cell of a level; with a trusted server the total is for who sees the models."""
+    if (frame["mechanism"] == CENTRAL).all():
+        if column == "epsilon_client_total_sum":
+            targets = [study.configs[run].get("privacy.epsilon", math.inf) for run in frame["run"]]
+            return f"{PrivacyStatement(max(targets), 0.0, Unit.TOTAL).epsilon_cell} (trusted server)"
+        if column == "epsilon_client_round_sum":
+            return "–"
+    return _cell(frame[column])
 
 
 def _cell(epsilons: pd.Series) -> str:

@@ -7,7 +7,8 @@ from rich.text import Text
 
 from fl_privquant.cli.layout import Column, output_console, print_table
 from simulations.report.charts import CERTIFIED
-from simulations.report.marks import mark_of
+from simulations.report.compared import verdict_of
+from simulations.report.marks import marks_of
 from simulations.report.study import Study
 from simulations.report.tables import LEVELS, NOTES, Table, summary_table
 
@@ -26,21 +27,23 @@ _DROPPED = {"seeds": 1, "MB handshake": 2, "MB up": 3, "bits": 4, CERTIFIED: 5}
 
 
 def print_summary(study: Study, console: Console | None = None) -> None:
-    """Print the table of results, and what is wrong with the runs that are not in it."""
+    """Print the table of results, what is wrong with the runs that are not in it, and the verdict."""
     console = output_console() if console is None else console
-    table = summary_table(study)
+    table, marks = summary_table(study), marks_of(study.protects)
     columns = [_column(heading) for heading in table.headings if heading != "setting"]
     for setting, rows in table.by_setting():
         cells: list[list[str | Text]] = []
         for series, row in rows:
             # The colour that is readable on dark: terminals are that more often than not.
-            name = Text.assemble(("●", mark_of(series).dark), " ", row[0][1])
+            name = Text.assemble((marks[series].glyph, marks[series].dark), " ", row[0][1])
             cells.append([name, *(text for _, text in row[1:])])
         print_table(console, columns, cells, setting)
     if table.rows:
         console.print(Text(table.caption, style="dim"), highlight=False)
     for problem in study.problems:
         console.print(f"{problem.kind}: {problem.run}: {problem.message}", markup=False, soft_wrap=True)
+    for sentence in verdict_of(study):
+        console.print(Text(sentence, style="bold"), highlight=False)
 
 
 def _column(heading: str) -> Column:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 __all__ = [
     "bytes_text",
     "count_text",
+    "joined",
     "percent_text",
     "scientific",
     "with_interval",
@@ -64,3 +66,13 @@ def with_interval(mean: float, half: float) -> str:
     scale = 10.0**exponent
     power = str(exponent).translate(_SUPERSCRIPTS)
     return f"({mean / scale:.3f} ± {half / scale:.3f}) × 10{power}"
+
+
+def joined(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
+
+    >>> joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -15,6 +15,7 @@ import pandas as pd
 
 import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.cli.comparison import variants
 from fl_privquant.mechanisms.base import Mechanism
 
 DIMENSION = 650
@@ -31,15 +32,15 @@ _HARM = {
 
 def mechanism_of(label: str, epsilon: float, bits: int) -> Mechanism:
     """A real mechanism, by its label."""
-    name, _, family = label.partition(" ")
+    name = label.partition(" ")[0]
     if name == "none":
         return pq.design("none")
     if name == "stochastic":
         return pq.design(name, bits=bits)
     if name in ("one_bit", "gaussian"):
         return pq.design(name, epsilon=epsilon)
-    extra = {"family": family} if family else {}
-    return pq.design(name, epsilon=epsilon, bits=bits, **extra)
+    extra = next(dict(variant.parameters) for each, _, variant in variants((name,)) if each == label)
+    return pq.design(name, epsilon=epsilon, **({} if "bins" in extra else {"bits": bits}), **extra)
 
 
 def write_study(
@@ -88,7 +89,10 @@ def write_run(
     }
     for key, value in setting.items():
         room, _, name = key.partition(".")
-        config[room][name] = value
+        if name:
+            config[room][name] = value
+        else:
+            config[room] = value
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     path = directory / f"{mechanism.name}-{digest[:12]}"
     path.mkdir(parents=True, exist_ok=True)

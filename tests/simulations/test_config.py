@@ -10,6 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import fl_privquant as pq
+from fl_privquant.cli.comparison import variants
 from fl_privquant.errors import InvalidSpecError
 from simulations.config import RunConfig
 from simulations.overrides import CONF, check_overrides
@@ -133,8 +134,8 @@ def test_every_file_composes(path: Path) -> None:
 def test_sizes_of_sweeps_are_known() -> None:
     assert check_overrides([]) == 1
     assert check_overrides(["mechanism=optm,rqm", "mechanism.epsilon=0.5,1,2", "seed=0,1"]) == 12
-    assert check_overrides(["experiment=default"]) == 27
-    assert check_overrides(["experiment=default", "seed=0"]) == 9
+    assert check_overrides(["experiment=default/coordinate"]) == 30
+    assert check_overrides(["experiment=default/whole_run", "seed=0"]) == 5
 
 
 @pytest.mark.parametrize(
@@ -155,3 +156,15 @@ def test_sizes_of_sweeps_are_known() -> None:
 def test_typos_on_the_command_line(override: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message.replace("[", r"\[")):
         check_overrides([override])
+
+
+def test_a_label_means_the_same_design_in_runs_and_in_comparisons() -> None:
+    """What a run calls "optm independent" is what ``fl-privquant compare`` calls so."""
+    for label, name, variant in variants(("optm",)):
+        config = composed(f"mechanism={label.replace(' ', '_')}")
+        assert config.label == label
+        parameters = {"epsilon": 1.0, "levels": 4, "objective": "mse"} | dict(variant.parameters)
+        assert config.design().to_bytes() == pq.design(name, **parameters).to_bytes()
+    assert composed("mechanism=optm", "mechanism.objective=mae").label == "optm"
+    assert composed("mechanism=optm_paper", "mechanism.bins=[-4,-0.5,0.5,4]").label == "optm independent"
+    assert composed("mechanism=rqm").label == "rqm"

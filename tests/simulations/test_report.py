@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -12,22 +13,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
+from rich.console import Console
 from scipy import stats
 
+import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.cli.plots import COLOURS, colour_of
 from fl_privquant.errors import InvalidSpecError
 from simulations.report import build_report, show_report
 from simulations.report.__main__ import main
-from simulations.report.charts import CERTIFIED, charts_of, dimensions_of, extent, shown
+from simulations.report.charts import (
+    CERTIFIED,
+    charts_of,
+    dimensions_of,
+    extent,
+    findings_of,
+    log_ticks,
+    shown,
+)
 from simulations.report.collect import write_tidy_tables
+from simulations.report.compared import verdict_of
 from simulations.report.figures import draw_charts
 from simulations.report.laws import legend_of, svg_of
-from simulations.report.marks import _contrast, mark_of
+from simulations.report.marks import _contrast, mark_of, marks_of
 from simulations.report.page import render
 from simulations.report.statistics import student_interval
 from simulations.report.study import Study
 from simulations.report.tables import LEVELS, Table, privacy_table, summary_table
+from simulations.report.terminal import print_summary
 from tests.conftest import random_law
 from tests.simulations.synthetic import mechanism_of, write_run, write_study
 
@@ -63,6 +76,7 @@ def test_everything_is_made(sweep: Path) -> None:
         str(path.relative_to(sweep)) for path in sweep.rglob("*") if path.parent.name in ("figures", "tables")
     }
     charts = ("accuracy-rounds", "accuracy-epsilon", "accuracy-bytes", "error-rounds")
+    charts += ("compared-1", "compared-2")  # one for each epsilon
     expected = {f"figures/{name}.{kind}" for name in charts for kind in ("pdf", "png")}
     expected |= {f"tables/{name}.{kind}" for name in ("privacy", "summary") for kind in ("md", "tex")}
     expected |= {f"figures/laws--epsilon-{value}.{kind}" for value in ("0.5", "1") for kind in ("pdf", "png")}
@@ -96,7 +110,9 @@ def test_building_again_changes_nothing(sweep: Path) -> None:
 
 def test_page_needs_no_javascript_for_text_and_tables(sweep: Path) -> None:
     text = (sweep / "report.html").read_text()
-    assert text.index('id="privacy-table"') < text.index('id="charts"') < text.index('id="laws"')
+    assert text.index('id="verdict"') < text.index('id="charts"') < text.index('id="privacy-table"')
+    assert text.index('id="privacy-table"') < text.index('id="laws"')
+    assert all(str(escape(sentence)) in text for sentence in verdict_of(Study.load(sweep)))
     assert text.index('id="laws"') < text.index('id="results-table"') < text.index('id="settings"')
     assert text.index('id="settings"') < text.index('id="provenance"')
     assert text.count("<table") == text.count("<thead>")
@@ -312,7 +328,7 @@ def test_what_varies_is_found(tmp_path: Path) -> None:
     assert study.varied["encoding.clip"] == ["0.1", "0.2"]
     assert study.constant["federation.num_clients"] == 20
     assert [each.key for each in dimensions_of(study)] == ["setting"]
-    drawn = draw_charts(charts_of(study)[:1], dimensions_of(study), tmp_path)
+    drawn = draw_charts(charts_of(study)[:1], dimensions_of(study), marks_of(study.protects), tmp_path)
     tasks = [
         f"accuracy-rounds--task-{task}.{kind}" for task in ("cancer", "digits") for kind in ("pdf", "png")
     ]
@@ -385,6 +401,69 @@ def test_colours_are_those_of_the_package_and_readable_at_night() -> None:
     assert (
         len({mark_of(label).marker for label in ("optm", "optm independent", "rqm", "erm", "one_bit")}) == 5
     )
+
+
+def test_every_row_has_a_marker_of_its_own() -> None:
+    labels = [*COLOURS][:14]
+    assert len({mark.marker for mark in marks_of(dict.fromkeys(labels, True)).values()}) == 14
+    twice = marks_of({"optm": True, "optm + secure aggregation": True, "none": False})
+    assert len({mark.glyph for mark in twice.values()}) == 3
+    # With more series than symbols they begin again, and colours tell them apart.
+    assert len(marks_of(dict.fromkeys([*COLOURS], True))) == len(COLOURS)
+
+
+@pytest.mark.parametrize(("low", "high"), [(2e-4, 3e-4), (1.0, 9.0), (1e-9, 1e3), (0.11, 0.19), (5.0, 300.0)])
+def test_logarithmic_axes_have_labels(low: float, high: float) -> None:
+    ticks = log_ticks(low, high)
+    assert 2 <= len(ticks) <= 14
+    assert all(low <= tick <= high for tick in ticks)
+
+
+def test_findings_show_errors_as_bars_and_accuracies_as_points(sweep: Path, tmp_path: Path) -> None:
+    first, second = findings_of(Study.load(sweep))
+    assert (first.bars, first.percent, first.log_x) == (True, False, False)
+    assert [curve.name for curve in first.curves] == ["optm", "one_bit"]
+    assert first.caption.startswith("At ε = 0.5 for one coordinate and one release.")
+    assert second.caption.startswith("At ε = 1 for")
+    write_study(tmp_path, ("optm", "rqm"), seeds=(0, 1), rounds=2, settings=({"privacy.epsilon": 8.0},))
+    (accuracy,) = findings_of(Study.load(tmp_path))
+    assert (accuracy.bars, accuracy.percent) == (False, True)
+    best, other = (curve.points["mean"].iloc[0] for curve in accuracy.curves)
+    assert best > other
+
+
+def test_a_trusted_server_has_its_total_and_is_no_run_without_privacy(tmp_path: Path) -> None:
+    target = {"privacy.epsilon": 8.0, "mechanism.name": "central_gaussian"}
+    write_run(tmp_path, "central_gaussian", pq.design("none"), None, 0, 2, target)
+    write_study(tmp_path, ("optm",), seeds=(0,), rounds=2, settings=({"secagg.enabled": True},))
+    for run in tmp_path.glob("none-*"):
+        rows = pd.read_parquet(run / "rounds.parquet").assign(mechanism="central_gaussian")
+        rows.to_parquet(run / "rounds.parquet", index=False)
+        edit_json(run / "summary.json", mechanism="central_gaussian")
+    study = Study.load(tmp_path)
+    table = privacy_table(study)
+    cells = {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
+    assert study.protects["central_gaussian"]
+    assert cells["central_gaussian"][LEVELS["epsilon_client_total_sum"]] == "8 (trusted server)"
+    assert cells["central_gaussian"][LEVELS["epsilon_client_total"]] == "∞ (not private)"
+    assert "where the server itself sees every update" in table.caption
+    assert list(table.headings)[1] == LEVELS["epsilon_client_total_sum"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_the_terminal_ends_with_the_verdict_and_cuts_no_number(sweep: Path, width: int) -> None:
+    study = Study.load(sweep)
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_summary(study, console)
+    text = console.export_text()
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    said = " ".join(text.split())
+    assert said.endswith(" ".join(verdict_of(study)[-1].split()))
+    table = summary_table(study)
+    for row in table.rows:
+        assert " ".join(row[table.headings.index("MSE of the mean")].split()) in said
+        assert row[table.headings.index("accuracy, %")] in said
 
 
 @given(st.floats(1e-6, 1e9))

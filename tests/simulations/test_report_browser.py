@@ -30,6 +30,22 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def panels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two questions, as the default one is."""
+    directory = tmp_path_factory.mktemp("outputs") / "panels"
+    first = {"panel": "A. The paper's comparison, ε = 1 for one coordinate and one release"}
+    second = {
+        "panel": "B. Secure aggregation, ε = 8 for a client's whole run",
+        "privacy.epsilon": 8.0,
+        "secagg.enabled": True,
+        "federation.num_clients": 100,
+    }
+    write_study(directory, ("optm", "optm paper", "rqm", "erm", "one_bit"), rounds=7, settings=(first,))
+    write_study(directory, ("optm", "optm independent", "rqm"), rounds=7, settings=(second,))
+    return write_atomically(directory / "report.html", render(Study.load(directory)).encode())
+
+
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     assert BINARY is not None
     with Chromium(BINARY, tmp_path_factory.mktemp("profile")) as running:
@@ -40,6 +56,75 @@ def look(browser: Chromium, name: str) -> None:
     if folder := os.environ.get("REPORT_SCREENSHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         browser.screenshot(Path(folder) / f"{name}.png")
+
+
+OVERFLOWING = """
+[...document.querySelectorAll('th, td, dd, dt, li, .quiet, h1, h2, h3, .legend button, .choices')]
+  .filter(box => box.offsetParent && !box.closest('.unseen') && !(box.closest('thead') && innerWidth <= 1040))
+  .filter(box => {
+    const inside = document.createRange();
+    inside.selectNodeContents(box);
+    const text = inside.getBoundingClientRect(), own = box.getBoundingClientRect();
+    const cut = box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).display !== 'inline';
+    return cut || text.right > own.right + 1 || own.right > innerWidth + 1 || own.left < -1;
+  })
+  .map(box => box.innerText)
+"""
+
+
+@pytest.mark.parametrize("width", [360, 400, 760, 1000, 1041, 1280, 1600])
+def test_no_cell_overflows_its_box(browser: Chromium, panels: Path, report: Path, width: int) -> None:
+    for page in (report, panels):
+        browser.open(page, width)
+        browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        assert browser.evaluate(OVERFLOWING) == []
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        # Nothing scrolls sideways inside the page either, where it would be seen by chance only.
+        scrolling = (
+            "[...document.querySelectorAll('main *')].filter(each => ['auto', 'scroll'].includes("
+            "getComputedStyle(each).overflowX) && each.scrollWidth > each.clientWidth).length"
+        )
+        assert browser.evaluate(scrolling) == 0
+        # Names of rows and ticks of charts stay inside their charts.
+        outside = (
+            "[...document.querySelectorAll('.plot')].flatMap(plot => [...plot.querySelectorAll('.ytick text, "
+            ".xtick text, .xtitle, .ytitle')].filter(text => { const a = text.getBoundingClientRect(), "
+            "b = plot.getBoundingClientRect(); return a.left < b.left - 1 || a.right > b.right + 1; })"
+            ".map(text => text.textContent))"
+        )
+        assert browser.evaluate(outside) == []
+        look(browser, f"{page.parent.name}-{width}")
+
+
+def test_negative_control_an_overflowing_cell_is_noticed(browser: Chromium, report: Path) -> None:
+    browser.open(report, 1280)
+    browser.evaluate(
+        "document.querySelector('#results-table tbody td.number').style.cssText = "
+        "'display:block;width:9px;overflow:hidden'"
+    )
+    assert len(browser.evaluate(OVERFLOWING)) == 1
+
+
+def test_rounds_have_whole_ticks_and_rows_their_own_marker(browser: Chromium, panels: Path) -> None:
+    browser.open(panels, 1280)
+    rounds = (
+        "[...document.querySelectorAll('.plot')].filter(plot => plot.layout.xaxis.title.text === 'round')"
+        ".flatMap(plot => [...plot.querySelectorAll('.xtick text')].map(text => Number(text.textContent)))"
+    )
+    ticks = browser.evaluate(rounds)
+    assert len(ticks) > 4
+    assert all(tick == int(tick) for tick in ticks)
+    marks = "[...document.querySelectorAll('.legend .mark path')].map(path => path.getAttribute('d'))"
+    assert len(set(browser.evaluate(marks))) == len(browser.evaluate(marks)) == 6
+    # Bars begin at zero, whatever else the axis shows.
+    bars = "[...document.querySelectorAll('.plot')].filter(plot => plot.data[0].type === 'bar')"
+    assert browser.evaluate(f"{bars}.map(plot => plot.layout.xaxis.range[0])") == [0]
+    logarithmic = (
+        "[...document.querySelectorAll('.plot')].flatMap(plot => ['xaxis', 'yaxis'].map(axis => "
+        "plot.layout[axis])).filter(axis => axis.type === 'log').map(axis => axis.title.text)"
+    )
+    assert all("log scale" in title for title in browser.evaluate(logarithmic))
+    assert len(browser.evaluate(logarithmic)) == 2
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
@@ -61,24 +146,30 @@ def test_every_chart_is_drawn(browser: Chromium, report: Path) -> None:
         "[...document.querySelectorAll('.plot')]"
         ".map(plot => plot.querySelectorAll('.scatterlayer .js-line').length)"
     )
-    # Curves, and bands under those with several seeds; the chart against epsilon has bars instead.
-    assert len(drawn) == 4
-    assert all(count >= len(LABELS) for count in drawn)
-    assert browser.evaluate("document.querySelectorAll('.plot .errorbar').length") == 9
+    # First a chart of bars for each of three epsilons. Then curves, and bands under those with several seeds;
+    # the chart against epsilon has bars of errors instead.
+    assert drawn[:3] == [0, 0, 0]
+    assert len(drawn) == 3 + 4
+    assert all(count >= len(LABELS) for count in drawn[3:])
+    assert browser.evaluate("document.querySelectorAll('.plot .barlayer .point').length") == 3 * 3
+    assert browser.evaluate("document.querySelectorAll('.plot .scatterlayer .errorbar').length") == 9
     assert (
         browser.evaluate("document.querySelectorAll('.card:not([hidden]) svg.law path').length") == 4 + 4 + 2
     )
 
 
-def test_privacy_comes_first_with_its_unit(browser: Chromium, report: Path) -> None:
+def test_verdict_comes_first_and_totals_before_what_they_are_made_of(browser: Chromium, report: Path) -> None:
     browser.open(report)
     assert browser.evaluate("document.querySelector('table').id") == "privacy-table"
     first = browser.evaluate("document.querySelector('main').innerText")
-    assert first.startswith("Privacy")
-    assert first.index("Simulated privacy.") < first.index("Charts")
+    assert first.startswith("Verdict")
+    assert "At ε = 1 for one coordinate and one release, optm has the least squared error" in first
+    assert first.index("Simulated privacy.") < first.index("Charts") < first.index("\nPrivacy\n")
     headings = browser.evaluate("document.querySelector('#privacy-table thead').innerText")
-    assert "certified ε, coordinate release, local view" in headings
-    assert "ε, client total, local view" in headings
+    assert headings.index("ε, client total, local view") < headings.index("ε, client round, local view")
+    assert headings.index("ε, client round, local view") < headings.index(
+        "certified ε, coordinate release, local view"
+    )
     named = browser.evaluate(
         "[...document.querySelectorAll('.plot')].every(plot => plot.ariaLabel.length > 40)"
     )
@@ -89,8 +180,9 @@ def test_privacy_comes_first_with_its_unit(browser: Chromium, report: Path) -> N
 
 def test_legend_and_choices_change_all_charts(browser: Chromium, report: Path) -> None:
     browser.open(report)
-    curves = "document.querySelector('.plot').data.filter(trace => trace.name).map(trace => trace.name)"
-    last = "document.querySelector('.plot').data.find(trace => trace.name === 'optm').y.at(-1)"
+    first = "document.querySelector('#charts .plot')"
+    curves = f"{first}.data.filter(trace => trace.name).map(trace => trace.name)"
+    last = f"{first}.data.find(trace => trace.name === 'optm').y.at(-1)"
     assert browser.evaluate(curves) == list(LABELS)
     browser.evaluate("document.querySelectorAll('.legend button')[1].click()")
     assert browser.evaluate(curves) == [label for label in LABELS if label != "rqm"]
@@ -100,7 +192,7 @@ def test_legend_and_choices_change_all_charts(browser: Chromium, report: Path) -
     assert browser.evaluate(last) > middle  # more epsilon, more accuracy
     assert browser.evaluate("document.querySelectorAll('.card:not([hidden])').length") == 3
     browser.evaluate("document.querySelector('input[name=rounds][value=\"0.5\"]').click()")
-    assert browser.evaluate("document.querySelector('.plot').data.at(-1).x[0]") == 6
+    assert browser.evaluate(f"{first}.data.at(-1).x[0]") == 6
     assert browser.complaints() == []
     look(browser, "chosen")
 

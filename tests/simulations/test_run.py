@@ -320,7 +320,7 @@ def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         (["mechanism=optn"], "did you mean 'optm'"),
         (["mechanism.epsilon=-1"], "not a finite number above 0"),
-        (["mechanism=optm_independent", "mechanism.epsilon=0.3"], "widen the bins or raise epsilon"),
+        (["mechanism=optm_paper", "mechanism.epsilon=0.3"], "widen the bins or raise epsilon"),
     ],
 )
 def test_user_errors_have_no_traceback(arguments: list[str], message: str, tmp_path: Path) -> None:

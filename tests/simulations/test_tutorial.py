@@ -13,6 +13,8 @@ matplotlib = pytest.importorskip("matplotlib")
 
 SOURCE = Path(__file__).parents[2] / "simulations" / "tutorial.py"
 NOTEBOOK = SOURCE.with_suffix(".ipynb")
+# Cells whose output is the same on every machine, by some of their words.
+DETERMINISTIC = ("plan = target.plan", "statement_levels(", "privacy_statement()")
 ABSOLUTE_PATH = re.compile(r"(^|[\s'\"(=])/\w[\w.-]*/")
 
 
@@ -57,12 +59,18 @@ def test_the_tutorial_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> Non
     committed = [
         output.text
         for cell in jupytext.read(NOTEBOOK).cells
-        if cell.cell_type == "code" and "statement_levels" in cell.source
+        if cell.cell_type == "code" and any(words in cell.source for words in DETERMINISTIC)
         for output in cell.get("outputs", [])
         if output.output_type == "stream"
     ]
-    assert len(committed) == 2
+    assert len(committed) == len(DETERMINISTIC)
     for text in committed:
         assert text.strip() in shown
-    # Chance is 0.1; with its fixed seed each reaches more than 0.85.
-    assert all(curve[-1] > 0.7 for curve in names["curves"].values())
+    # The sweep ends with its verdict, and the report with a page.
+    assert "optm_aggregate loses" in shown
+    assert "report.html" in shown
+    # Chance is 0.1; with its fixed seed the private run reaches 0.75, and the other one more than 0.85.
+    assert all(curve[-1] > 0.6 for curve in names["curves"].values())
+    # What was spent in the view of the plan is no more than its target.
+    spent = [each for each in names["private"].statements() if each.unit == "client total"]
+    assert min(each.epsilon for each in spent) <= names["target"].epsilon

@@ -98,7 +98,7 @@ def g_test(sampler: Sampler, x: np.ndarray, seed: int) -> float:
 REGISTERED = {
     "optm": {},
     "optm paired": {"family": "paired", "objective": "mae"},
-    "optm independent": {"family": "independent", "objective": "mae", "bins": (-3.0, -0.5, 0.5, 3.0)},
+    "optm paper": {"family": "independent", "objective": "mae", "bins": (-3.0, -0.5, 0.5, 3.0)},
     "rqm": {"levels": 8},
     "erm": {"gamma": 0.043, "bins": (-2.7, -0.4, 0.4, 2.7), "epsilon": None},
     "one_bit": {},

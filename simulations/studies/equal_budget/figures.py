@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import PercentFormatter
 from scipy.stats import t as student
 
 from fl_privquant.cli.plots import colour_of, pyplot
@@ -14,43 +15,64 @@ from simulations.config import CENTRAL
 from simulations.report.marks import mark_of
 from simulations.studies.drawing import ERROR, INTERVAL, draw_curve
 from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, TASKS, best_errors, series_of
-from simulations.studies.equal_budget.secure_sum import PEERS
+from simulations.studies.equal_budget.secure_sum import PEERS, ROUNDS
 from simulations.studies.page import table_or_none
 from simulations.studies.study import Figure, ReadTable
 
 __all__ = ["FIGURES"]
 
+# This figure is also the first that a reader sees: large text, and hatches that repeat what colours say.
+_LARGE = {"font.size": 14, "hatch.linewidth": 1.4}
+_HATCHES = ("", "//", "..", "\\\\")
+
 _HEADING = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
 
 
 def _secure_sum(read: ReadTable) -> Any:
-    """Exact errors against the budget, beside a central Gaussian."""
+    """How much larger errors are than a trusted server's, in per cent: bars, of which zero is the server's."""
     errors = best_errors(read("secure_sum"))
     counts = sorted(errors["num_clients"].unique())
-    figure, axes = pyplot().subplots(1, len(counts), figsize=(4.2 * len(counts), 3.2), layout="constrained")
-    for axis, num_clients in zip(axes, counts, strict=True):
-        _draw_errors(axis, errors[errors["num_clients"] == num_clients])
-        axis.set_title(f"{num_clients} clients, exact")
-    axes[0].set_ylabel("error of the mean update,\ntimes the central Gaussian's")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    plt = pyplot()
+    with plt.rc_context(_LARGE):
+        figure, axes = plt.subplots(
+            1, len(counts), figsize=(5.2 * len(counts), 4.6), sharey=True, layout="constrained"
+        )
+        for axis, num_clients in zip(axes, counts, strict=True):
+            _draw_errors(axis, errors[errors["num_clients"] == num_clients])
+            axis.set_title(f"{num_clients} clients in the sum", fontsize=15)
+        # Both panels share an axis, on which bars begin at zero.
+        axes[0].set_ylim(bottom=0.0)
+        axes[0].set_ylabel("extra squared error of the mean\nupdate, over a trusted server")
+        handles = axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=len(PEERS), columnspacing=1.2)
     return figure
 
 
 def _draw_errors(axis: Any, errors: pd.DataFrame) -> None:
     epsilons = sorted(errors["run_epsilon"].unique())
-    axis.axhline(1.0, color=colour_of(CENTRAL), linestyle="--", label=LABELS[CENTRAL])
-    for mechanism in PEERS:
+    width = 0.84 / len(PEERS)
+    for place, mechanism in enumerate(PEERS):
         rows = errors[errors["mechanism"] == mechanism].sort_values("run_epsilon")
-        axis.plot(
-            rows["run_epsilon"],
-            rows["ratio_to_central"],
-            marker="o",
+        at = [epsilons.index(value) + (place - (len(PEERS) - 1) / 2) * width for value in rows["run_epsilon"]]
+        extra = 100.0 * (rows["ratio_to_central"] - 1.0)
+        bars = axis.bar(
+            at,
+            extra,
+            width=0.94 * width,
             color=colour_of(mechanism),
+            hatch=_HATCHES[place],
+            edgecolor="white",
+            linewidth=0.0,
             label=LABELS[mechanism],
         )
-    axis.set(xlabel=_HEADING, xscale="log")
-    axis.set_xticks(epsilons, [f"{value:g}" for value in epsilons])
-    axis.minorticks_off()
+        # There is room for one number beside each other's bars: that of ours, to the left of them.
+        for bar, value in zip(bars if mechanism == PEERS[0] else (), extra, strict=False):
+            right = bar.get_x() + bar.get_width()
+            axis.text(right, value + 0.1, f"{value:.1f} %", ha="right", va="bottom", fontsize=12)
+    axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
+    axis.set_xlabel(f"ε for all {ROUNDS} rounds of a client")
+    axis.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    axis.grid(visible=False, axis="x")
 
 
 def _gradients(read: ReadTable) -> Any:

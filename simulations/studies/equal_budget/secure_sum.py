@@ -22,14 +22,17 @@ from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_r
 from simulations.central import noise_of_sum
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
-__all__ = ["BY_ROUNDS", "PEERS", "SECURE_SUM", "error_row"]
+__all__ = ["BY_ROUNDS", "PEERS", "ROUNDS", "SECURE_SUM", "error_row"]
 
 OURS = "optm_aggregate"
 PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared, ours first."""
 
 _NAME = "secure_sum"
-_DELTA, _ROUNDS, _DIMENSION = 1e-5, 50, 7850
+ROUNDS = 50
+"""Rounds of the run whose errors are compared."""
+
+_DELTA, _DIMENSION = 1e-5, 7850
 _CLIENTS, _EPSILONS, _BITS = (100, 1000), (1.0, 4.0, 10.0), (1, 2, 3)
 # Those of the models that are trained, and the rounds of a short run, of one in between, and of a long one.
 _DIMENSIONS, _SOME_ROUNDS = (650, 7850), (10, 20, 50)
@@ -43,7 +46,7 @@ def error_row(
     num_clients: int,
     run_epsilon: float,
     bits: int,
-    rounds: int = _ROUNDS,
+    rounds: int = ROUNDS,
     delta: float = _DELTA,
 ) -> dict[str, float | int | str] | None:
     """One row: the design, what it costs, and its error over the central Gaussian's; None if there is none.
@@ -130,6 +133,6 @@ SECURE_SUM = Computed(
     name=_NAME,
     title=f"Errors in the secure sum over a central Gaussian's, exact, {_DIMENSION} coordinates",
     function=_table,
-    note=f"run epsilon, epsilon reached: client total, {_ROUNDS} rounds, aggregate view of all clients, "
+    note=f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
     f"δ = {_DELTA:g}; spread: coordinate clip in standard deviations of a coordinate",
 )

@@ -49,7 +49,7 @@ REFERENCE = {
 _SEED = 0
 _TEST_SHARE = 0.3
 _CURVE_POINTS = 100
-_COLOURS = {"OPTM": "optm independent", "OPTM free (ours)": "optm", "one bit": "one_bit", "clip only": "none"}
+_COLOURS = {"OPTM": "optm paper", "OPTM free (ours)": "optm", "one bit": "one_bit", "clip only": "none"}
 _BUDGET_LABEL = f"one bit, example ε = {BUDGET:g}"
 _TITLES = {
     "logits": "the paper's: logit gradients quantized,\nfeatures used as they are",

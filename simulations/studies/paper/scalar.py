@@ -174,7 +174,7 @@ def draw_error_curves(read: ReadTable) -> Any:
     """Draw the absolute error against the input at three ε: the paper's parameters and our best."""
     frame = read("figure-scalar-error")
     figure, axes = pyplot().subplots(1, 3, figsize=(12.5, 3.8), layout="constrained")
-    coloured = {"OPTM": "optm independent", "OPTM free (ours)": "optm", "one bit": "one_bit"}
+    coloured = {"OPTM": "optm paper", "OPTM free (ours)": "optm", "one bit": "one_bit"}
     handles = {}
     for axis, (epsilon, at_epsilon) in zip(axes, frame.groupby("epsilon"), strict=True):
         lines = list(at_epsilon.groupby("mechanism", sort=False))

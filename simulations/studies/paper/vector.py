@@ -41,7 +41,7 @@ RQM_APPENDIX_MARGIN = 2.0
 RQM_MARGINS = tuple(round(1.0 + 0.1 * step, 1) for step in range(10))
 _MOST_REPEATS = 160
 _COLOURED_AS = {
-    "OPTM": "optm independent",
+    "OPTM": "optm paper",
     "RQM": "rqm",
     "RQM, bins of the appendix": "erm",
     "MVU": "mvu",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from scipy.stats import binom
 
 from fl_privquant.accounting import SimulatedSum
-from fl_privquant.cli.plots import save
+from fl_privquant.cli.plots import colour_of, pyplot, save
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.planned import plan_of
 from simulations.results import RunDirectory
@@ -167,3 +168,48 @@ def test_encoded_gradients_have_the_error_that_the_design_says(tmp_path: Path) -
 @pytest.mark.parametrize("figure", STUDY.figures, ids=lambda figure: figure.name)
 def test_figures_are_drawn_from_the_tables(figure: Figure, tmp_path: Path) -> None:
     assert save(figure.draw(STORE.read), tmp_path / "figure.png").stat().st_size > 10_000
+
+
+# What a dichromat sees of linear RGB, after Viénot, Brettel and Mollon (1999).
+_DICHROMATS = {
+    "protanope": [[0.11238, 0.88762, 0.0], [0.11238, 0.88762, 0.0], [0.00401, -0.00401, 1.0]],
+    "deuteranope": [[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]],
+}
+_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+_WHITE = [0.9505, 1.0, 1.089]
+
+
+def lab(colour: str, seen: np.ndarray) -> np.ndarray:
+    """CIE L*a*b* of a colour as somebody sees it."""
+    channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    xyz = np.cbrt(np.array(_XYZ) @ np.clip(seen @ linear, 0.0, 1.0) / _WHITE)
+    return np.array([116 * xyz[1] - 16, 500 * (xyz[0] - xyz[1]), 200 * (xyz[1] - xyz[2])])
+
+
+def nearest_pair(colours: list[str]) -> float:
+    """The least distance of two colours for anybody; two that are side by side differ from about 10 on."""
+    return min(
+        float(np.linalg.norm(lab(one, seen) - lab(other, seen)))
+        for seen in (np.eye(3), *map(np.array, _DICHROMATS.values()))
+        for one, other in itertools.combinations(colours, 2)
+    )
+
+
+def test_the_colours_of_the_first_figure_can_be_told_apart_by_the_colour_blind() -> None:
+    assert nearest_pair([colour_of(mechanism) for mechanism in PEERS]) > 15.0
+    # Skellam had this colour once, which is next to that of the discrete Gaussian.
+    assert nearest_pair(["#355070", "#6d597a"]) < 15.0
+
+
+def test_bars_of_the_first_figure_begin_at_zero_and_show_every_error() -> None:
+    figure = next(each for each in STUDY.figures if each.name == "secure-sum").draw(STORE.read)
+    errors = STORE.read("secure_sum")
+    for axis, num_clients in zip(figure.axes, (100, 1000), strict=True):
+        assert axis.get_ylim()[0] == 0.0
+        rows = errors[errors["num_clients"] == num_clients]
+        least = rows.groupby(["mechanism", "run_epsilon"])["ratio_to_central"].min()
+        heights = sorted(bar.get_height() for bar in axis.patches)
+        assert heights == pytest.approx(sorted(100.0 * (least - 1.0)))
+        assert axis.get_ylim()[1] > max(heights)
+    pyplot().close(figure)

@@ -1,0 +1,90 @@
+"""Which runs of a study can be compared with each other, and by what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from fl_privquant.accounting import PrivacyStatement, Unit
+from simulations.config import CENTRAL
+from simulations.report.study import Study
+from simulations.report.verdict import ACCURACY, ERROR, LOSS, Comparison, verdict
+
+__all__ = ["comparisons_of", "verdict_of"]
+
+_TRUSTED = "a trusted server"
+
+
+def verdict_of(study: Study) -> list[str]:
+    """The findings of a study as sentences; none where no run has finished."""
+    return verdict(comparisons_of(study))
+
+
+def comparisons_of(study: Study) -> list[Comparison]:
+    """The comparisons of a study, by setting and then by budget.
+
+    Runs with a budget for the whole run are compared by accuracy with a trusted server; runs at an epsilon
+    for one coordinate and one release by the error of the mean update. Runs without privacy are compared with
+    each other where a setting has no others.
+    """
+    if not study.runs:
+        return []
+    runs = _tidy(study)
+    found: list[Comparison] = []
+    for setting in study.settings:
+        here = runs[runs["setting"] == setting]
+        private = here[here["private"]]
+        where = f" ({setting})" if len(study.settings) > 1 and not study.panels else ""
+        if private.empty:
+            found += _by_quality(here, f"Without privacy{where}", None)
+        for (epsilon, delta), group in private[private["whole_run"]].groupby(["budget", "delta"]):
+            budget = f"At {PrivacyStatement(epsilon, delta, Unit.TOTAL).figures} for a client's whole run"
+            found += _by_quality(group, f"{budget}{where}", CENTRAL)
+        for epsilon, group in private[~private["whole_run"]].groupby("budget"):
+            found.append(Comparison(f"{_release_words(group, epsilon)}{where}", ERROR, group))
+    return found
+
+
+def _by_quality(runs: pd.DataFrame, budget: str, baseline: str | None) -> Iterator[Comparison]:
+    measure = ACCURACY if runs[ACCURACY].notna().any() else LOSS
+    yield Comparison(budget, measure, runs, baseline, _TRUSTED)
+
+
+def _release_words(runs: pd.DataFrame, epsilon: float) -> str:
+    units = set(runs["unit"])
+    if units == {Unit.COORDINATE}:
+        return f"At ε = {epsilon:g} for one coordinate and one release"
+    if units == {Unit.ROUND}:
+        return f"At ε = {epsilon:g} for one update in one round"
+    return f"At ε = {epsilon:g} for what each mechanism encodes at once"
+
+
+def _tidy(study: Study) -> pd.DataFrame:
+    """One row a run, with its budget and what it is compared by."""
+    rows: list[dict[str, Any]] = []
+    by_name = {run.name: run for run in study.runs}
+    several_bits = study.summary.groupby(["setting", "series"])["bits"].nunique().gt(1)
+    for row in study.summary.to_dict("records"):
+        run, config = by_name[row["run"]], study.configs[row["run"]]
+        target = config.get("privacy.epsilon")
+        has_bits = several_bits[row["setting"], row["series"]] and math.isfinite(row["bits"])
+        rows.append(
+            {
+                "setting": row["setting"],
+                "study_series": row["series"],
+                "series": f"{row['series']} with {row['bits']:g} bits" if has_bits else row["series"],
+                "seed": int(row["seed"]),
+                "whole_run": target is not None,
+                "budget": target if target is not None else row["epsilon"],
+                "delta": config.get("privacy.delta", 0.0),
+                "private": target is not None or math.isfinite(row["epsilon"]),
+                "unit": run.certified.unit,
+                ACCURACY: row["accuracy"],
+                LOSS: row["loss"],
+                ERROR: row["mean_squared_error_rounds"],
+            }
+        )
+    return pd.DataFrame(rows)

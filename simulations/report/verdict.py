@@ -1,0 +1,243 @@
+"""What a study found, in sentences that are derived from its numbers.
+
+Runs are compared where they solve the same problem under the same privacy budget (:class:`Comparison`). With
+a budget for the whole run, the question is how much accuracy is lost to a baseline, which is a trusted
+server. With a budget for one coordinate and one release, as in the paper, the question is whose mean update
+has the least error. Differences are taken between runs of the same seed, which share data, clients and the
+initial model; intervals are Student's at 95 %, each by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from simulations.report.statistics import student_interval
+from simulations.report.words import joined
+
+__all__ = ["ACCURACY", "ERROR", "LOSS", "MOST_FINDINGS", "Comparison", "Difference", "verdict"]
+
+ACCURACY, LOSS, ERROR = "accuracy", "loss", "error"
+MOST_FINDINGS = 4
+"""Comparisons that a verdict speaks of at most."""
+
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much a series falls behind a reference, over the seeds that both have.
+
+    Parameters
+    ----------
+    series
+        Whose difference it is.
+    mean, low, high
+        Positive: worse than the reference. Points of accuracy, a difference of losses, or the factor by
+        which an error is larger. The ends of the interval are NaN where one seed alone was run.
+    level
+        What no difference is: 0, or a factor of 1.
+    seeds
+        How many pairs there are.
+    """
+
+    series: str
+    mean: float
+    low: float
+    high: float
+    level: float
+    seeds: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the interval includes no difference, so that these seeds cannot tell the two apart."""
+        return self.low <= self.level <= self.high
+
+    @property
+    def half(self) -> float:
+        """Half of the interval; for factors, how far its upper end is above the factor itself."""
+        return self.high / self.mean if self.level == 1.0 else (self.high - self.low) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs that solve one problem under one privacy budget.
+
+    Parameters
+    ----------
+    budget
+        How a sentence about it begins, such as "At ε = 1 for one coordinate and one release".
+    measure
+        What they are compared by: ``accuracy``, ``loss`` or ``error`` (of the decoded mean update).
+    runs
+        One row a run, with the columns ``series``, ``seed`` and that of the measure.
+    baseline
+        The series that the others are compared with; None, or a series without runs: the best one.
+    baseline_words
+        What the baseline is.
+    """
+
+    budget: str
+    measure: str
+    runs: pd.DataFrame
+    baseline: str | None = None
+    baseline_words: str = ""
+
+    @property
+    def complete(self) -> list[str]:
+        """The series whose every run has a finite result (a positive one, for errors)."""
+        return [series for series, values in self._values() if self._usable(values)]
+
+    @property
+    def incomplete(self) -> list[str]:
+        """The series of which some run diverged, or has no such result."""
+        return [series for series, values in self._values() if not self._usable(values)]
+
+    @property
+    def reference(self) -> str | None:
+        """What the others are compared with; None if no series has results."""
+        if self.baseline in self.complete:
+            return self.baseline
+        means = {series: self._mean(series) for series in self.complete}
+        return min(means, key=lambda series: means[series], default=None)
+
+    def differences(self) -> list[Difference]:
+        """Every other series against the reference, the closest first."""
+        others = [series for series in self.complete if series != self.reference]
+        found = [difference for series in others if (difference := self._difference(series)) is not None]
+        return sorted(found, key=lambda difference: difference.mean)
+
+    def _values(self) -> Iterator[tuple[str, pd.Series]]:
+        for series, frame in self.runs.groupby("series", sort=False):
+            yield str(series), frame.set_index("seed")[self.measure].astype(float)
+
+    def _usable(self, values: pd.Series) -> bool:
+        finite = bool(np.isfinite(values).all())
+        return finite and (self.measure != ERROR or bool((values > 0.0).all()))
+
+    def _results(self, series: str) -> pd.Series:
+        """What a series lost in each seed, on the scale that differences are taken on: smaller is better."""
+        rows = self.runs[self.runs["series"] == series]
+        values = rows.groupby("seed")[self.measure].mean().astype(float)
+        return -values if self.measure == ACCURACY else np.log(values) if self.measure == ERROR else values
+
+    def _mean(self, series: str) -> float:
+        return float(self._results(series).mean())
+
+    def _difference(self, series: str) -> Difference | None:
+        """None if the two share no seed."""
+        pairs = (self._results(series) - self._results(str(self.reference))).dropna()
+        mean, low, high, count = student_interval(pairs)
+        if not count:
+            return None
+        if self.measure == ERROR:
+            return Difference(series, math.exp(mean), math.exp(low), math.exp(high), 1.0, count)
+        scale = 100.0 if self.measure == ACCURACY else 1.0
+        return Difference(series, scale * mean, scale * low, scale * high, 0.0, count)
+
+
+def verdict(comparisons: Sequence[Comparison]) -> list[str]:
+    """The findings of a study: one sentence for each comparison, then what its seeds cannot tell apart."""
+    told = [comparison for comparison in comparisons if comparison.reference is not None]
+    sentences = [_finding(comparison) for comparison in told[:MOST_FINDINGS]]
+    if len(told) > MOST_FINDINGS:
+        sentences.append(f"{len(told) - MOST_FINDINGS} more comparisons are in the table of results.")
+    if told:
+        sentences.append(_resolution(told))
+    if diverged := list(dict.fromkeys(name for each in comparisons for name in each.incomplete)):
+        have = "has" if len(diverged) == 1 else "have"
+        sentences.append(f"{joined(diverged)} {have} runs without a finite result, and no part in this.")
+    return sentences
+
+
+def _finding(comparison: Comparison) -> str:
+    differences = comparison.differences()
+    if not differences:
+        return _single(comparison)
+    named = differences if len(differences) <= _MOST_NAMED else [*differences[:2], differences[-1]]
+    left_out = len(differences) - len(named)
+    between = f", with {left_out} {'other' if left_out == 1 else 'others'} in between" if left_out else ""
+    if comparison.measure == ERROR:
+        opening = f"{comparison.reference} has the least squared error of the mean update; "
+        short = [f"that of {each.series} {each.mean:.2f} times{_interval(each)}" for each in named[1:]]
+        first = f"that of {named[0].series} is {named[0].mean:.2f} times as large{_interval(named[0], True)}"
+        return f"{comparison.budget}, {opening}{joined([first, *short])}{between}."
+    opening, other = "", comparison.baseline_words
+    if comparison.reference != comparison.baseline:
+        word = "highest accuracy" if comparison.measure == ACCURACY else "lowest loss"
+        opening, other = f"{comparison.reference} has the {word}; ", "it"
+    against = f" {'to' if named[0].mean >= 0.0 else 'over'} {other}"
+    first = f"{named[0].series} {_lost(named[0], comparison)}{against}{_interval(named[0], True)}"
+    short = [f"{each.series} {_lost(each, comparison)}{_interval(each)}" for each in named[1:]]
+    return f"{comparison.budget}, {opening}{joined([first, *short])}{between}."
+
+
+def _single(comparison: Comparison) -> str:
+    """One series alone: its result, or for errors that there is nothing to compare it with."""
+    series = str(comparison.reference)
+    values = comparison.runs.loc[comparison.runs["series"] == series, comparison.measure]
+    mean, low, high, count = student_interval(values)
+    if comparison.measure == ACCURACY:
+        mean, low, high = 100 * mean, 100 * low, 100 * high
+    unit = " %" if comparison.measure == ACCURACY else ""
+    what = {ACCURACY: "an accuracy", LOSS: "a loss", ERROR: "a squared error of the mean update"}
+    shape = ".1f" if comparison.measure == ACCURACY else ".3g"
+    interval = "one seed" if count == 1 else f"95 % interval {low:{shape}} to {high:{shape}}, {count} seeds"
+    words = f"{series} has {what[comparison.measure]} of {mean:{shape}}{unit} ({interval})"
+    return f"{comparison.budget}, {words}; there is nothing to compare it with."
+
+
+def _lost(difference: Difference, comparison: Comparison) -> str:
+    """How far a series is behind, as a verb with its object; what is negative is a gain."""
+    amount = abs(difference.mean)
+    if comparison.measure == ACCURACY:
+        return f"{'loses' if difference.mean >= 0.0 else 'gains'} {amount:.1f} points of accuracy"
+    return f"{'loses' if difference.mean >= 0.0 else 'gains'} {amount:.3g} of loss"
+
+
+def _interval(difference: Difference, named: bool = False) -> str:
+    """The interval in brackets; the first one of a sentence says what it is."""
+    if math.isnan(difference.low):
+        return " (one seed, no interval)" if named else ""
+    shape = ".2f" if difference.level == 1.0 else ".1f" if difference.high - difference.low >= 0.2 else ".2g"
+    low, high = (f"{end:{shape}}".replace("-", "−") for end in (difference.low, difference.high))
+    return f" ({'95 % interval ' if named else ''}{low} to {high})"
+
+
+def _resolution(comparisons: Sequence[Comparison]) -> str:
+    """Which differences are too small for these seeds, and between whom there is such a one."""
+    stated = [(each, difference) for each in comparisons for difference in each.differences()]
+    if not stated:
+        return "With one series there is no difference to speak of."
+    known = [(each, difference) for each, difference in stated if not math.isnan(difference.low)]
+    if not known:
+        return "One seed cannot tell a difference from chance: run several, for example seed=0,1,2,3,4."
+    # By accuracy or loss where there is one of them: factors between errors are far better known.
+    measure = next((each.measure for each, _ in known if each.measure != ERROR), ERROR)
+    same = [(each, difference) for each, difference in known if each.measure == measure]
+    # Half of the shortest interval: no pair of series can be told apart by less.
+    least = min(difference.half for _, difference in same)
+    what = {
+        ACCURACY: f"differences below {least:.2g} points of accuracy",
+        LOSS: f"differences below {least:.2g} of loss",
+        ERROR: f"errors that differ by less than a factor of {least:.3g}",
+    }[measure]
+    seeds = " to ".join(map(str, sorted({end(d.seeds for _, d in same) for end in (min, max)})))
+    return f"With {seeds} seeds, {what} cannot be told from chance{_open_ones(same)}."
+
+
+def _open_ones(stated: Sequence[tuple[Comparison, Difference]]) -> str:
+    """The first comparison with series that are too close, and these series."""
+    for comparison in dict.fromkeys(comparison for comparison, _ in stated):
+        close = [
+            difference.series for each, difference in stated if each is comparison and difference.is_open
+        ]
+        if close:
+            against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
+            verb = "is" if len(close) == 1 else "are"
+            return f": {joined(close)} {verb} that close to {against or comparison.reference}"
+    return "; none of the differences between these is that small"

@@ -1,0 +1,161 @@
+"""The sentences that a report opens with, on made-up results whose answer is known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from simulations.report.compared import comparisons_of, verdict_of
+from simulations.report.study import Study
+from simulations.report.verdict import ACCURACY, ERROR, LOSS, MOST_FINDINGS, Comparison, verdict
+from tests.simulations.synthetic import write_study
+
+BUDGET = "At ε = 8, δ = 1e-05 for a client's whole run"
+
+
+def compared(
+    results: dict[str, list[float]], measure: str = ACCURACY, baseline: str | None = "central"
+) -> Comparison:
+    """A comparison in which each series has a result for seeds 0, 1, ..."""
+    rows = [
+        {"series": series, "seed": seed, measure: value}
+        for series, values in results.items()
+        for seed, value in enumerate(values)
+    ]
+    return Comparison(BUDGET, measure, pd.DataFrame(rows), baseline, "a trusted server")
+
+
+def test_losses_to_the_baseline_are_paired_by_seed() -> None:
+    central, ours, poor = [0.90, 0.80, 0.85], [0.898, 0.792, 0.847], [0.70, 0.60, 0.66]
+    first, last = verdict([compared({"central": central, "ours": ours, "poor": poor})])
+    lost = 100 * (np.array(central) - np.array(ours))
+    low, high = stats.ttest_1samp(lost, 0.0).confidence_interval(0.95)
+    assert first == (
+        f"{BUDGET}, ours loses 0.4 points of accuracy to a trusted server (95 % interval "
+        f"−{-low:.1f} to {high:.1f}) and poor loses 19.7 points of accuracy (18.2 to 21.1)."
+    )
+    # The seeds differ by ten points, pairs of one seed by less than one.
+    assert last == (
+        "With 3 seeds, differences below 0.8 points of accuracy cannot be told from chance: ours is that "
+        "close to a trusted server."
+    )
+
+
+def test_a_gain_is_called_one() -> None:
+    first, *_ = verdict([compared({"central": [0.5, 0.6], "ours": [0.6, 0.71]})])
+    assert "ours gains 10.5 points of accuracy over a trusted server (95 % interval −16.9 to −4.1)" in first
+
+
+def test_without_a_baseline_the_best_is_the_reference() -> None:
+    first, last = verdict([compared({"a": [0.80, 0.82], "b": [0.90, 0.92]}, baseline="central")])
+    assert first.startswith(f"{BUDGET}, b has the highest accuracy; a loses 10.0 points of accuracy to it")
+    assert "none of the differences" in last
+    losses = compared({"a": [2.0, 2.5], "b": [1.0, 1.4]}, LOSS, None)
+    assert "b has the lowest loss; a loses 1.05 of loss to it" in verdict([losses])[0]
+
+
+def test_errors_are_compared_by_factors() -> None:
+    results = {"rqm": [2.0, 2.2], "optm": [1.0, 1.1], "one_bit": [1.5, 1.65]}
+    first, last = verdict([compared(results, ERROR, None)])
+    assert first == (
+        f"{BUDGET}, optm has the least squared error of the mean update; that of one_bit is 1.50 times as "
+        "large (95 % interval 1.50 to 1.50) and that of rqm 2.00 times (2.00 to 2.00)."
+    )
+    assert last.startswith("With 2 seeds, errors that differ by less than a factor of 1 cannot")
+
+
+def test_many_series_are_not_all_named() -> None:
+    results = {name: [0.9 - 0.01 * place, 0.91 - 0.01 * place] for place, name in enumerate("abcdefgh")}
+    first, *_ = verdict([compared(results, baseline="a")])
+    assert "with 4 others in between." in first
+    assert ", c loses" in first.replace(" and", ",")
+    assert "h loses 7.0" in first
+    assert "e loses" not in first
+
+
+def test_one_seed_has_no_interval_and_says_so() -> None:
+    first, last = verdict([compared({"central": [0.9], "ours": [0.8]})])
+    assert (
+        first == f"{BUDGET}, ours loses 10.0 points of accuracy to a trusted server (one seed, no interval)."
+    )
+    assert last.startswith("One seed cannot tell a difference from chance")
+
+
+def test_ties_are_no_difference() -> None:
+    first, last = verdict([compared({"central": [0.9, 0.8], "ours": [0.9, 0.8]})])
+    assert "ours loses 0.0 points of accuracy to a trusted server (95 % interval 0 to 0)" in first
+    assert last.endswith("ours is that close to a trusted server.")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_run_that_diverged_takes_its_series_out(bad: float) -> None:
+    results = {"central": [0.9, 0.8], "ours": [0.9, bad], "other": [0.85, 0.77]}
+    *found, last = verdict([compared(results)])
+    assert not any("ours" in sentence for sentence in found)
+    assert last == "ours has runs without a finite result, and no part in this."
+    # Also the baseline: then the best of the others is what they are compared with.
+    first, *_ = verdict([compared({"central": [bad, 0.8], "ours": [0.9, 0.8], "other": [0.8, 0.7]})])
+    assert "ours has the highest accuracy; other loses 10.0 points" in first
+
+
+def test_an_exact_mean_has_no_part_in_factors() -> None:
+    *_, last = verdict([compared({"none": [0.0, 0.0], "a": [1.0, 1.1], "b": [2.0, 2.3]}, ERROR, None)])
+    assert last.startswith("none has runs without")
+
+
+def test_nothing_at_all_is_no_sentence_and_one_series_is_one() -> None:
+    assert verdict([]) == []
+    (only,) = verdict([compared({"ours": [math.nan]})])
+    assert only.startswith("ours has runs without")
+    first, last = verdict([compared({"ours": [0.9, 0.8]})])
+    assert "ours has an accuracy of 85.0 %" in first
+    assert "nothing to compare it with" in first
+    assert last == "With one series there is no difference to speak of."
+
+
+def test_series_that_share_no_seed_are_not_compared() -> None:
+    rows = [{"series": "a", "seed": 0, ACCURACY: 0.9}, {"series": "b", "seed": 1, ACCURACY: 0.1}]
+    first, _ = verdict([Comparison(BUDGET, ACCURACY, pd.DataFrame(rows))])
+    assert "nothing to compare it with" in first
+
+
+def test_many_comparisons_are_counted() -> None:
+    many = [compared({"a": [0.9, 0.8], "b": [0.7, 0.65]}) for _ in range(MOST_FINDINGS + 3)]
+    sentences = verdict(many)
+    assert len(sentences) == MOST_FINDINGS + 2
+    assert sentences[MOST_FINDINGS] == "3 more comparisons are in the table of results."
+
+
+def test_runs_are_compared_at_an_equal_budget_only(tmp_path: Path) -> None:
+    write_study(tmp_path, ("optm", "rqm", "none"), epsilons=(0.5, 1.0), seeds=(0, 1), rounds=2)
+    study = Study.load(tmp_path)
+    found = comparisons_of(study)
+    assert [each.budget for each in found] == [
+        f"At ε = {epsilon} for one coordinate and one release" for epsilon in ("0.5", "1")
+    ]
+    assert all(sorted(set(each.runs["series"])) == ["optm", "rqm"] for each in found)
+    assert all(each.measure == ERROR for each in found)
+    assert len(verdict_of(study)) == 3
+
+
+def test_a_target_for_the_whole_run_is_compared_by_accuracy(tmp_path: Path) -> None:
+    target = {"privacy.epsilon": 8.0, "secagg.enabled": True}
+    write_study(tmp_path, ("optm", "rqm"), seeds=(0, 1, 2), rounds=2, settings=(target,))
+    (found,) = comparisons_of(Study.load(tmp_path))
+    assert found.measure == ACCURACY
+    assert found.baseline == "central_gaussian"
+    assert found.budget == BUDGET
+
+
+def test_panels_are_settings_of_their_own(tmp_path: Path) -> None:
+    asked = {"panel": "B. second", "federation.num_clients": 50}
+    write_study(tmp_path, ("optm", "rqm"), seeds=(0, 1), rounds=2, settings=({"panel": "A. first"}, asked))
+    study = Study.load(tmp_path)
+    assert study.settings == ("A. first", "B. second")
+    assert study.varying == ("panel",)
+    assert len(comparisons_of(study)) == 2
