@@ -87,6 +87,13 @@ class TorchTask:
         Training examples that are used at most; null for all.
     **options
         Arguments of the functions for data and model, by name.
+
+    Attributes
+    ----------
+    examples
+        What the data's function gave.
+    parts
+        For each client the indices of its training examples.
     """
 
     def __init__(
@@ -112,9 +119,9 @@ class TorchTask:
             run.partition,
             run.seed,
         )
-        self._examples = _examples(*self._dealing[0])
-        self._parts = _dealt(*self._dealing)
-        self._template = learning.build_model(_model(model), self._examples, run.seed, options)
+        self.examples = _examples(*self._dealing[0])
+        self.parts = _dealt(*self._dealing)
+        self._template = learning.build_model(_model(model), self.examples, run.seed, options)
         self._initial = learning.arrays_of(self._template)
         self._free: list[Any] = []
 
@@ -136,16 +143,16 @@ class TorchTask:
         return {name: value.copy() for name, value in self._initial.items()}
 
     def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
-        part = self._parts[client]
+        part = self.parts[client]
         seed = int(np.random.SeedSequence([self._run.seed, 2, server_round, client]).generate_state(1)[0])
-        x, y = self._examples.train_x[part], self._examples.train_y[part]
+        x, y = self.examples.train_x[part], self.examples.train_y[part]
         with self._model(arrays) as model:
             self._learning.train(model, x, y, self._run.federation, seed, self._loss)
             return self._learning.arrays_of(model)
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
         with self._model(arrays) as model:
-            return self._learning.evaluate(model, self._examples, self._loss)
+            return self._learning.evaluate(model, self.examples, self._loss)
 
     @contextlib.contextmanager
     def _model(self, arrays: Arrays) -> Iterator[Any]:
@@ -161,10 +168,10 @@ class TorchTask:
         self._free.append(model)
 
     def num_examples(self, client: int) -> int:
-        return int(self._parts[client].size)
+        return int(self.parts[client].size)
 
     def plot_partition(self, path: Path) -> None:
-        if self._examples.labelled and self._examples.num_classes <= _MOST_LABELS_DRAWN:
+        if self.examples.labelled and self.examples.num_classes <= _MOST_LABELS_DRAWN:
             path.write_bytes(_picture(*self._dealing))
 
 

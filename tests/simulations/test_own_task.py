@@ -142,7 +142,7 @@ def test_users_of_the_data_are_clients(outside: str, tmp_path: Path) -> None:
     data = torch_task(f"{outside}.users")
     task = task_of(run_of(tmp_path, data, partition={"name": "natural"}, federation={"num_clients": 4}))
     assert isinstance(task, TorchTask)
-    assert [list(part) for part in task._parts] == [list(range(k, k + 15)) for k in (15, 0, 45, 30)]
+    assert [list(part) for part in task.parts] == [list(range(k, k + 15)) for k in (15, 0, 45, 30)]
     one = [
         task_of(
             run_of(tmp_path, data, partition={"name": "natural"}, federation={"num_clients": 1}, seed=seed)
@@ -150,7 +150,7 @@ def test_users_of_the_data_are_clients(outside: str, tmp_path: Path) -> None:
         for seed in range(8)
     ]
     # A client alone is any of the users, by the seed.
-    assert len({task._parts[0][0] for task in one if isinstance(task, TorchTask)}) > 1
+    assert len({task.parts[0][0] for task in one if isinstance(task, TorchTask)}) > 1
     with pytest.raises(InvalidSpecError, match="5 clients, but the data have 4 users"):
         task_of(run_of(tmp_path, data, partition={"name": "natural"}, federation={"num_clients": 5}))
     with pytest.raises(InvalidSpecError, match="do not say whose an example is"):

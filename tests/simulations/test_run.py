@@ -264,7 +264,7 @@ def test_models(task: str, model: str, tmp_path: Path) -> None:
 def test_partitions_deal_no_example_twice(partition: str, tmp_path: Path) -> None:
     config = config_of(tmp_path, partition={"name": partition}, federation={"num_clients": 10})
     task: Any = task_of(config)
-    dealt = np.concatenate(task._parts)
+    dealt = np.concatenate(task.parts)
     assert np.unique(dealt).size == dealt.size
     # Shards have one size: what does not fill one is left over.
     assert dealt.size > 1400 if partition == "shards" else dealt.size == 1438
@@ -272,7 +272,7 @@ def test_partitions_deal_no_example_twice(partition: str, tmp_path: Path) -> Non
     again: Any = task_of(
         config_of(tmp_path / "again", partition={"name": partition}, federation={"num_clients": 10})
     )
-    assert all(np.array_equal(a, b) for a, b in zip(task._parts, again._parts, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(task.parts, again.parts, strict=True))
 
 
 def test_more_clients_than_examples(tmp_path: Path) -> None:

@@ -31,12 +31,12 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.sampling.stream import RandomStream
 from simulations.central import noise_of_sum
 from simulations.config import CENTRAL, RunConfig
-from simulations.data import Examples, load_examples
-from simulations.partition import deal
+from simulations.data import Examples
 from simulations.planned import central_target, plan_of
 from simulations.report.statistics import student_interval
 from simulations.studies.study import Part, Scale, Tables, Tell
 from simulations.studies.sweep import Sweep
+from simulations.tasks import TorchTask, task_of
 
 __all__ = ["CLIPS", "MeanOf", "Training", "clip_costs", "training"]
 
@@ -62,9 +62,16 @@ class Training:
     config: RunConfig
 
     @cached_property
+    def _task(self) -> TorchTask:
+        task = task_of(self.config)
+        if not isinstance(task, TorchTask):
+            raise InvalidSpecError(f"task: {self.config.task_name} has no labelled examples to train on")
+        return task
+
+    @property
     def examples(self) -> Examples:
         """The task's examples."""
-        return load_examples(self.config.task)
+        return self._task.examples
 
     @cached_property
     def dimension(self) -> int:
@@ -94,11 +101,10 @@ class Training:
     @cached_property
     def _clients(self) -> list[tuple[Numbers, Numbers]]:
         """Inputs, with a constant, and labels as unit vectors, of each client."""
-        config, examples = self.config, self.examples
-        parts = deal(examples.train_y, config.federation.num_clients, config.partition, config.seed)
+        examples = self.examples
         inputs = _with_constant(examples.train_x)
         labels = np.eye(examples.num_classes, dtype=np.float32)[examples.train_y]
-        return [(inputs[part], labels[part]) for part in parts]
+        return [(inputs[part], labels[part]) for part in self._task.parts]
 
     def accuracy(self, mean_of: MeanOf) -> float:
         """Accuracy on the test examples after the last round, with that way to make mean updates."""
@@ -186,7 +192,7 @@ def _lost(name: str, lost: Numbers) -> dict[str, float]:
 
 def _setting(config: RunConfig, seeds: int) -> dict[str, Any]:
     return {
-        "task": config.task.name,
+        "task": config.task_name,
         "rounds": config.federation.rounds,
         "num_clients": config.federation.num_clients,
         "l2_clip": config.l2_clip,

@@ -43,7 +43,7 @@ def test_a_sweep_is_what_hydra_runs(sweep: Sweep) -> None:
     # What a mechanism ignores does not multiply its runs.
     assert len(runs) == swept or {"none"} < {config.label for config in runs}
     assert len({config.run_name for config in runs}) == len(runs) <= swept
-    assert {config.task.name for config in runs} == {sweep.needs or "digits"}
+    assert {config.task_name for config in runs} == {sweep.needs or "digits"}
     assert {config.federation.num_clients for config in runs} == {100}
 
 
