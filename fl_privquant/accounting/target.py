@@ -132,10 +132,7 @@ class Target:
             No design of that mechanism meets the target or the error; the text says what would.
         """
         planner = self._planner(dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
-        given = {"keep": keep, "most_error": most_error, "most_kilobytes": most_kilobytes}
-        named = [f"{name} {value}" for name, value in given.items() if value is not None]
-        if len(named) > 1:
-            raise InvalidSpecError(f"{' and '.join(named)}: each chooses what is kept; give one of the two")
+        _check_at_most_one(keep=keep, most_error=most_error, most_kilobytes=most_kilobytes)
         if most_error is not None:
             return planner.joint().fewest_bytes(checks.positive("most_error", most_error))
         if most_kilobytes is not None:
@@ -189,6 +186,13 @@ class Target:
             aggregation=aggregation,
             parameters=parameters,
         )
+
+
+def _check_at_most_one(**given: int | float | None) -> None:
+    """Refuse arguments that each choose what is kept, if there are several."""
+    named = [f"{name} {value}" for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise InvalidSpecError(f"{' and '.join(named)}: each chooses what is kept; give one of the two")
 
 
 @dataclass(frozen=True)

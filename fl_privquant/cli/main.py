@@ -195,13 +195,8 @@ def plan_command(
     )
     console = layout.output_console()
     names = tuple(mechanism or ()) or planned_for(wish)
-    chosen_by = error is not None or kilobytes is not None
     listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None or plot is not None
-    if listed and chosen_by:
-        raise InvalidSpecError(
-            "--error and --kilobytes: choose what is kept in secure sums of a whole run; leave them out, or "
-            "--compare, --local, --unit, --l2-norm and --plot"
-        )
+    chosen_by = _chosen_by(error, kilobytes, listed)
     if chosen_by or not (listed or mechanism or delta == 0.0):
         if joint_plans.plan_and_print(console, wish, error, kilobytes, names[0]):
             return
@@ -213,6 +208,17 @@ def plan_command(
 
         plot_plan(planned, plot)
         printing.say(console, f"drawn to {plot}")
+
+
+def _chosen_by(error: float | None, kilobytes: float | None, listed: bool) -> bool:
+    """Whether a plan is chosen by an error or a size; refused where designs are listed instead."""
+    chosen = error is not None or kilobytes is not None
+    if listed and chosen:
+        raise InvalidSpecError(
+            "--error and --kilobytes: choose what is kept in secure sums of a whole run; leave them out, or "
+            "--compare, --local, --unit, --l2-norm and --plot"
+        )
+    return chosen
 
 
 @app.command("compare")
