@@ -26,6 +26,13 @@ ASKED = PrivacyStatement.heading(Unit.COORDINATE, "local", "ε asked")
 MEGABYTE = 1e6
 FLOOR = 1e-5
 LEAST_ROOM = 0.02
+_LEAST_TICKS = 3
+_LOG_STEPS: tuple[tuple[float, ...], ...] = (
+    (1.0,),
+    (1.0, 2.0, 5.0),
+    (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0),
+    tuple(step / 10 for step in range(10, 100)),
+)
 
 Place = Mapping[str, Any]
 
@@ -159,14 +166,18 @@ def _finding_chart(comparison: Comparison, number: int, private: Mapping[str, bo
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis that are all labelled: two of them or more, and not many more than ten."""
-    decades = math.log10(high) - math.log10(low)
-    steps = (
-        (1.0,) if decades > 2.5 else (1.0, 2.0, 5.0) if decades > 0.7 else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
-    )
+    """Ticks of a logarithmic axis, all labelled: of the coarsest steps that give three, or the finest.
+
+    The same as ``logTicks`` in page.js.
+    """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
-    return [tick for tick in ticks if low <= tick <= high]
+    ticks: list[float] = []
+    for steps in _LOG_STEPS:
+        ticks = [step * 10.0**power for power in powers for step in steps]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) >= _LEAST_TICKS:
+            break
+    return ticks
 
 
 def charts_of(study: Study) -> list[Chart]:

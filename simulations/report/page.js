@@ -115,16 +115,21 @@
     return chart.percent ? [Math.max(low, -0.01), Math.min(high, 1.01)] : [low, high];
   }
 
+  // The same as `log_ticks` in charts.py, between two powers of ten: the coarsest steps that give three ticks.
   function logTicks(low, high) {
-    const steps = high - low > 2.5 ? [1] : high - low > 0.7 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9];
-    const tickvals = [], ticktext = [];
-    for (let power = Math.floor(low); power <= Math.ceil(high); power++) {
-      for (const step of steps) {
-        tickvals.push(step * 10 ** power);
-        const plain = Number((step * 10 ** power).toPrecision(3)).toString();
-        const sup = `10<sup>${String(power).replace("-", "−")}</sup>`;
-        ticktext.push(power > -4 && power < 5 ? plain : step === 1 ? sup : `${step} × ${sup}`);
+    const tenths = Array.from({ length: 90 }, (_, at) => (10 + at) / 10);
+    let tickvals = [], ticktext = [];
+    for (const steps of [[1], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9], tenths]) {
+      tickvals = []; ticktext = [];
+      for (let power = Math.floor(low); power <= Math.ceil(high); power++) {
+        for (const step of steps.filter((each) => Math.log10(each) + power >= low && Math.log10(each) + power <= high)) {
+          tickvals.push(step * 10 ** power);
+          const plain = Number((step * 10 ** power).toPrecision(3)).toString();
+          const sup = `10<sup>${String(power).replace("-", "−")}</sup>`;
+          ticktext.push(power > -4 && power < 5 ? plain : step === 1 ? sup : `${step} × ${sup}`);
+        }
       }
+      if (tickvals.length >= 3) break;
     }
     return { tickvals, ticktext };
   }

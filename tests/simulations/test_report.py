@@ -415,7 +415,7 @@ def test_every_row_has_a_marker_of_its_own() -> None:
 @pytest.mark.parametrize(("low", "high"), [(2e-4, 3e-4), (1.0, 9.0), (1e-9, 1e3), (0.11, 0.19), (5.0, 300.0)])
 def test_logarithmic_axes_have_labels(low: float, high: float) -> None:
     ticks = log_ticks(low, high)
-    assert 2 <= len(ticks) <= 14
+    assert 3 <= len(ticks) <= 14
     assert all(low <= tick <= high for tick in ticks)
 
 

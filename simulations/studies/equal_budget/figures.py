@@ -29,7 +29,7 @@ _HEADING = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
 
 
 def _secure_sum(read: ReadTable) -> Any:
-    """How much larger errors are than a trusted server's, in per cent: zero is the server's own."""
+    """How much larger errors are than those of a trusted server, in per cent: bars that begin at zero."""
     errors = best_errors(read("secure_sum"))
     counts = sorted(errors["num_clients"].unique())
     plt = pyplot()
