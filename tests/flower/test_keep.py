@@ -16,6 +16,7 @@ import fl_privquant as pq
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.design.spread import clipped_moments
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import (
@@ -158,20 +159,21 @@ def test_a_plan_counts_what_is_kept_and_says_so() -> None:
 
 
 def test_the_predicted_error_is_what_a_run_has() -> None:
-    """20 equal clients at the norm bound, 60 rounds: the mean of the measured errors, to 10 %."""
+    """20 equal clients at the norm bound, 60 rounds: the mean of the errors at unit gain, to 10 %."""
     target = pq.Target(6.0, rounds=3, num_clients=20)
     whole = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
     plan = target.plan(DIMENSION, keep=100, aggregation=whole)
     update = np.random.default_rng(1).normal(size=DIMENSION)
     update /= np.linalg.norm(update)
     arrays = {"model": update}
+    gain = clipped_moments(plan.encoding.clip * math.sqrt(DIMENSION))[1]
     errors = []
     for seed in range(60):
         codec = UpdateCodec(Layout.of(arrays), plan.encoding, seed)
         total = np.zeros(codec.dimension, dtype=np.int64)
         for client in range(20):
             codec.add_codes(codec.encode(arrays, pq.RandomStream.seeded(seed, client=client)), total)
-        errors.append(float(np.sum((codec.decode_sum(total, 20)["model"] - update) ** 2)))
+        errors.append(float(np.sum((codec.decode_sum(total, 20)["model"] / gain - update) ** 2)))
     assert np.mean(errors) == pytest.approx(DIMENSION * plan.mean_squared_error, rel=0.1)
     assert plan.noise_to_signal == pytest.approx(DIMENSION * plan.mean_squared_error)
 

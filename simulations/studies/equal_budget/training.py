@@ -173,7 +173,7 @@ class Training:
 
     def _rotated(self, updates: Numbers, server_round: int) -> tuple[Rotation, Numbers]:
         rotation = Rotation(self.dimension, self.config.seed + (server_round << 31))
-        rotated = np.ascontiguousarray(updates, dtype=np.float32)
+        rotated = np.array(updates, dtype=np.float32, order="C")
         for update in rotated:
             rotation.forward(update)
         return rotation, rotated

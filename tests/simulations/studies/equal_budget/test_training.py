@@ -78,8 +78,10 @@ def test_the_pooled_loss_is_that_of_seeds() -> None:
     assert found.half_interval > 0.0
     # The means of both tables are of the same runs.
     for name, table in zip(trained, tables, strict=True):
-        means = table.groupby(["run_epsilon", "mechanism", "bits"], dropna=False)["accuracy_lost"].mean()
-        for row in STORE.read(name).itertuples():
+        means = (
+            table.fillna({"bits": 0}).groupby(["run_epsilon", "mechanism", "bits"])["accuracy_lost"].mean()
+        )
+        for row in STORE.read(name).fillna({"bits": 0}).itertuples():
             assert means[row.run_epsilon, row.mechanism, row.bits] == pytest.approx(
                 row.accuracy_lost, abs=1e-6
             )
