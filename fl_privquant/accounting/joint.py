@@ -2,7 +2,8 @@
 
 With k of d rotated coordinates kept, the squared error of the mean of equal updates at the L2 clip is, in
 units of a central Gaussian's, E(b, k) + (d / k - 1) s: that of the mechanism with b bits for k coordinates,
-and what is lost with those that are not sent, s being the squared norm over the error of a central Gaussian.
+and what is lost with those that are not sent, s being the squared norm over the error of a central Gaussian
+(and a little more, by the clip of the kept norm: :func:`~fl_privquant.design.spread.error_of_kept`).
 A client sends k times the width of the sum. More bits err less, so that fewer coordinates are enough, but
 their sums are wider.
 
@@ -13,6 +14,7 @@ what was asked for: no estimate is ever stated.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,8 +76,12 @@ class JointSearch:
     def fewest_bytes(self, most_error: float) -> Plan:
         """The plan with the fewest bytes whose error is at most so many central Gaussians'."""
         guesses = self._guesses(lambda bits: self._for_error(bits, most_error))
-        best = min(guesses, key=lambda guess: guess.kept * guess.sum_bits)
-        return self._fewest_kept(best, most_error)
+        guesses.sort(key=lambda guess: guess.kept * guess.sum_bits)
+        for guess in guesses[:-1]:
+            # An estimate may promise a little more than a certificate holds.
+            with contextlib.suppress(InfeasibleDesignError):
+                return self._fewest_kept(guess, most_error)
+        return self._fewest_kept(guesses[-1], most_error)
 
     def least_error(self, most_kilobytes: float) -> Plan:
         """The plan with the least error of which a client sends at most so many kilobytes in a round."""

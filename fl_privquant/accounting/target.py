@@ -17,6 +17,7 @@ from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.joint import JointSearch
 from fl_privquant.accounting.planner import PlannedDesign, plan
+from fl_privquant.design.spread import error_of_kept
 from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import NO_NORMS, Norms
@@ -311,18 +312,24 @@ class Plan:
         design: PlannedDesign,
     ) -> Plan:
         """The plan of a design for what is kept of an update."""
-        scale = dimension / encoding.kept(dimension)
-        # What is kept is scaled by d / k and is k / d of the coordinates; the others are missing altogether.
-        error = scale * design.mean_squared_error * encoding.clip**2
-        central = None if design.ratio_to_central is None else error / design.ratio_to_central
-        lost = (scale - 1.0) * (encoding.l2_clip or 0.0) ** 2 / dimension
+        kept = encoding.kept(dimension)
+        own = design.mean_squared_error * encoding.clip**2
+        central = None if design.ratio_to_central is None else own / design.ratio_to_central
+        error = own
+        if kept < dimension and encoding.l2_clip is not None:
+            variance = encoding.l2_clip**2 / dimension
+            error = variance * error_of_kept(
+                own / variance, encoding.clip / math.sqrt(variance), kept, dimension
+            )
+            # What the design errs on a kept coordinate is a share of the mean update's.
+            central = None if central is None else central * dimension / kept
         return cls(
             target=target,
             encoding=encoding,
             aggregation=aggregation,
             dimension=dimension,
             statement=design.statement,
-            mean_squared_error=error + lost,
+            mean_squared_error=error,
             bytes_per_round=design.bytes_per_round,
             central_error=central,
         )

@@ -22,9 +22,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import betaincinv, ndtr, ndtri
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.bits import bits_for_separation, error_of_bits, error_of_strata
@@ -40,7 +41,9 @@ __all__ = [
     "best_spread",
     "clipped_moments",
     "error_at_norm_bound",
+    "error_of_kept",
     "error_of_mean",
+    "kept_moments",
     "rounding_at_norm_bound",
     "usual_norm_ratio",
 ]
@@ -55,7 +58,8 @@ _ROUNDING_ROOM = 1e-9
 _MOST = 6.0
 _CLOSE = 0.01
 # A standard normal number, as samples.
-_NORMAL = ndtri((np.arange(4001) + 0.5) / 4001)
+_SHARES = (np.arange(4001) + 0.5) / 4001
+_NORMAL = ndtri(_SHARES)
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,49 @@ def at_unit_gain(noise: float, spread: float, num_clients: int) -> float:
     """
     square, gain = clipped_moments(spread)
     return (noise + num_clients * (square - gain**2)) / gain**2
+
+
+@lru_cache(maxsize=1024)
+def kept_moments(kept: int, dimension: int) -> tuple[float, float]:
+    """What the L2 clip leaves of a random part of a rotated update at the norm bound: mean square, and gain.
+
+    The squared norm of ``kept`` of ``dimension`` coordinates varies about its mean, to which it is clipped:
+    in units of that mean it is t, of a beta distribution, and min(t, 1) after. The gain, the mean product of
+    what is left with what was there, is E min(t, sqrt(t)).
+
+    >>> kept_moments(100, 100), [round(each, 3) for each in kept_moments(100, 10_000)]
+    ((1.0, 1.0), [0.944, 0.971])
+    """
+    if kept >= dimension:
+        return 1.0, 1.0
+    share = betaincinv(0.5 * kept, 0.5 * (dimension - kept), _SHARES)
+    squares = share * (dimension / kept)
+    return float(np.minimum(squares, 1.0).mean()), float(np.minimum(squares, np.sqrt(squares)).mean())
+
+
+def error_of_kept(own: float, spread: float, kept: int, dimension: int) -> float:
+    """Error at unit gain of a coordinate of the mean update of which only a random part is sent.
+
+    What is sent is scaled by d / k; all else is missing. Both clips shrink what is sent, and the error is
+    that of what is divided by both gains. In units of the variance of a coordinate, as ``own`` is.
+
+    Parameters
+    ----------
+    own
+        Error at unit gain of a coordinate that is sent, by :func:`error_of_mean`.
+    spread
+        Coordinate clip, in standard deviations of a coordinate.
+    kept, dimension
+        Coordinates that are sent, and all.
+
+    >>> error_of_kept(7.0, 3.0, 50, 50), round(error_of_kept(7.0, 3.0, 5000, 10_000), 2)
+    (7.0, 15.08)
+    """
+    square, gain = clipped_moments(spread)
+    distortion = square / gain**2 - 1.0
+    clipped, norm_gain = kept_moments(kept, dimension)
+    sent = (own - distortion) + clipped * (1.0 + distortion)
+    return dimension / kept * sent / norm_gain**2 - 1.0
 
 
 def rounding_at_norm_bound(spread: float, intervals: int) -> float:

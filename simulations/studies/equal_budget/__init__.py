@@ -21,6 +21,8 @@ _MNIST_GRADIENTS = ("task=mnist", "task.max_examples=10000", "encoding.l2_clip=0
 _FASHION_GRADIENTS = ("task=fashion_mnist", "task.max_examples=10000", "encoding.l2_clip=0.3")
 _LONG, _BUDGETS = "federation.rounds=50", "privacy.epsilon=1,4,10"
 _ONE_BIT = ("mechanism=optm_aggregate", "mechanism.bits=1")
+_MORE_BITS = tuple(("mechanism=optm_aggregate", f"mechanism.bits={bits}") for bits in (3, 4, 5))
+_SEEDS = f"seed={','.join(map(str, range(20)))}"
 
 
 def _sweep(
@@ -63,7 +65,9 @@ _SETTINGS = {
 
 
 def _at_all_budgets(sweep: Sweep) -> Sweep:
-    return replace(sweep, overrides=(*sweep.overrides, _BUDGETS))
+    """The same with more bits, more seeds and all budgets."""
+    overrides = (*sweep.overrides, _BUDGETS, _SEEDS)
+    return replace(sweep, overrides=overrides, variants=(*sweep.variants, *_MORE_BITS))
 
 
 STUDY = Study(

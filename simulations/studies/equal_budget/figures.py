@@ -104,7 +104,7 @@ def _draw_training(top: Any, bottom: Any, table: pd.DataFrame) -> None:
         look = {
             "color": colour_of(mechanism),
             "marker": mark_of(mechanism).marker,
-            "markerfacecolor": "white" if bits == 1 else colour_of(mechanism),
+            "markerfacecolor": colour_of(mechanism) if mechanism == CENTRAL else _shade(mechanism, bits),
             "markersize": 5,
             "linestyle": "",
         }
@@ -122,6 +122,14 @@ def _draw_training(top: Any, bottom: Any, table: pd.DataFrame) -> None:
         axis.set_xlim(-0.5, len(epsilons) - 0.5)
         axis.grid(visible=False, axis="x")
     bottom.set_xlabel(_HEADING)
+
+
+def _shade(mechanism: str, bits: float) -> Any:
+    """White for one bit, and the mechanism's colour for five or more."""
+    from matplotlib.colors import to_rgb
+
+    full = min((bits - 1.0) / 4.0, 1.0)
+    return tuple(1.0 - full * (1.0 - part) for part in to_rgb(colour_of(mechanism)))
 
 
 def _local_training(read: ReadTable) -> Any:

@@ -60,6 +60,10 @@ LABELS = {
 _CLIPS = (("norm-digits", "digits, softmax: L2 clip"), ("norm-mnist", "MNIST, softmax: L2 clip"))
 
 
+CLOSE = 1.05
+"""An error over the central Gaussian's that is close to it."""
+
+
 def best_errors(errors: pd.DataFrame) -> pd.DataFrame:
     """For each mechanism, number of clients and budget the bit-width with the least error."""
     keys = ["num_clients", "run_epsilon", "mechanism"]
@@ -85,6 +89,10 @@ class Loss:
         Mean of the differences between runs of the same seed, and its standard error.
     seeds
         Number of these differences.
+    bits
+        Bits of a code.
+    ratio
+        Squared error of the mean update over the central Gaussian's, as the plan predicts it.
     """
 
     task: str
@@ -95,6 +103,8 @@ class Loss:
     mean: float
     error: float
     seeds: int
+    bits: int = 0
+    ratio: float = math.nan
 
     @property
     def within(self) -> bool:
@@ -142,6 +152,8 @@ def losses(read: ReadTable) -> list[Loss]:
                     mean=100.0 * row.accuracy_lost,
                     error=100.0 * row.accuracy_lost_error,
                     seeds=int(row.seeds),
+                    bits=int(row.bits),
+                    ratio=row.ratio_to_central,
                 )
                 for row in rows.itertuples()
                 if row.mechanism != CENTRAL
@@ -196,6 +208,7 @@ class Numbers:
     heading = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
     peers = PEERS
     labels = LABELS
+    close = CLOSE
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
@@ -308,6 +321,15 @@ class Numbers:
         return [cell for cell in self.losses if cell.ours]
 
     @property
+    def planned_losses(self) -> list[Loss]:
+        """In each setting that of the fewest bits whose planned error is close to the central one."""
+        chosen: dict[tuple[str, int, float], Loss] = {}
+        for cell in sorted(self.our_losses, key=lambda cell: cell.bits):
+            if cell.ratio <= CLOSE:
+                chosen.setdefault((cell.task, cell.rounds, cell.run_epsilon), cell)
+        return list(chosen.values())
+
+    @property
     def joint(self) -> list[tuple[Loss, float]]:
         """Cells of ours with the p-values of the joint test, the smallest first."""
         return holm(self.our_losses)
@@ -325,10 +347,13 @@ class Numbers:
     def flower_differs(self) -> float | None:
         """The largest difference of mean accuracies, in points, to runs through Flower; None if not there."""
         flower = table_or_none(self._read, THROUGH_FLOWER)
-        ours = table_or_none(self._read, AS_THROUGH_FLOWER)
-        if flower is None or ours is None:
+        by_seed = table_or_none(self._read, f"{AS_THROUGH_FLOWER}-by-seed")
+        if flower is None or by_seed is None:
             return None
         keys = ["run_epsilon", "mechanism", "bits"]
+        # Fewer seeds were run through Flower: the first of them.
+        same = by_seed[by_seed["seed"] < flower["seeds"].min()]
+        ours = same.groupby(keys, as_index=False, dropna=False)["accuracy"].mean()
         both = flower.merge(ours, on=keys, suffixes=("_flower", ""))
         return float(100.0 * (both["accuracy_flower"] - both["accuracy"]).abs().max())
 

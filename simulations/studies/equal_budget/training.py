@@ -211,6 +211,7 @@ def _mechanism_row(trainings: Sequence[Training], accuracies: Numbers, central: 
         "mechanism": first.config.label,
         "bits": first.config.mechanism["bits"] if planned else math.nan,
         "spread": first.spread if planned else math.nan,
+        "ratio_to_central": first.plan.ratio_to_central if planned else 1.0,
         "accuracy": mean,
         "accuracy_low": low,
         "accuracy_high": high,

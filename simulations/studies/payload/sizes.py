@@ -17,6 +17,7 @@ import pandas as pd
 import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.design.spread import clipped_moments, kept_moments
 from simulations.studies.study import QUICK, Computed, Scale, Tables, Tell
 
 __all__ = ["ERRORS", "LIMITS", "PARTS", "PAYLOADS", "Measured", "measured"]
@@ -90,11 +91,14 @@ class Measured:
 
 
 def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
-    """The squared error of the mean of equal updates at the L2 clip, over a central Gaussian's.
+    """The squared error at unit gain of the mean of equal updates at the L2 clip, over a central Gaussian's.
 
     Each round has its own update, rotation, subset and noise.
     """
     dimension, clients = plan.dimension, plan.target.num_clients
+    deviation = (plan.encoding.l2_clip or 1.0) / math.sqrt(dimension)
+    gain = clipped_moments(plan.encoding.clip / deviation)[1]
+    gain *= kept_moments(plan.encoding.kept(dimension), dimension)[1]
     ratios, wrapped = [], 0
     for number in range(rounds):
         update = np.random.default_rng([seed, number]).standard_normal(dimension)
@@ -106,7 +110,8 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
             total += codec.codes(codec.encode({"update": update}, stream))
         opened = ring.opened(ring.residues(total), clients)
         wrapped += int(np.count_nonzero(opened != total))
-        off = codec.decode_sum(opened, clients)["update"] - update
+        # At unit gain, as planned: divided by what both clips leave of the update.
+        off = codec.decode_sum(opened, clients)["update"] / gain - update
         ratios.append(float(off @ off) / dimension / (plan.central_error or math.nan))
     spread = float(np.std(ratios, ddof=1)) / math.sqrt(rounds)
     mechanism = plan.encoding.mechanism

@@ -29,10 +29,7 @@ def test_measured_errors_are_those_of_the_plans() -> None:
     table = STORE.read(ERRORS)
     assert set(table["dimension"]) == {10_000, 1_000_000}
     off = table["measured"] / table["predicted"] - 1.0
-    assert (off.abs() <= 0.05).where(table["kept"] > 100, other=True).all()
-    # Where hardly anything is kept, plans are careful: clipping lowers what the subset adds, too.
-    assert off.min() >= -0.07
-    assert off.max() <= 0.02
+    assert off.abs().max() <= 0.05
     assert table["wrapped_sums"].sum() == 0
 
 
