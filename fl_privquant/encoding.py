@@ -10,7 +10,7 @@ from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism, checked_mechanism
 
-__all__ = ["Encoding", "checked_keep", "kept_norm", "kept_of"]
+__all__ = ["Encoding", "checked_keep", "kept_norm", "kept_of", "norm_share"]
 
 
 def checked_keep(keep: object) -> int | float:
@@ -42,10 +42,25 @@ def kept_of(keep: int | float | None, dimension: int) -> int:
 
 
 def kept_norm(norm: float, keep: int | float | None, dimension: int) -> float:
-    """The usual L2 norm of what is kept of a rotated update of that norm."""
+    """The L2 norm that what is kept of a rotated update is clipped to, for updates of at most that norm.
+
+    It is two standard deviations below the usual norm of so many coordinates. The norm of a part varies from
+    round to round. Noise is for the largest that may be sent: a bound above the usual norm costs more noise
+    than it saves signal.
+    """
     if keep is None or dimension == 0:
         return norm
-    return norm * math.sqrt(kept_of(keep, dimension) / dimension)
+    kept = kept_of(keep, dimension)
+    return norm if kept == dimension else norm * math.sqrt(kept / dimension) * norm_share(kept)
+
+
+def norm_share(kept: int) -> float:
+    """The clip of the norm of so many coordinates that are kept, over the usual norm.
+
+    >>> round(norm_share(100), 3), round(norm_share(10_000), 3)
+    (0.876, 0.986)
+    """
+    return 1.0 / (1.0 + 2.0 / math.sqrt(2.0 * kept))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +82,8 @@ class Encoding:
     keep
         How many of the rotated coordinates are sent: a number (an int), or a share in (0, 1] (a float); None
         for all. Each round has a random subset of its own, the same for all clients. What is kept is
-        clipped to ``l2_clip`` times the root of the share that it is of all. It needs the rotation and an L2
-        clip.
+        clipped to a little less than ``l2_clip`` times the root of the share that it is of all
+        (:func:`kept_norm`). It needs the rotation and an L2 clip.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.joint import JointSearch
 from fl_privquant.accounting.planner import PlannedDesign, plan
 from fl_privquant.design.spread import error_of_kept
-from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of
+from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.bits_estimate import Estimate
@@ -317,12 +317,11 @@ class Plan:
         central = None if design.ratio_to_central is None else own / design.ratio_to_central
         error = own
         if kept < dimension and encoding.l2_clip is not None:
-            variance = encoding.l2_clip**2 / dimension
-            error = variance * error_of_kept(
-                own / variance, encoding.clip / math.sqrt(variance), kept, dimension
-            )
-            # What the design errs on a kept coordinate is a share of the mean update's.
-            central = None if central is None else central * dimension / kept
+            variance, share = encoding.l2_clip**2 / dimension, norm_share(kept)
+            spread = encoding.clip / (share * math.sqrt(variance))
+            error = variance * error_of_kept(own / variance, spread, kept, dimension, share)
+            # That of the whole norm, on a coordinate of the mean update.
+            central = None if central is None else central * dimension / (kept * share**2)
         return cls(
             target=target,
             encoding=encoding,

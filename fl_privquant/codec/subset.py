@@ -11,12 +11,15 @@ probability is off by a share of d / 2^64 at most.)
 
 **Error.** With P the projection onto the subset and x the mean of the updates, the error that the subset
 adds is E|(d / k) P x - x|^2 = (d / k - 1) |x|^2, for each x. The noise adds as much as without a subset:
-what is kept is clipped to sqrt(k / d) times the norm of an update, so that k / d of a coordinate's variance
-gives the same privacy, on k coordinates instead of d, and scaling by d / k undoes both.
+what is kept is clipped to about sqrt(k / d) times the norm of an update, so that k / d of a coordinate's
+variance gives the same privacy, on k coordinates instead of d, and scaling by d / k undoes both.
 
 **After the rotation only.** There all coordinates of an update have nearly the same energy, so that what is
-kept has a norm of nearly sqrt(k / d) times the update's, and clipping to that changes little: an update at
-the norm bound becomes shorter by a share of some 0.3 / sqrt(k), and its direction stays.
+kept has a norm of nearly sqrt(k / d) times the update's. That norm varies by a share of 1 / sqrt(2 k), and
+noise is for the largest norm that may be sent, so that a clip just below the usual norm wastes least: it is
+two standard deviations below (:func:`~fl_privquant.encoding.kept_norm`). An update at the norm bound becomes
+shorter by a share of 1.4 / sqrt(k), and its direction stays; one that is as short by itself is hardly clipped.
+Plans count what is lost (:func:`~fl_privquant.design.spread.error_of_kept`).
 
 **Public.** The subset follows from the seed of the round's rotation, is the same for all clients and is
 chosen without looking at any update. It neither hides nor reveals anything; what counts for privacy is the

@@ -179,24 +179,25 @@ def at_unit_gain(noise: float, spread: float, num_clients: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def kept_moments(kept: int, dimension: int) -> tuple[float, float]:
+def kept_moments(kept: int, dimension: int, norm_share: float) -> tuple[float, float]:
     """What the L2 clip leaves of a random part of a rotated update at the norm bound: mean square, and gain.
 
-    The squared norm of ``kept`` of ``dimension`` coordinates varies about its mean, to which it is clipped:
-    in units of that mean it is t, of a beta distribution, and min(t, 1) after. The gain, the mean product of
-    what is left with what was there, is E min(t, sqrt(t)).
+    The squared norm of ``kept`` of ``dimension`` coordinates is t times its mean, with t of a beta
+    distribution. The norm is clipped to a share f of the root of that mean, so that min(t, f^2) is left. The
+    gain, the mean product of what is left with what was there, is E min(t, f sqrt(t)).
 
-    >>> kept_moments(100, 100), [round(each, 3) for each in kept_moments(100, 10_000)]
-    ((1.0, 1.0), [0.944, 0.971])
+    >>> [round(each, 3) for each in kept_moments(100, 10_000, 1.0)]
+    [0.944, 0.971]
     """
     if kept >= dimension:
         return 1.0, 1.0
     share = betaincinv(0.5 * kept, 0.5 * (dimension - kept), _SHARES)
     squares = share * (dimension / kept)
-    return float(np.minimum(squares, 1.0).mean()), float(np.minimum(squares, np.sqrt(squares)).mean())
+    left = np.minimum(squares, norm_share**2)
+    return float(left.mean()), float(np.sqrt(left * squares).mean())
 
 
-def error_of_kept(own: float, spread: float, kept: int, dimension: int) -> float:
+def error_of_kept(own: float, spread: float, kept: int, dimension: int, norm_share: float) -> float:
     """Error at unit gain of a coordinate of the mean update of which only a random part is sent.
 
     What is sent is scaled by d / k; all else is missing. Both clips shrink what is sent, and the error is
@@ -207,17 +208,19 @@ def error_of_kept(own: float, spread: float, kept: int, dimension: int) -> float
     own
         Error at unit gain of a coordinate that is sent, by :func:`error_of_mean`.
     spread
-        Coordinate clip, in standard deviations of a coordinate.
+        Coordinate clip, in standard deviations of a coordinate that is sent.
     kept, dimension
         Coordinates that are sent, and all.
+    norm_share
+        Clip of the norm of what is sent, over its usual norm.
 
-    >>> error_of_kept(7.0, 3.0, 50, 50), round(error_of_kept(7.0, 3.0, 5000, 10_000), 2)
+    >>> error_of_kept(7.0, 3.0, 50, 50, 1.0), round(error_of_kept(7.0, 3.0, 5000, 10_000, 1.0), 2)
     (7.0, 15.08)
     """
     square, gain = clipped_moments(spread)
     distortion = square / gain**2 - 1.0
-    clipped, norm_gain = kept_moments(kept, dimension)
-    sent = (own - distortion) + clipped * (1.0 + distortion)
+    clipped, norm_gain = kept_moments(kept, dimension, norm_share)
+    sent = (own - norm_share**2 * distortion) + clipped * (1.0 + distortion)
     return dimension / kept * sent / norm_gain**2 - 1.0
 
 

@@ -13,7 +13,7 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.rotate import Rotation
 from fl_privquant.codec.subset import Subset
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
+from fl_privquant.encoding import Encoding, norm_share
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
 
@@ -66,7 +66,8 @@ def test_what_is_sent_holds_the_norm_that_is_counted(
         codec = UpdateCodec(Layout.of(update), encoding(keep, dimension), rotation_seed=5)
         sent = np.asarray(codec._prepared(codec.layout.flatten(update)), dtype=np.float64)
         assert sent.shape == (codec.kept,)
-        assert codec.l2_bound == pytest.approx(math.sqrt(codec.kept / dimension))
+        share = norm_share(codec.kept) if codec.kept < dimension else 1.0
+        assert codec.l2_bound == pytest.approx(share * math.sqrt(codec.kept / dimension))
         assert np.linalg.norm(sent) <= codec.l2_bound * NORM_ROUNDING
 
 

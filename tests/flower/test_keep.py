@@ -16,8 +16,8 @@ import fl_privquant as pq
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.design.spread import clipped_moments
-from fl_privquant.encoding import Encoding
+from fl_privquant.design.spread import clipped_moments, kept_moments
+from fl_privquant.encoding import Encoding, norm_share
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import (
     PrivQuantMod,
@@ -119,7 +119,7 @@ def layout() -> Layout:
 def test_what_is_kept_is_what_is_counted() -> None:
     whole, part = (Request(1, encoding(keep)).release(layout()) for keep in (None, 100))
     assert (whole.dimension, part.dimension) == (400, 100)
-    assert part.norms.l2 == pytest.approx(whole.norms.l2 / 2.0)
+    assert part.norms.l2 == pytest.approx(norm_share(100) * whole.norms.l2 / 2.0)
 
 
 @pytest.mark.parametrize("keep", [None, 1, 40, 0.25, 1.0])
@@ -166,7 +166,9 @@ def test_the_predicted_error_is_what_a_run_has() -> None:
     update = np.random.default_rng(1).normal(size=DIMENSION)
     update /= np.linalg.norm(update)
     arrays = {"model": update}
-    gain = clipped_moments(plan.encoding.clip * math.sqrt(DIMENSION))[1]
+    share = norm_share(100)
+    gain = clipped_moments(plan.encoding.clip * math.sqrt(DIMENSION) / share)[1]
+    gain *= kept_moments(100, DIMENSION, share)[1]
     errors = []
     for seed in range(60):
         codec = UpdateCodec(Layout.of(arrays), plan.encoding, seed)

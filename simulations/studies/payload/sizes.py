@@ -18,6 +18,7 @@ import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments
+from fl_privquant.encoding import norm_share
 from simulations.studies.study import QUICK, Computed, Scale, Tables, Tell
 
 __all__ = ["ERRORS", "LIMITS", "PARTS", "PAYLOADS", "Measured", "measured"]
@@ -96,9 +97,10 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
     Each round has its own update, rotation, subset and noise.
     """
     dimension, clients = plan.dimension, plan.target.num_clients
-    deviation = (plan.encoding.l2_clip or 1.0) / math.sqrt(dimension)
+    kept = plan.encoding.kept(dimension)
+    deviation = (plan.encoding.l2_bound(dimension) or 1.0) / math.sqrt(kept)
     gain = clipped_moments(plan.encoding.clip / deviation)[1]
-    gain *= kept_moments(plan.encoding.kept(dimension), dimension)[1]
+    gain *= kept_moments(kept, dimension, norm_share(kept))[1]
     ratios, wrapped = [], 0
     for number in range(rounds):
         update = np.random.default_rng([seed, number]).standard_normal(dimension)
