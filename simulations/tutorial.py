@@ -199,7 +199,7 @@ def accuracies(client: ClientApp, strategy: Strategy) -> list[float]:
 private = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), plan, simulated=True)
 curves = {
     "float32, no privacy": accuracies(plain_client, FedAvg(fraction_evaluate=0.0)),
-    f"{plan.encoding.mechanism.name}, whole-run ε = 8": accuracies(private_client, private),
+    f"{plan.encoding.mechanism.name}, as planned": accuracies(private_client, private),
 }
 
 # %%

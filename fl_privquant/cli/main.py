@@ -36,6 +36,8 @@ app.add_typer(identity_app, name="identity")
 
 # A small federation that plans and statements are for unless they are told: scikit-learn's digits.
 _CLIENTS, _DIMENSION, _ROUNDS = 100, 650, 30
+# Bits of a code that a plan may choose, and of the designs that are listed beside each other.
+_CHOSEN_BITS, _LISTED_BITS = 4, 2
 # Of the largest norm that clipped coordinates have: below the first hardly any output value is ever used.
 _LEAST_NORM, _MOST_NORM = 1e-6, 1.001
 
@@ -156,7 +158,7 @@ def plan_command(
     dimension: options.Dimension = _DIMENSION,
     rounds: options.Rounds = _ROUNDS,
     delta: options.Delta = 1e-5,
-    bits: options.Bits = 2,
+    bits: options.PlannedBits = None,
     unit: Annotated[Unit, typer.Option(help="What the target is for.")] = Unit.TOTAL,
     local: options.Local = False,
     corrupt: options.Corrupt = 0,
@@ -179,6 +181,9 @@ def plan_command(
     from fl_privquant.cli.plan_progress import plan_with_progress
     from fl_privquant.mechanisms.registry import planned_for
 
+    listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None or plot is not None
+    chosen_by = _chosen_by(error, kilobytes, listed)
+    joint = chosen_by or not (listed or mechanism or delta == 0.0)
     wish = Wish(
         num_clients=clients,
         dimension=dimension,
@@ -187,7 +192,7 @@ def plan_command(
         delta=delta,
         unit=unit,
         in_sum=not local,
-        bits=bits or 2,
+        bits=bits or (_CHOSEN_BITS if joint else _LISTED_BITS),
         corrupt=corrupt,
         dropped=dropped,
         norms=_norms(l2_norm, dimension),
@@ -195,9 +200,7 @@ def plan_command(
     )
     console = layout.output_console()
     names = tuple(mechanism or ()) or planned_for(wish)
-    listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None or plot is not None
-    chosen_by = _chosen_by(error, kilobytes, listed)
-    if chosen_by or not (listed or mechanism or delta == 0.0):
+    if joint:
         if joint_plans.plan_and_print(console, wish, error, kilobytes, names[0]):
             return
         names = names[:1]

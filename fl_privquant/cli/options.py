@@ -28,6 +28,7 @@ __all__ = [
     "Mechanisms",
     "Objective",
     "Output",
+    "PlannedBits",
     "Plot",
     "Rounds",
     "Settings",
@@ -68,6 +69,14 @@ _EPSILON = typer.Option(help="Privacy loss of one coordinate and release, local 
 Epsilon = Annotated[float | None, _EPSILON]
 AnEpsilon = Annotated[float, _EPSILON]
 Delta = Annotated[float, typer.Option(help="The δ at which ε is stated.")]
+PlannedBits = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=16,
+        help="Bits of a code before masking: at most so many, 4 by default; 2 in lists of designs.",
+    ),
+]
 Bits = Annotated[int | None, typer.Option(min=1, max=16, help="2^bits output values or lattice points.")]
 Levels = Annotated[int | None, typer.Option(help="Number of output values, where it is no power of two.")]
 Objective = Annotated[

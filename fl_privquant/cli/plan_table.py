@@ -73,14 +73,18 @@ def _fractions(plan: Plan) -> tuple[float, float]:
     return aggregation.corrupt(count) / count, aggregation.lost(count) / count
 
 
+def _asked(plan: Plan) -> dict[str, str]:
+    """The target's two numbers, for a program to read."""
+    return {name: format(getattr(plan.target, name), "g") for name in ("epsilon", "delta")}
+
+
 def _command(plan: Plan) -> str:
     """The simulation of the plan; what is kept is a share, as models differ in their size."""
     target, (corrupt, lost) = plan.target, _fractions(plan)
     keys = {
         "mechanism": plan.encoding.mechanism.name,
         "mechanism.bits": _bits(plan),
-        "privacy.epsilon": f"{target.epsilon:g}",
-        "privacy.delta": f"{target.delta:g}",
+        **{f"privacy.{name}": value for name, value in _asked(plan).items()},
         "federation.num_clients": target.num_clients,
         "federation.rounds": target.rounds,
         "secagg": "on",
@@ -96,7 +100,7 @@ def _command(plan: Plan) -> str:
 def _lines(plan: Plan) -> list[str]:
     """Three lines that make the same plan, and a strategy that runs it."""
     target, (corrupt, lost) = plan.target, _fractions(plan)
-    cost = f"epsilon={target.epsilon:g}, delta={target.delta:g}"
+    cost = ", ".join(f"{name}={value}" for name, value in _asked(plan).items())
     kept = plan.encoding.kept(plan.dimension)
     keep = f", keep={kept}" if kept < plan.dimension else ""
     summed = f"pq.SecureSum(corrupt_fraction={corrupt:g}, dropout_fraction={lost:g})"

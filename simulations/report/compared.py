@@ -44,7 +44,8 @@ def comparisons_of(study: Study) -> list[Comparison]:
             budget = f"At {PrivacyStatement(epsilon, delta, Unit.TOTAL).figures} for a client's whole run"
             found += _by_quality(group, f"{budget}{where}", CENTRAL)
         for epsilon, group in private[~private["whole_run"]].groupby("budget"):
-            found.append(Comparison(f"{_release_words(group, epsilon)}{where}", ERROR, group))
+            asked = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
+            found.append(Comparison(f"{_release_words(group, asked)}{where}", ERROR, group))
     return found
 
 
@@ -53,13 +54,14 @@ def _by_quality(runs: pd.DataFrame, budget: str, baseline: str | None) -> Iterat
     yield Comparison(budget, measure, runs, baseline, _TRUSTED)
 
 
-def _release_words(runs: pd.DataFrame, epsilon: float) -> str:
+def _release_words(runs: pd.DataFrame, asked: PrivacyStatement) -> str:
     units = set(runs["unit"])
+    encoded = "what each mechanism encodes at once"
     if units == {Unit.COORDINATE}:
-        return f"At ε = {epsilon:g} for one coordinate and one release"
-    if units == {Unit.ROUND}:
-        return f"At ε = {epsilon:g} for one update in one round"
-    return f"At ε = {epsilon:g} for what each mechanism encodes at once"
+        encoded = "one coordinate and one release"
+    elif units == {Unit.ROUND}:
+        encoded = "one update in one round"
+    return f"At ε = {asked.epsilon_cell} for {encoded}"
 
 
 def _tidy(study: Study) -> pd.DataFrame:

@@ -42,6 +42,7 @@ __all__ = ["CLIPS", "MeanOf", "Training", "clip_costs", "training"]
 
 # Updates are single precision, means double.
 Numbers: TypeAlias = NDArray[Any]
+Clients: TypeAlias = list[tuple[Numbers, Numbers]]
 MeanOf: TypeAlias = Callable[[Numbers, int], Numbers]
 """Makes the mean update from (clients, d) updates, in a round."""
 
@@ -98,8 +99,7 @@ class Training:
         l2_clip, epsilon, delta = central_target(self.config)
         return noise_of_sum(l2_clip, federation.rounds, epsilon, delta) / federation.num_clients
 
-    @cached_property
-    def _clients(self) -> list[tuple[Numbers, Numbers]]:
+    def _clients(self) -> Clients:
         """Inputs, with a constant, and labels as unit vectors, of each client."""
         examples = self.examples
         inputs = _with_constant(examples.train_x)
@@ -108,9 +108,9 @@ class Training:
 
     def accuracy(self, mean_of: MeanOf) -> float:
         """Accuracy on the test examples after the last round, with that way to make mean updates."""
-        weights = np.zeros(self.dimension, np.float32)
+        weights, clients = np.zeros(self.dimension, np.float32), self._clients()
         for server_round in range(1, self.config.federation.rounds + 1):
-            mean = mean_of(self._updates(weights), server_round)
+            mean = mean_of(self._updates(clients, weights), server_round)
             weights = (weights + self.config.federation.server_learning_rate * mean).astype(np.float32)
         logits = _with_constant(self.examples.test_x) @ self._matrix(weights).T
         return float((logits.argmax(axis=1) == self.examples.test_y).mean())
@@ -152,11 +152,11 @@ class Training:
         classes = self.examples.num_classes
         return np.concatenate([weights[:-classes].reshape(classes, -1), weights[-classes:, None]], axis=1)
 
-    def _updates(self, weights: Numbers) -> Numbers:
+    def _updates(self, clients: Clients, weights: Numbers) -> Numbers:
         """(clients, d) what each client's gradient changes, clipped to the L2 norm."""
         matrix, rate = self._matrix(weights), np.float32(self.config.federation.learning_rate)
-        updates = np.empty((len(self._clients), self.dimension), np.float32)
-        for update, (inputs, labels) in zip(updates, self._clients, strict=True):
+        updates = np.empty((len(clients), self.dimension), np.float32)
+        for update, (inputs, labels) in zip(updates, clients, strict=True):
             logits = inputs @ matrix.T
             shares = np.exp(logits - logits.max(axis=1, keepdims=True))
             shares /= shares.sum(axis=1, keepdims=True)

@@ -43,7 +43,7 @@ def _local(read: ReadTable) -> Any:
         axis.set(
             xscale="log", yscale="log", ylim=(0.9, 200.0), title=f"{dimension:,} coordinates, unit vectors"
         )
-        axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+        axis.set_xticks(EPSILONS, list(map("{:g}".format, EPSILONS)))
         axis.minorticks_off()
         axis.axhline(1.0, color="#777777", linewidth=0.8)
         axis.set_xlabel("ε of an update and round, local view")

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import fl_privquant as pq
+from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.mechanisms.sphere import privunit_squared_error
 from fl_privquant.mechanisms.vector import VectorMechanism
 from simulations.studies.study import Computed, Scale, Tables, Tell
@@ -241,6 +242,6 @@ PARTS = (
         name=CHECK,
         title="Whole means of 100 clients, 100 coordinates",
         function=_check,
-        note="ε = 4 for one update, one round, local view",
+        note=PrivacyStatement(4.0, 0.0, Unit.ROUND).brief,
     ),
 )

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 import fl_privquant as pq
+from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments
@@ -158,6 +159,6 @@ PARTS = (
         name=ERRORS,
         title="Predicted and measured errors of plans for a size",
         function=_errors,
-        note=f"client total, {_ROUNDS} rounds, aggregate view: ε = {_EPSILON:g}, δ = {_DELTA:g}",
+        note=f"{PrivacyStatement(_EPSILON, _DELTA, Unit.TOTAL, 'aggregate').brief}, {_ROUNDS} rounds",
     ),
 )
