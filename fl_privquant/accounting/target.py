@@ -57,7 +57,7 @@ class Target:
     --------
     >>> plan = Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900)
     >>> plan.statement.epsilon <= 8.0, plan.statement.view, round(plan.encoding.clip, 3)
-    (True, 'aggregate of 80', 0.067)
+    (True, 'aggregate of 80', 0.085)
     """
 
     epsilon: float
@@ -382,8 +382,8 @@ class Plan:
 
         >>> print(Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900))  # doctest: +ELLIPSIS
         Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
-        Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.0668.
-        A client spends ε = 7.99..., δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
+        Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.0855.
+        A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
         It sends ... bytes a round; the mean update's coordinates have a standard error of 0.0...
         The noise in the mean update has ... times the energy of an update at the L2 clip: ...
         """

@@ -203,9 +203,10 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         words = self._checked_message(indices)
         first = _SEED_WORDS if self.projected else 0
-        floats = words[first:].astype("<u4").view("<f4").astype(np.float64)
-        draws = floats.reshape(self.repeats, self.drawn_coordinates)
         with np.errstate(over="ignore", invalid="ignore"):
+            # Any bits may have been sent, those of a signalling NaN among them.
+            floats = words[first:].astype("<u4").view("<f4").astype(np.float64)
+            draws = floats.reshape(self.repeats, self.drawn_coordinates)
             norms = np.linalg.norm(draws, axis=1)
         if not np.all(np.abs(norms - 1.0) < 1e-3):
             raise InvalidUpdateError("message: its floats are no unit vector; they were damaged or made up")

@@ -42,7 +42,7 @@ GRADIENTS = tuple(
 THROUGH_FLOWER, AS_THROUGH_FLOWER = "gradients-digits", "training-digits"
 """The table of runs through Flower, and the one that has the same runs in one process."""
 
-CLIP_COSTS = ("clip-digits", "clip-mnist-50")
+CLIP_COSTS = ("clip-costs-digits", "clip-costs-mnist-50")
 """Tables of what clips cost."""
 
 TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,9 @@ def test_the_committed_tables_have_the_same_laws(setting: vector.Setting, found:
     assert frame["mechanism"].tolist() == [row.label for row in found]
     for row, (_, kept) in zip(found, frame.iterrows(), strict=True):
         assert kept["vector_epsilon"] == pytest.approx(row.vector_epsilon, rel=1e-6)
-        assert kept["mean"] == pytest.approx(row.mean, abs=6 * row.standard_error)
+        # By the table's own deviation too: 20 trials may miss the rare large errors of PrivUnit.
+        error = max(row.standard_error, kept["deviation"] / math.sqrt(row.trials))
+        assert kept["mean"] == pytest.approx(row.mean, abs=6 * error)
         assert kept["trials"] >= 500
 
 
