@@ -227,17 +227,21 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
         ERROR: f"errors that differ by less than a factor of {least:.3g}",
     }[measure]
     seeds = " to ".join(map(str, sorted({end(d.seeds for _, d in same) for end in (min, max)})))
-    return f"With {seeds} seeds, {what} cannot be told from chance{_open_ones(same)}."
+    return f"With {seeds} seeds, {what} cannot be told from chance{_open_ones(same, least)}."
 
 
-def _open_ones(stated: Sequence[tuple[Comparison, Difference]]) -> str:
-    """The first comparison with series that are too close, and these series."""
+def _open_ones(stated: Sequence[tuple[Comparison, Difference]], least: float) -> str:
+    """The first comparison with series that cannot be told from the reference, and these series."""
     for comparison in dict.fromkeys(comparison for comparison, _ in stated):
-        close = [
-            difference.series for each, difference in stated if each is comparison and difference.is_open
-        ]
-        if close:
-            against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
-            verb = "is" if len(close) == 1 else "are"
-            return f": {joined(close)} {verb} that close to {against or comparison.reference}"
+        unsure = [difference for each, difference in stated if each is comparison and difference.is_open]
+        if not unsure:
+            continue
+        close = [each.series for each in unsure if each.level == 1.0 or abs(each.mean) <= least]
+        # Seeds differ more in some series than in others: their intervals are wider.
+        wider = [each.series for each in unsure if each.series not in close]
+        against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
+        verb = "is" if len(close) == 1 else "are"
+        words = f": {joined(close)} {verb} that close to {against or comparison.reference}" if close else ""
+        larger = f"the larger difference of {joined(wider)} cannot either" if wider else ""
+        return words + (f"; {larger}, as seeds differ more there" if larger else "")
     return "; none of the differences between these is that small"

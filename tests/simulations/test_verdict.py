@@ -86,6 +86,15 @@ def test_one_seed_has_no_interval_and_says_so() -> None:
     assert last.startswith("One seed cannot tell a difference from chance")
 
 
+def test_a_large_difference_with_a_wide_interval_is_not_called_close() -> None:
+    runs = {"central": [0.80, 0.80, 0.80], "near": [0.79, 0.80, 0.80], "wild": [0.60, 0.85, 0.80]}
+    _, last = verdict([compared(runs)])
+    assert last == (
+        "With 3 seeds, differences below 1.4 points of accuracy cannot be told from chance: near is that "
+        "close to a trusted server; the larger difference of wild cannot either, as seeds differ more there."
+    )
+
+
 def test_ties_are_no_difference() -> None:
     first, last = verdict([compared({"central": [0.9, 0.8], "ours": [0.9, 0.8]})])
     assert "ours loses 0.0 points of accuracy to a trusted server (95 % interval 0 to 0)" in first
