@@ -27,32 +27,20 @@ Mechanisms", AISTATS 2022.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from scipy import special
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.errors import CodeOverflowError
 from fl_privquant.law.table import log_ratio_upper
+from fl_privquant.mechanisms.codebook_index import RARE, CodebookIndexMechanism, near_weight
 from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
-from fl_privquant.mechanisms.shared_codebook import (
-    RARE,
-    SharedCodebookSpec,
-    check_codebook,
-    near_weight,
-    subset_response,
-)
+from fl_privquant.mechanisms.shared_codebook import SharedCodebookSpec
 from fl_privquant.mechanisms.sphere import RandomCodebook, best_height, cap_mean, cap_share
-from fl_privquant.mechanisms.vector import happens
-from fl_privquant.sampling.rejection import Continuation
 
 __all__ = ["MmrcMechanism", "MmrcSpec", "design_mmrc"]
 
@@ -64,49 +52,15 @@ class MmrcSpec(SharedCodebookSpec):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MmrcMechanism(SeededVectorMechanism, kind="mmrc"):
-    """An index by importance sampling, for updates of norm at most clip; see :class:`VectorMechanism`.
-
-    A message is the bits of the seed and of the index of each draw, lowest first.
-    """
-
-    norm: ClassVar[str] = "l2"
-
-    levels: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_codebook(self.levels, self.dimension)
-
-    def for_dimension(self, dimension: int) -> Self:
-        if dimension == self.dimension:
-            return self
-        levels = self.levels
-        if self.parameters.get("levels") is None:
-            levels = _best_levels(self._share, dimension)
-        parameters = {**self.parameters, "dimension": dimension}
-        return dataclasses.replace(self, dimension=dimension, levels=levels, parameters=parameters)
-
-    @property
-    def num_answers(self) -> int:
-        return self.levels
+class MmrcMechanism(CodebookIndexMechanism, kind="mmrc"):
+    """An index by importance sampling: codewords inside the cap around the update have more weight."""
 
     @property
     def output_norm(self) -> float:
         return 1.0 / _mean_length(self._inner, self.levels, self.dimension)
 
-    @property
-    def message_size(self) -> int:
-        return SEED_BITS + self.repeats * self._index_bits
-
-    @property
-    def _index_bits(self) -> int:
-        return (self.levels - 1).bit_length()
-
-    @property
-    def _share(self) -> float:
-        """Epsilon of one draw."""
-        return self.claimed_epsilon / self.repeats
+    def _usual_levels(self, dimension: int) -> int:
+        return _best_levels(self._share, dimension)
 
     @cached_property
     def _inner(self) -> float:
@@ -115,7 +69,6 @@ class MmrcMechanism(SeededVectorMechanism, kind="mmrc"):
 
     @cached_property
     def _weights(self) -> tuple[int, int]:
-        """Weights of a codeword inside the cap and outside, before they are divided by their sum."""
         return near_weight(self._inner), RARE
 
     @cached_property
@@ -130,31 +83,10 @@ class MmrcMechanism(SeededVectorMechanism, kind="mmrc"):
         """The least inner product with the update's direction in the cap."""
         return best_height(self._inner, self.dimension)
 
-    def _draw(self, x: Floats, source: Continuation) -> list[int]:
-        length = float(np.linalg.norm(x))
-        seed = self._new_seed(source)
-        message = bits_of(seed, SEED_BITS)
-        for draw in range(self.repeats):
-            sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
-            direction = sign / length * x if length else x
-            along = RandomCodebook(seed, draw, self.dimension).projections(self.levels, direction)
-            # In one coordinate the only height is 1.
-            near = np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)
-            index = subset_response(near, self.levels, self._weights, source)
-            message += bits_of(index, self._index_bits)
-        return message
-
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        bits = self._checked_message(indices).tolist()
-        seed = number_of(bits[:SEED_BITS])
-        total = np.zeros(self.dimension)
-        for draw in range(self.repeats):
-            start = SEED_BITS + draw * self._index_bits
-            index = number_of(bits[start : start + self._index_bits])
-            if index >= self.levels:
-                raise CodeOverflowError(f"message: index {index} is outside 0..{self.levels - 1}")
-            total += RandomCodebook(seed, draw, self.dimension).codeword(index)
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
+    def _near(self, codebook: RandomCodebook, direction: Floats) -> NDArray[np.int64]:
+        along = codebook.projections(self.levels, direction)
+        # In one coordinate the only height is 1.
+        return np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)
 
 
 @register("mmrc", MmrcSpec, cached=False, listing=Listing(197, "#dda15e"))

@@ -38,56 +38,37 @@ Distributed Mean Estimation", NeurIPS 2023.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
-from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
-from fl_privquant.errors import CodeOverflowError, InvalidSpecError
+from fl_privquant.mechanisms.codebook_index import (
+    RARE,
+    CodebookIndexMechanism,
+    check_codebook,
+    near_weight,
+)
 from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
 from fl_privquant.mechanisms.sphere import (
     RandomCodebook,
     largest_sum,
     privunit_squared_error,
     upper_mean,
 )
-from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens
+from fl_privquant.mechanisms.vector import PrivateVectorSpec
 from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.sampling.rejection import Continuation
 
-__all__ = [
-    "RARE",
-    "SharedCodebookMechanism",
-    "SharedCodebookSpec",
-    "check_codebook",
-    "design_shared_codebook",
-    "near_sum",
-    "near_weight",
-    "subset_response",
-]
+__all__ = ["SharedCodebookMechanism", "SharedCodebookSpec", "design_shared_codebook", "near_sum"]
 
-_MOST_LEVELS = 1 << 16
-# Some minutes of one core: whoever sends an encoding must not ask clients for more.
-_MOST_NUMBERS = 1 << 34
 # Codebooks that a design looks at by itself, and how near to the optimum is near enough.
 _USUAL_LEVELS = tuple(1 << bits for bits in range(3, 13))
 _NEAR_OPTIMUM = 1.01
 # With fewer coordinates a codebook would be compared with an optimum that hardly any codebook reaches.
 _LEAST_COMPARED = 64
-RARE = 1 << 64
-"""Weight of a far codeword."""
-
-# The largest exponent for which weights are told apart: beyond, a far codeword is drawn less than once in
-# 10^26 times.
-_MOST_EXPONENT = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,33 +95,8 @@ class SharedCodebookSpec(PrivateVectorSpec):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
-    """An index into a random codebook, for updates of norm at most clip; see :class:`VectorMechanism`.
-
-    A message is the bits of the seed and of the index of each draw, lowest first.
-    """
-
-    norm: ClassVar[str] = "l2"
-
-    levels: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_codebook(self.levels, self.dimension)
-
-    def for_dimension(self, dimension: int) -> Self:
-        """The mechanism for another number of coordinates, with as many codewords as it then needs."""
-        if dimension == self.dimension:
-            return self
-        levels = self.levels
-        if self.parameters.get("levels") is None:
-            levels = _usual_levels(self._share, dimension)
-        parameters = {**self.parameters, "dimension": dimension}
-        return dataclasses.replace(self, dimension=dimension, levels=levels, parameters=parameters)
-
-    @property
-    def num_answers(self) -> int:
-        return self.levels
+class SharedCodebookMechanism(CodebookIndexMechanism, kind="shared_codebook"):
+    """An index of which a fixed number of nearest codewords have more weight."""
 
     @cached_property
     def num_near(self) -> int:
@@ -151,50 +107,16 @@ class SharedCodebookMechanism(SeededVectorMechanism, kind="shared_codebook"):
     def output_norm(self) -> float:
         return 1.0 / _mean_length(self._share, self.levels, self.num_near, self.dimension)
 
-    @property
-    def message_size(self) -> int:
-        return SEED_BITS + self.repeats * self._index_bits
-
-    @property
-    def _index_bits(self) -> int:
-        return (self.levels - 1).bit_length()
-
-    @property
-    def _share(self) -> float:
-        """Epsilon of one draw; that of all draws together is not above what is claimed."""
-        share = self.claimed_epsilon / self.repeats
-        if Fraction(share) * self.repeats > Fraction(self.claimed_epsilon):
-            share = math.nextafter(share, 0.0)
-        return share
+    def _usual_levels(self, dimension: int) -> int:
+        return _usual_levels(self._share, dimension)
 
     @cached_property
     def _weights(self) -> tuple[int, int]:
-        """Chances of each near codeword and of each far one, before they are divided by their sum."""
         return near_weight(self._share), RARE
 
-    def _draw(self, x: Floats, source: Continuation) -> list[int]:
-        length = float(np.linalg.norm(x))
-        seed = self._new_seed(source)
-        message = bits_of(seed, SEED_BITS)
-        for draw in range(self.repeats):
-            sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
-            direction = sign / length * x if length else x
-            near = _nearest(RandomCodebook(seed, draw, self.dimension), self.levels, self.num_near, direction)
-            index = subset_response(near, self.levels, self._weights, source)
-            message += bits_of(index, self._index_bits)
-        return message
-
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        bits = self._checked_message(indices).tolist()
-        seed = number_of(bits[:SEED_BITS])
-        total = np.zeros(self.dimension)
-        for draw in range(self.repeats):
-            start = SEED_BITS + draw * self._index_bits
-            index = number_of(bits[start : start + self._index_bits])
-            if index >= self.levels:
-                raise CodeOverflowError(f"message: index {index} is outside 0..{self.levels - 1}")
-            total += RandomCodebook(seed, draw, self.dimension).codeword(index)
-        return np.asarray(clip * self.output_norm / self.repeats * total)
+    def _near(self, codebook: RandomCodebook, direction: Floats) -> NDArray[np.int64]:
+        projections = codebook.projections(self.levels, direction)
+        return np.sort(np.argpartition(-projections, self.num_near - 1)[: self.num_near])
 
 
 @register(
@@ -205,51 +127,6 @@ def design_shared_codebook(spec: SharedCodebookSpec) -> SharedCodebookMechanism:
     epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)
     levels = spec.levels or _usual_levels(epsilon / repeats, dimension)
     return SharedCodebookMechanism("shared_codebook", dimension, repeats, epsilon, spec.parameters(), levels)
-
-
-def check_codebook(levels: int, dimension: int) -> None:
-    """Refuse a codebook that cannot be, or that a client should not be made to compute."""
-    if not 2 <= levels <= _MOST_LEVELS:
-        raise InvalidSpecError(f"levels: {levels} codewords, expected 2 to {_MOST_LEVELS}")
-    if levels * dimension > _MOST_NUMBERS:
-        raise InvalidSpecError(
-            f"levels: {levels} codewords of {dimension} coordinates are {levels * dimension} numbers for "
-            f"each update, above {_MOST_NUMBERS}; lower levels, or encode fewer coordinates"
-        )
-
-
-def _nearest(codebook: RandomCodebook, levels: int, count: int, x: Floats) -> NDArray[np.int64]:
-    """(count,) the indices of the codewords that are nearest to the direction of ``x``, increasing."""
-    projections = codebook.projections(levels, x)
-    return np.sort(np.argpartition(-projections, count - 1)[:count])
-
-
-def subset_response(
-    near: NDArray[np.int64], levels: int, weights: tuple[int, int], source: Continuation
-) -> int:
-    """An index: each near one with the first weight, each other one with the second."""
-    common, rare = weights
-    drawn = source.below(near.size * common + (levels - near.size) * rare)
-    if drawn < near.size * common:
-        return int(near[drawn // common])
-    other = (drawn - near.size * common) // rare
-    # The far index of that rank: as many near ones are to be passed as lie before it.
-    return int(other + np.searchsorted(near - np.arange(near.size), other, side="right"))
-
-
-@lru_cache(maxsize=256)
-def near_weight(epsilon: float) -> int:
-    """The largest weight of a near codeword whose ratio to that of a far one is at most e^epsilon.
-
-    >>> math.isclose(math.log(near_weight(1.0) / RARE), 1.0)
-    True
-    """
-    with localcontext() as context:
-        context.prec = 60
-        weight = int(min(Decimal(epsilon), Decimal(_MOST_EXPONENT)).exp() * RARE * (1 - Decimal(10) ** -50))
-    if weight <= RARE:
-        raise InvalidSpecError(f"epsilon: {epsilon} a draw is too small for chances of 64 bits; raise it")
-    return weight
 
 
 @lru_cache(maxsize=4096)

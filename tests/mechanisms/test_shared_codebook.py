@@ -12,7 +12,8 @@ from scipy import integrate, stats
 
 import fl_privquant as pq
 from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError
-from fl_privquant.mechanisms.shared_codebook import _nearest, near_sum, near_weight, subset_response
+from fl_privquant.mechanisms.codebook_index import near_weight, subset_response
+from fl_privquant.mechanisms.shared_codebook import near_sum
 from fl_privquant.mechanisms.sphere import RandomCodebook, privunit_squared_error
 from tests.mechanisms.forgery import forged
 
@@ -67,11 +68,12 @@ def test_chances_are_inside_epsilon(epsilon: float) -> None:
         assert math.log(Fraction(common, rare)) == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.parametrize("name", ["shared_codebook", "mmrc"])
 @pytest.mark.parametrize("repeats", [1, 3, 7, 49, 160])
-def test_draws_together_are_inside_epsilon(repeats: int) -> None:
+def test_draws_together_are_inside_epsilon(name: str, repeats: int) -> None:
     """Where a share of epsilon is rounded up, too."""
     for epsilon in (0.3, 1.0, 8.1, 0.7 * repeats, 9.9 * repeats):
-        mechanism = designed(epsilon, bits=5, repeats=repeats)
+        mechanism = pq.design(name, epsilon=epsilon, dimension=12, bits=5, repeats=repeats)
         assert epsilon * (1.0 - 1e-9) < mechanism.epsilon <= epsilon
 
 
@@ -134,8 +136,9 @@ def test_a_codeword_is_the_same_alone_and_among_others() -> None:
     alone = [codebook.codeword(index) @ x for index in range(20)]
     assert np.allclose(together, alone, rtol=1e-5, atol=1e-5)
     assert np.isclose(np.linalg.norm(codebook.codeword(3)), 1.0)
-    near = _nearest(codebook, 20, 4, x)
-    assert set(near.tolist()) == set(np.argsort(alone)[-4:].tolist())
+    mechanism = designed(dimension=7, levels=20)
+    near = mechanism._near(codebook, x)
+    assert set(near.tolist()) == set(np.argsort(alone)[-mechanism.num_near :].tolist())
 
 
 def test_the_design_chooses_as_many_codewords_as_it_needs() -> None:
