@@ -31,7 +31,7 @@ from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
 from simulations.studies.study import Part, Scale, Tables, Tell
 
-__all__ = ["DIGITS_CNN", "MNIST", "MNIST_CNN", "Sweep", "collect"]
+__all__ = ["DIGITS_CNN", "MNIST", "MNIST_CNN", "Sweep", "collect", "finished"]
 
 MNIST = (
     "task=mnist",
@@ -158,7 +158,7 @@ def _beside_central(table: pd.DataFrame) -> pd.DataFrame:
 
 def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
     first = configs[0]
-    runs = [_finished(config) for config in configs]
+    runs = [finished(config) for config in configs]
     mechanism = Mechanism.from_bytes((RunDirectory.of(first).path / "mechanism.pqm").read_bytes())
     dimension = int(runs[0]["dimension"])
     clients = first.federation.num_clients
@@ -189,7 +189,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
     }
 
 
-def _finished(config: RunConfig) -> dict[str, Any]:
+def finished(config: RunConfig) -> dict[str, Any]:
     """The last round of a run, with its error averaged over the rounds, and what its model was."""
     directory = RunDirectory.of(config)
     if directory.summary() is None:

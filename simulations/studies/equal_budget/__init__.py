@@ -5,69 +5,53 @@ Their exact errors in the secure sum, and training with them, beside a central G
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from simulations.studies.equal_budget.figures import FIGURES
 from simulations.studies.equal_budget.numbers import Numbers
+from simulations.studies.equal_budget.paired import PairedSweep
 from simulations.studies.equal_budget.secure_sum import BY_ROUNDS, SECURE_SUM
-from simulations.studies.equal_budget.training import clip_costs, training
 from simulations.studies.study import Study
 from simulations.studies.sweep import MNIST, Sweep
 
 __all__ = ["STUDY"]
 
+_NOTE = "run epsilon: client total, aggregate view of all clients, δ = 1e-5"
 _MNIST_GRADIENTS = ("task=mnist", "task.max_examples=10000", "encoding.l2_clip=0.3")
 _FASHION_GRADIENTS = ("task=fashion_mnist", "task.max_examples=10000", "encoding.l2_clip=0.3")
-_LONG, _BUDGETS = "federation.rounds=50", "privacy.epsilon=1,4,10"
-_ONE_BIT = ("mechanism=optm_aggregate", "mechanism.bits=1")
-_MORE_BITS = tuple(("mechanism=optm_aggregate", f"mechanism.bits={bits}") for bits in (3, 4, 5))
-_SEEDS = f"seed={','.join(map(str, range(20)))}"
+_LONG = "federation.rounds=50"
+# The experiment has two bits.
+_MORE_BITS = tuple(("mechanism=optm_aggregate", f"mechanism.bits={bits}") for bits in (1, 3, 4, 5))
 
 
-def _sweep(
-    name: str, title: str, experiment: str, *overrides: str, variants: tuple[tuple[str, ...], ...] = ()
-) -> Sweep:
-    needs = next((word.removeprefix("task=") for word in overrides if word.startswith("task=")), "")
+def _task_of(overrides: tuple[str, ...]) -> str:
+    """The task whose files runs need, if any."""
+    return next((word.removeprefix("task=") for word in overrides if word.startswith("task=")), "")
+
+
+def _sweep(name: str, title: str, experiment: str, *overrides: str) -> Sweep:
     return Sweep(
         name=name,
         title=title,
         experiment=experiment,
         overrides=overrides,
-        variants=variants,
-        needs=needs,
+        needs=_task_of(overrides),
         shown=("run_epsilon", "mechanism", "l2_clip", "accuracy", "mean_squared_error", "bits_in_secure_sum"),
-        note="run epsilon: client total, aggregate view of all clients, δ = 1e-5",
+        note=_NOTE,
     )
 
 
-def _gradients(name: str, title: str, rate: float, *overrides: str) -> Sweep:
-    """Two bits of every mechanism, and one bit of ours."""
-    return _sweep(
-        f"gradients-{name}",
-        f"One gradient a round, {title}",
-        "equal_budget/gradients",
-        f"federation.server_learning_rate={rate}",
-        *overrides,
-        variants=(_ONE_BIT,),
+def _training(name: str, title: str, rate: float, *overrides: str) -> PairedSweep:
+    """One gradient of each client a round, with 1 to 5 bits, at all budgets."""
+    return PairedSweep(
+        name=f"training-{name}",
+        title=f"One gradient a round, {title}",
+        experiment="equal_budget/gradients",
+        overrides=(f"federation.server_learning_rate={rate}", *overrides),
+        variants=_MORE_BITS,
+        needs=_task_of(overrides),
+        note=_NOTE,
     )
-
-
-# Learning rates and settings; of Fashion-MNIST and MNIST with 10,000 examples.
-_SETTINGS = {
-    "digits": _gradients("digits", "digits, 10 rounds", 4.0),
-    "mnist": _gradients("mnist", "MNIST, 10 rounds", 2.0, *_MNIST_GRADIENTS),
-    "fashion": _gradients("fashion", "Fashion-MNIST, 10 rounds", 1.0, *_FASHION_GRADIENTS),
-    "digits-50": _gradients("digits-50", "digits, 50 rounds", 3.0, _LONG),
-    "mnist-50": _gradients("mnist-50", "MNIST, 50 rounds", 1.0, *_MNIST_GRADIENTS, _LONG),
-    "fashion-50": _gradients("fashion-50", "Fashion-MNIST, 50 rounds", 0.5, *_FASHION_GRADIENTS, _LONG),
-}
-
-
-def _at_all_budgets(sweep: Sweep) -> Sweep:
-    """The same with more bits, more seeds and all budgets."""
-    overrides = (*sweep.overrides, _BUDGETS, _SEEDS)
-    return replace(sweep, overrides=overrides, variants=(*sweep.variants, *_MORE_BITS))
 
 
 STUDY = Study(
@@ -92,10 +76,12 @@ STUDY = Study(
             *MNIST,
             "encoding.l2_clip=0.4",
         ),
-        _SETTINGS["digits"],
-        *(training(f"training-{name}", _at_all_budgets(sweep)) for name, sweep in _SETTINGS.items()),
-        clip_costs("clip-costs-digits", _SETTINGS["digits"], seeds=30),
-        clip_costs("clip-costs-mnist-50", _SETTINGS["mnist-50"], seeds=5),
+        _training("digits", "digits, 10 rounds", 4.0),
+        _training("mnist", "MNIST, 10 rounds", 2.0, *_MNIST_GRADIENTS),
+        _training("fashion", "Fashion-MNIST, 10 rounds", 1.0, *_FASHION_GRADIENTS),
+        _training("digits-50", "digits, 50 rounds", 3.0, _LONG),
+        _training("mnist-50", "MNIST, 50 rounds", 1.0, *_MNIST_GRADIENTS, _LONG),
+        _training("fashion-50", "Fashion-MNIST, 50 rounds", 0.5, *_FASHION_GRADIENTS, _LONG),
     ),
     figures=FIGURES,
     numbers=Numbers,

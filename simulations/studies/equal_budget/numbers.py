@@ -23,7 +23,6 @@ __all__ = [
     "GRADIENTS",
     "LABELS",
     "TASKS",
-    "THROUGH_FLOWER",
     "Loss",
     "Numbers",
     "Pooled",
@@ -38,12 +37,6 @@ GRADIENTS = tuple(
     f"training-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
 )
 """Tables of training by one gradient of each client a round."""
-
-THROUGH_FLOWER, AS_THROUGH_FLOWER = "gradients-digits", "training-digits"
-"""The table of runs through Flower, and the one that has the same runs in one process."""
-
-CLIP_COSTS = ("clip-costs-digits", "clip-costs-mnist-50")
-"""Tables of what clips cost."""
 
 TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 """What tasks are called in figures and tables."""
@@ -341,28 +334,6 @@ class Numbers:
         return [
             *((series, pooled(self._read, place)) for place, series in enumerate(widths, start=1)),
             ("all cells", pooled(self._read)),
-        ]
-
-    @property
-    def flower_differs(self) -> float | None:
-        """The largest difference of mean accuracies, in points, to runs through Flower; None if not there."""
-        flower = table_or_none(self._read, THROUGH_FLOWER)
-        by_seed = table_or_none(self._read, f"{AS_THROUGH_FLOWER}-by-seed")
-        if flower is None or by_seed is None:
-            return None
-        keys = ["run_epsilon", "mechanism", "bits"]
-        # Fewer seeds were run through Flower: the first of them.
-        same = by_seed[by_seed["seed"] < flower["seeds"].min()]
-        ours = same.groupby(keys, as_index=False, dropna=False)["accuracy"].mean()
-        both = flower.merge(ours, on=keys, suffixes=("_flower", ""))
-        return float(100.0 * (both["accuracy_flower"] - both["accuracy"]).abs().max())
-
-    @property
-    def clip_costs(self) -> list[Any]:
-        """Rows of what clips cost, for each setting that was computed."""
-        tables = [table for name in CLIP_COSTS if (table := table_or_none(self._read, name)) is not None]
-        return [
-            {"task": TASKS[row.task], "row": row} for table in tables for row in table.itertuples(index=False)
         ]
 
     @cached_property

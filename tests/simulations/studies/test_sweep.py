@@ -56,11 +56,15 @@ def test_overrides_replace_what_the_experiment_sweeps() -> None:
 
 def test_variants_add_runs_to_the_same_table() -> None:
     sweep = dataclasses.replace(
-        sweep_of("gradients-digits"),
+        sweep_of("training-digits"),
         overrides=("mechanism=central_gaussian,pbm", "seed=0", "privacy.epsilon=4"),
     )
     kinds = [(config.label, config.mechanism.get("bits")) for config in sweep.runs()]
-    assert kinds == [("central_gaussian", None), ("pbm", 2), ("optm_aggregate", 1)]
+    assert kinds == [
+        ("central_gaussian", None),
+        ("pbm", 2),
+        *(("optm_aggregate", bits) for bits in (1, 3, 4, 5)),
+    ]
     # The later override counts, and a run that is there already is not there twice.
     same = dataclasses.replace(sweep, variants=(("mechanism=pbm",), ("mechanism=pbm", "mechanism.bits=2")))
     assert [config.label for config in same.runs()] == ["central_gaussian", "pbm"]
@@ -69,7 +73,7 @@ def test_variants_add_runs_to_the_same_table() -> None:
 def test_what_is_lost_to_the_central_gaussian_is_paired_by_seed(tmp_path: Path) -> None:
     chosen = ("mechanism=central_gaussian,optm_aggregate", "privacy.epsilon=100", "seed=3,4,5")
     small = ("federation.rounds=2", "federation.num_clients=10")
-    sweep = dataclasses.replace(sweep_of("gradients-digits"), variants=())
+    sweep = dataclasses.replace(sweep_of("training-digits"), variants=())
     configs = sweep.runs(Scale(overrides=(*chosen, *small), output=tmp_path))
     accuracy = {(config.label, config.seed): execute(config)["accuracy"] for config in configs}
     lost = [accuracy["central_gaussian", seed] - accuracy["optm_aggregate", seed] for seed in (3, 4, 5)]
@@ -112,12 +116,12 @@ def test_a_small_sweep_runs_from_end_to_end_and_is_not_run_again(tmp_path: Path)
 )
 def test_rows_of_other_settings_are_not_kept(changed: str) -> None:
     """They once were, where only one of these had changed."""
-    sweep = sweep_of("gradients-digits")
+    sweep = sweep_of("training-digits")
     assert sweep.configuration(Scale()) != sweep.configuration(Scale(overrides=(changed,)))
 
 
 @pytest.mark.parametrize("mechanism", ["central_gaussian", "optm_aggregate", "one_bit"])
-@pytest.mark.parametrize("name", ["equal-budget-digits", "gradients-digits"])
+@pytest.mark.parametrize("name", ["equal-budget-digits", "training-digits"])
 def test_an_equal_budget_is_met(name: str, mechanism: str, tmp_path: Path) -> None:
     chosen = (f"mechanism={mechanism}", "privacy.epsilon=10", "seed=0")
     small = ("federation.rounds=1", "federation.num_clients=30")

@@ -20,7 +20,7 @@ from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.studies.clip_choice import chosen_clip
 from simulations.studies.equal_budget import STUDY
-from simulations.studies.equal_budget.numbers import GRADIENTS, THROUGH_FLOWER, Numbers
+from simulations.studies.equal_budget.numbers import GRADIENTS, Numbers
 from simulations.studies.equal_budget.secure_sum import PEERS
 from simulations.studies.study import Figure, Scale, Store
 from simulations.studies.sweep import Sweep, collect
@@ -30,8 +30,7 @@ TRAINED = Numbers(STORE.read).trained
 
 
 def sweep_of(name: str) -> Sweep:
-    part = STUDY.part(name)
-    sweep = part if isinstance(part, Sweep) else part.sweep
+    sweep = STUDY.part(name)
     assert isinstance(sweep, Sweep)
     return sweep
 
@@ -61,14 +60,14 @@ def test_the_committed_errors_are_reached_in_fewer_bits_than_by_additive_noise()
         assert as_good["bits_in_sum"].min() <= row.bits_in_sum
 
 
-@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", THROUGH_FLOWER, *TRAINED])
+@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", *TRAINED])
 def test_no_budget_is_exceeded_in_the_committed_tables(name: str) -> None:
     table = STORE.read(name)
     assert (table.epsilon_total_aggregate <= table.run_epsilon).all()
     assert (table.epsilon_total_aggregate > 0.9 * table.run_epsilon).all()
 
 
-@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", THROUGH_FLOWER, *TRAINED])
+@pytest.mark.parametrize("name", ["equal-budget-digits", "equal-budget-mnist", *TRAINED])
 def test_a_table_holds_what_the_experiment_asks_for(name: str) -> None:
     table, runs = STORE.read(name), sweep_of(name).runs()
     assert table.seeds.sum() == len(runs)
@@ -113,16 +112,12 @@ def test_the_page_says_which_losses_are_outside_one_standard_error() -> None:
         assert f"| {mean.cells} | {mean.mean:.2f} ± {mean.half_interval:.2f} |" in page
 
 
-def test_runs_through_flower_end_where_those_in_one_process_do() -> None:
-    assert Numbers(STORE.read).flower_differs == pytest.approx(0.0, abs=0.2)
-
-
 @pytest.mark.parametrize("mechanism", ["optm_aggregate", "pbm"])
 def test_simulated_sums_are_those_of_secure_aggregation(mechanism: str, tmp_path: Path) -> None:
     """The same model to the last bit, the same bytes and the same statements, with masks and without."""
     small = ("federation.num_clients=12", "federation.rounds=2", f"mechanism={mechanism}", "seed=0")
     overrides = (*small, "privacy.epsilon=8")
-    sweep = dataclasses.replace(sweep_of("gradients-digits"), variants=())
+    sweep = dataclasses.replace(sweep_of("training-digits"), variants=())
     (simulated,) = sweep.runs(Scale(overrides=overrides, output=tmp_path))
     (masked,) = sweep.runs(Scale(overrides=(*overrides, "secagg.masked=true"), output=tmp_path))
     assert (simulated.secagg.masked, masked.secagg.masked) == (False, True)
@@ -152,7 +147,7 @@ def test_encoded_gradients_have_the_error_that_the_design_says(tmp_path: Path) -
     """Through Flower, in a simulated secure sum; the L2 clip is so wide that the error is the noise."""
     small = ("federation.num_clients=20", "federation.rounds=3", "mechanism=optm_aggregate", "seed=0")
     scale = Scale(overrides=(*small, "privacy.epsilon=8", "encoding.l2_clip=2"), output=tmp_path)
-    config, _ = sweep_of("gradients-digits").runs(scale)
+    config, *_ = sweep_of("training-digits").runs(scale)
     execute(config)
     (row,) = collect([config]).itertuples()
     mechanism = Mechanism.from_bytes((RunDirectory.of(config).path / "mechanism.pqm").read_bytes())

@@ -1,0 +1,67 @@
+"""Losses to the central Gaussian, paired by seed: what tables and page say of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from simulations.run import execute
+from simulations.studies.equal_budget import STUDY
+from simulations.studies.equal_budget.numbers import Loss, Numbers, holm, pooled
+from simulations.studies.equal_budget.paired import PairedSweep
+from simulations.studies.study import Scale, Store
+
+STORE = Store(STUDY.home)
+
+
+def test_a_paired_sweep_has_the_losses_of_its_runs_through_flower(tmp_path: Path) -> None:
+    part = STUDY.part("training-digits")
+    assert isinstance(part, PairedSweep)
+    sweep = dataclasses.replace(part, variants=(("mechanism=optm_aggregate", "mechanism.bits=1"),))
+    small = ("federation.num_clients=12", "federation.rounds=2", "seed=3,4", "privacy.epsilon=20,40")
+    scale = Scale(overrides=small, output=tmp_path)
+    tables = sweep.compute(scale, lambda share, text: None)
+    assert tuple(tables) == sweep.tables
+    means, by_seed = tables.values()
+    assert list(means["bits"].fillna(0)) == [0, 1, 2, 0, 1, 2]
+    # More bits add less error to the central Gaussian's.
+    assert list(means["ratio_to_central"].rank()) == [1.5, 5, 3, 1.5, 6, 4]
+    accuracies = {
+        (config.privacy.epsilon, config.mechanism.get("bits", 0), config.seed): execute(config)["accuracy"]
+        for config in sweep.runs(scale)
+    }
+    assert len(by_seed) == len(accuracies) == 12
+    for row in by_seed.fillna({"bits": 0}).itertuples():
+        assert row.accuracy == accuracies[row.run_epsilon, row.bits, row.seed]
+        assert row.accuracy_lost == accuracies[row.run_epsilon, 0, row.seed] - row.accuracy
+
+
+def test_holm_names_what_is_shown_and_no_more() -> None:
+    losses = [Loss("digits", 10, 4.0, "ours", True, mean, 1.0, 5) for mean in (0.5, -20.0, 1.0, 3.0)]
+    joint = holm(losses)
+    assert [cell.mean for cell, _ in joint] == [-20.0, 3.0, 1.0, 0.5]
+    # Student t with 4 degrees of freedom: 20 has p = 3.7e-5, times 4; 3 has 0.04, times 3.
+    assert [p for _, p in joint] == pytest.approx([1.475e-4, 0.1198, 0.7478, 0.7478], rel=2e-3)
+
+
+def test_the_pooled_loss_is_that_of_seeds() -> None:
+    trained = Numbers(STORE.read).trained
+    tables = [STORE.read(f"{name}-by-seed") for name in trained]
+    lost = pd.concat(tables)
+    lost = lost[lost["mechanism"] == "optm_aggregate"]
+    mean_loss = pooled(STORE.read)
+    assert mean_loss.cells == len(lost) / lost["seed"].nunique()
+    assert mean_loss.mean == pytest.approx(100.0 * lost["accuracy_lost"].mean(), rel=1e-6)
+    assert mean_loss.half_interval > 0.0
+    # The means of both tables are of the same runs.
+    for name, table in zip(trained, tables, strict=True):
+        means = (
+            table.fillna({"bits": 0}).groupby(["run_epsilon", "mechanism", "bits"])["accuracy_lost"].mean()
+        )
+        for row in STORE.read(name).fillna({"bits": 0}).itertuples():
+            assert means[row.run_epsilon, row.mechanism, row.bits] == pytest.approx(
+                row.accuracy_lost, abs=1e-6
+            )
