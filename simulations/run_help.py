@@ -65,14 +65,14 @@ def print_help(values: Mapping[str, Any], chosen: Mapping[str, str], conf: Path)
 
 def choices(group: Path) -> dict[str, str]:
     """The files of a group, with the first comment of each."""
-    found = {}
+    files = {}
     for file in sorted(group.rglob("*.yaml")):
         comments = (
             line[1:].strip() for line in file.read_text(encoding="utf-8").splitlines() if line[:1] == "#"
         )
         said = (comment for comment in comments if not comment.startswith("@"))
-        found[file.relative_to(group).with_suffix("").as_posix()] = next(said, "")
-    return found
+        files[file.relative_to(group).with_suffix("").as_posix()] = next(said, "")
+    return files
 
 
 def meanings(kind: Callable[..., Any]) -> dict[str, str]:
@@ -83,15 +83,15 @@ def meanings(kind: Callable[..., Any]) -> dict[str, str]:
     'Whether the server sees sums of codes only.'
     """
     _, _, section = (inspect.getdoc(kind) or "").partition("Parameters\n----------\n")
-    found: dict[str, str] = {}
+    said: dict[str, str] = {}
     names: list[str] = []
     for line in section.split("\n\n")[0].splitlines():
         if not line.startswith(" "):
             names = line.split(", ")
-            found |= dict.fromkeys(names, "")
+            said |= dict.fromkeys(names, "")
         else:
-            found |= {name: f"{found[name]} {line.strip()}".strip() for name in names}
-    return {name: meaning.replace("``", "") for name, meaning in found.items()}
+            said |= {name: f"{said[name]} {line.strip()}".strip() for name in names}
+    return {name: meaning.replace("``", "") for name, meaning in said.items()}
 
 
 def _keys(kind: type, values: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:

@@ -65,8 +65,8 @@ print(plan)
 
 # %%
 more = pq.Target(epsilon=8.0, delta=1e-5, rounds=ROUNDS, num_clients=400).plan(DIMENSION, l2_clip=0.7)
-for name, each in (("40 clients", plan), ("400 clients", more)):
-    print(f"{name}: noise of {each.noise_to_signal:.2f} times the energy of an update at the L2 clip")
+for name, planned in (("40 clients", plan), ("400 clients", more)):
+    print(f"{name}: noise of {planned.noise_to_signal:.2f} times the energy of an update at the L2 clip")
 
 # %% [markdown]
 # ## What a mechanism is

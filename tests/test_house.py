@@ -1,13 +1,15 @@
-"""The house stays as it was built: short functions, short modules, names that no two modules share."""
+"""The house stays as it was built: short functions and modules, names that say something, separate rooms."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+
+import fl_privquant as pq
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("fl_privquant", "simulations", "tests", "docs")
@@ -32,9 +34,123 @@ def test_functions_and_modules_are_short(path: Path) -> None:
     assert source.count("\n") <= MOST_LINES_OF_A_MODULE
 
 
-def test_no_two_modules_of_the_package_share_a_name() -> None:
-    names = Counter(path.stem for path in (ROOT / "fl_privquant").rglob("*.py"))
-    assert [name for name, count in names.items() if count > 1 and name != "__init__"] == []
+# What a file of these folders is called says which part it plays there: in every study, example or benchmark.
+PARTS = {
+    "studies": {"figures", "numbers"},
+    "examples": {"client_app", "server_app", "task"},
+    "benchmarks": {"handshake", "sweep", "wire"},
+}
+
+
+def shared_names(paths: Iterable[Path]) -> list[str]:
+    """Names that two modules have, other than those of the parts of studies, examples and benchmarks."""
+    names = Counter(
+        path.stem
+        for path in paths
+        if not path.stem.startswith("__")
+        and not any(folder in path.parts and path.stem in stems for folder, stems in PARTS.items())
+    )
+    return [name for name, count in names.items() if count > 1]
+
+
+def test_no_two_modules_share_a_name() -> None:
+    named = [path for path in MODULES if path.relative_to(ROOT).parts[0] in ("fl_privquant", "simulations")]
+    assert shared_names(named) == []
+    assert shared_names([*named, ROOT / "simulations" / "planner.py"]) == ["planner"]
+
+
+SAYS_NOTHING = {"found", "each", "thing"}
+
+
+def names_that_say_nothing(source: str) -> list[str]:
+    """Variables whose names do not say what they hold."""
+    nodes = ast.walk(ast.parse(source))
+    stored = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return [f"{node.id}, line {node.lineno}" for node in stored if node.id in SAYS_NOTHING]
+
+
+@pytest.mark.parametrize("room", ["fl_privquant", "simulations"])
+def test_names_say_what_they_hold(room: str) -> None:
+    unnamed = {str(path): names_that_say_nothing(path.read_text()) for path in (ROOT / room).rglob("*.py")}
+    assert {path: names for path, names in unnamed.items() if names} == {}
+    assert names_that_say_nothing("for each in replies: pass") == ["each, line 1"]
+
+
+# They are about single mechanisms.
+ABOUT_MECHANISMS = ("mechanisms", "studies", "benchmarks", "examples", "tutorial.py", "inversion.py")
+MECHANISM_CLASSES = {
+    node.name
+    for path in (ROOT / "fl_privquant" / "mechanisms").glob("*.py")
+    for node in ast.parse(path.read_text()).body
+    if isinstance(node, ast.ClassDef) and node.name.endswith("Mechanism")
+} - {"Mechanism"}
+
+
+def mentions_of_mechanisms(source: str) -> list[str]:
+    """Strings that are the name of a mechanism, and classes of single mechanisms that code branches on."""
+    # "none" is also said of engines, trackers and the like.
+    names = set(pq.mechanisms()) - {"none"}
+    mentions = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names:
+            mentions.append(f"{node.value!r}, line {node.lineno}")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            kinds = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+            mentions += [f"isinstance {kind}, line {node.lineno}" for kind in kinds & MECHANISM_CLASSES]
+    return mentions
+
+
+@pytest.mark.parametrize("room", ["fl_privquant", "simulations"])
+def test_only_mechanisms_know_mechanisms(room: str) -> None:
+    paths = [path for path in (ROOT / room).rglob("*.py") if not set(path.parts) & set(ABOUT_MECHANISMS)]
+    mentions = {str(path): mentions_of_mechanisms(path.read_text()) for path in paths}
+    assert {path: lines for path, lines in mentions.items() if lines} == {}
+    assert len(mentions_of_mechanisms("isinstance(x, TableMechanism) or name == 'optm'")) == 2
+
+
+ROOMS_OF_TESTS = {
+    *(path.name for path in (ROOT / "fl_privquant").iterdir() if path.is_dir()),
+    *("simulations", "contract", "statistical", "adversary", "controls", "e2e"),
+}
+
+
+def test_tests_mirror_the_rooms() -> None:
+    folders = {path.name for path in (ROOT / "tests").iterdir() if (path / "__init__.py").exists()}
+    assert folders == ROOMS_OF_TESTS - {"__pycache__"}
+
+
+def is_checked(function: ast.AST, checking: set[str]) -> bool:
+    """Whether a function asserts, expects an error, or calls a function that does."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in checking or name.startswith("assert_") or name in ("raises", "warns", "check"):
+                return True
+    return False
+
+
+def silent_tests(source: str) -> list[str]:
+    """Tests that pass whatever happens, unless something raises."""
+    nodes = ast.walk(ast.parse(source))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    checking: set[str] = set()
+    while more := {
+        node.name for node in functions if node.name not in checking and is_checked(node, checking)
+    }:
+        checking |= more
+    return [node.name for node in functions if node.name.startswith("test_") and node.name not in checking]
+
+
+def test_every_test_asserts_something() -> None:
+    silent = [
+        name
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in silent_tests(path.read_text())
+    ]
+    assert silent == []
+    assert silent_tests("def test_nothing():\n    run()") == ["test_nothing"]
 
 
 def test_a_long_function_is_noticed() -> None:

@@ -66,7 +66,7 @@ def test_planning_is_imported_without_flower_and_numba() -> None:
 )
 def test_functions_keep_their_names_whatever_is_imported_first(first: str) -> None:
     program = f"{first}\nimport fl_privquant as pq\nassert callable(pq.design) and 'optm' in pq.mechanisms()"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_every_public_name_is_there() -> None:

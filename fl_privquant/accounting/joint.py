@@ -113,8 +113,8 @@ class JointSearch:
 
     def _guesses(self, guess: Callable[[int], _Guess | None]) -> list[_Guess]:
         """One for each number of bits; all coordinates with the most bits where nothing can be estimated."""
-        found = [guessed for bits in range(1, self.most_bits + 1) if (guessed := guess(bits))]
-        return found or [_Guess(self.most_bits, self.dimension, math.nan, math.nan)]
+        guesses = [guessed for bits in range(1, self.most_bits + 1) if (guessed := guess(bits))]
+        return guesses or [_Guess(self.most_bits, self.dimension, math.nan, math.nan)]
 
     def _ratio(self, estimate: Estimate, kept: float) -> float:
         return estimate.ratio_to_central + (self.dimension / kept - 1.0) * self.signal
@@ -134,10 +134,10 @@ class JointSearch:
             wanted = min(max(wanted, 1), dimension)
             if abs(wanted - kept) <= 0.005 * kept:
                 break
-            found = self.estimated(bits, wanted)
-            if found is None:
+            estimated = self.estimated(bits, wanted)
+            if estimated is None:
                 break
-            kept, estimate = wanted, found
+            kept, estimate = wanted, estimated
         return _Guess(bits, kept, self._ratio(estimate, kept), estimate.sum_bits)
 
     def _for_size(self, bits: int, most_kilobytes: float) -> _Guess | None:

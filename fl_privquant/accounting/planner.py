@@ -208,22 +208,22 @@ class _Search:
 
     def at(self, index: int) -> PlannedDesign:
         """The design at a grid point that is known to exist."""
-        found = self._made[index]
-        if found is None:
+        design = self._made[index]
+        if design is None:
             raise InfeasibleDesignError(f"{self.name}: {self.reason}")
-        return found
+        return design
 
     def seen(self) -> tuple[PlannedDesign, ...]:
         """All designs that were made, by their cost."""
-        made = [each for each in self._made.values() if each is not None]
-        return tuple(sorted(made, key=lambda each: each.statement.epsilon))
+        made = [design for design in self._made.values() if design is not None]
+        return tuple(sorted(made, key=lambda design: design.statement.epsilon))
 
     def spend(self, index: int) -> float:
         """What the run costs with the design at a grid point; infinite where there is none."""
         if index not in self._made:
             self._made[index] = self._design(_RATIO**index)
-        found = self._made[index]
-        return math.inf if found is None else found.statement.epsilon
+        design = self._made[index]
+        return math.inf if design is None else design.statement.epsilon
 
     def largest(self, start: int) -> int | None:
         """The largest grid point that meets the target, from a guess; None if none does."""

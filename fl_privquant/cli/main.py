@@ -140,15 +140,15 @@ def statement(
         stated = [_read(file)]
     else:
         stated = [pq.design(name, **given) for name in mechanism or planned_mechanisms(in_sum=False)[:1]]
-    for each in stated:
+    for encoder in stated:
         release = Release(
-            each.for_dimension(dimension),
+            encoder.for_dimension(dimension),
             dimension,
             View.aggregate(clients, corrupt, dropped),
             norms=_norms(l2_norm, dimension),
         )
         statements = statement_levels(release, rounds, delta)
-        printing.print_statements(layout.output_console(), each.name, statements)
+        printing.print_statements(layout.output_console(), encoder.name, statements)
 
 
 @app.command("plan")
@@ -273,7 +273,7 @@ def compare_command(
     if plot is not None:
         from fl_privquant.cli.plots import plot_errors
 
-        drawn = {row.label: found for row in rows if (found := row.mechanism) and found.law}
+        drawn = {row.label: designed for row in rows if (designed := row.mechanism) and designed.law}
         plot_errors(drawn, plot, f"{printing.asked(epsilon)}, {count} levels")
         printing.say(console, f"drawn to {plot}")
     if curve is not None:

@@ -118,10 +118,10 @@ def least_error_bits(
             rare = bits_for_separation(trials, separation, num_honest, rate, stratified=stratified)
         except InfeasibleDesignError:
             continue
-        found = SumOfBitsDesign(trials, rare, error(trials, rare))
-        if best is not None and found.error >= best.error:
+        design = SumOfBitsDesign(trials, rare, error(trials, rare))
+        if best is not None and design.error >= best.error:
             break
-        best = found
+        best = design
         # Fewer bits are better only where one coordinate by itself reveals much.
         if best.error <= _LAX / (num_honest * separation**2):
             break
@@ -160,8 +160,8 @@ def bits_for_separation(
     for certified in steps:
 
         def excess(theta: float, certified: Certified = certified) -> float:
-            found = certified(TwoRows.bit(_rare(theta)), num_honest, rate, trials, stratified)
-            return math.log(found / separation)
+            reached = certified(TwoRows.bit(_rare(theta)), num_honest, rate, trials, stratified)
+            return math.log(reached / separation)
 
         theta = _largest(excess, theta)
         if theta == 0.0:
@@ -186,13 +186,13 @@ def _largest(excess: Callable[[float], float], theta: float) -> float:
     low, high, power = 0.0, 0.5, 1.0
     last: tuple[float, float] | None = None
     for _ in range(_MOST_STEPS):
-        found = excess(theta)
-        low, high = (theta, high) if found <= 0.0 else (low, theta)
-        if -_CLOSE <= found <= 0.0 or high - low <= 0.2 * _CLOSE * high or high < _LEAST_THETA:
+        excess_here = excess(theta)
+        low, high = (theta, high) if excess_here <= 0.0 else (low, theta)
+        if -_CLOSE <= excess_here <= 0.0 or high - low <= 0.2 * _CLOSE * high or high < _LEAST_THETA:
             break
-        if last is not None and math.isfinite(found) and theta != last[0]:
-            power = min(max((found - last[1]) / math.log(theta / last[0]), 0.7), 6.0)
-        last = (theta, found) if math.isfinite(found) else last
-        guess = theta * math.exp(-(found + 0.5 * _CLOSE) / power) if math.isfinite(found) else 0.0
+        if last is not None and math.isfinite(excess_here) and theta != last[0]:
+            power = min(max((excess_here - last[1]) / math.log(theta / last[0]), 0.7), 6.0)
+        last = (theta, excess_here) if math.isfinite(excess_here) else last
+        guess = theta * math.exp(-(excess_here + 0.5 * _CLOSE) / power) if math.isfinite(excess_here) else 0.0
         theta = guess if low < guess < high else math.sqrt(max(low, _SHRINK**2 * high) * high)
     return low

@@ -151,7 +151,7 @@ def clipped_moments(spread: float) -> tuple[float, float]:
 
     The latter is the gain: what is left of the signal.
 
-    >>> [round(each, 6) for each in clipped_moments(3.0)]
+    >>> [round(moment, 6) for moment in clipped_moments(3.0)]
     [0.995007, 0.9973]
     """
     tail, density = float(ndtr(-spread)), math.exp(-0.5 * spread**2) / math.sqrt(2.0 * math.pi)
@@ -186,7 +186,7 @@ def kept_moments(kept: int, dimension: int, norm_share: float) -> tuple[float, f
     distribution. The norm is clipped to a share f of the root of that mean, so that min(t, f^2) is left. The
     gain, the mean product of what is left with what was there, is E min(t, f sqrt(t)).
 
-    >>> [round(each, 3) for each in kept_moments(100, 10_000, 1.0)]
+    >>> [round(moment, 3) for moment in kept_moments(100, 10_000, 1.0)]
     [0.944, 0.971]
     """
     if kept >= dimension:
@@ -290,5 +290,5 @@ def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> floa
     def error(spread: float) -> float:
         return error_at_norm_bound(spread, trials, target, stratified)
 
-    found = minimize_scalar(error, bounds=(LEAST_SPREAD, _MOST), method="bounded", options={"xatol": _CLOSE})
-    return float(found.x)
+    least = minimize_scalar(error, bounds=(LEAST_SPREAD, _MOST), method="bounded", options={"xatol": _CLOSE})
+    return float(least.x)

@@ -86,10 +86,12 @@ def identification(policy: ClientPolicy, session: bytes, node_id: int) -> bytes:
 def identified(known: Mapping[int, Any], answer: bytes, session: bytes, node_id: int) -> int | None:
     """The id of the known client that gave this answer, or None if none did."""
     client, signature = answer[:_ID_BYTES], answer[_ID_BYTES:]
-    found = int.from_bytes(client, "little")
-    if found not in known or not keys.verifies(known[found], signature, _digest(session, node_id), client):
+    identity = int.from_bytes(client, "little")
+    if identity not in known or not keys.verifies(
+        known[identity], signature, _digest(session, node_id), client
+    ):
         return None
-    return found
+    return identity
 
 
 def _digest(session: bytes, node_id: int) -> bytes:

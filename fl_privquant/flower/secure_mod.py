@@ -124,7 +124,9 @@ class SecureAggregationMod:
 
     def _train(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         deliveries = [
-            each[KEY_DELIVERY] for _, each in records_of(msg.content, ConfigRecord) if KEY_DELIVERY in each
+            record[KEY_DELIVERY]
+            for _, record in records_of(msg.content, ConfigRecord)
+            if KEY_DELIVERY in record
         ]
         if len(deliveries) != 1 or not isinstance(deliveries[0], bytes):
             raise SecureAggregationError(

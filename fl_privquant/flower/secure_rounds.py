@@ -158,7 +158,7 @@ class SecureRounds:
                 node = self._nodes[client]
                 log(WARNING, "Secure aggregation: round %d, node %d: %s", self._round, node, one_line(reason))
         log(INFO, "Secure aggregation: round %d, sum of %d clients", self._round, len(opened.survivors))
-        return replace(opened, survivors=tuple(sorted(self._nodes[each] for each in opened.survivors)))
+        return replace(opened, survivors=tuple(sorted(self._nodes[member] for member in opened.survivors)))
 
     def _clients(self, nodes: list[int]) -> list[int]:
         """The clients in these nodes; with a list of known clients, those that prove to be on it."""

@@ -118,8 +118,12 @@ class AdditiveSpec(Spec):
         target = dataclasses.replace(wish.run_target, epsilon=epsilon)
         lattice = cls._lattice(wish, target, SPREADS if wish.spread is None else (wish.spread,))
         certified = certified_lattice(cls.noise_kind, target, lattice)
-        found = {"levels": certified.levels, "num_clients": wish.num_clients, "variance": certified.variance}
-        return found | dict(wish.parameters)
+        parameters = {
+            "levels": certified.levels,
+            "num_clients": wish.num_clients,
+            "variance": certified.variance,
+        }
+        return parameters | dict(wish.parameters)
 
     @classmethod
     def _lattice(cls, wish: Wish, target: RunTarget, spreads: tuple[float, ...]) -> Lattice:

@@ -257,10 +257,10 @@ def _least_error(spec: AggregateSpec, separation: float, input_variance: float) 
         return _of_table(spec, least_error_table(spec.levels, separation, input_variance, honest, rate))
     if best.trials > 1 and best.error > _WORTH * least_error_of_tables(separation, input_variance, honest):
         try:
-            _, found = best_shape(spec.levels, best.error, input_variance, honest, rate)
+            _, reached = best_shape(spec.levels, best.error, input_variance, honest, rate)
         except InfeasibleDesignError:
-            found = math.inf
-        if found < separation:
+            reached = math.inf
+        if reached < separation:
             table = least_error_table(spec.levels, separation, input_variance, honest, rate)
             if table.law.mse(spec.density) < best.error:
                 return _of_table(spec, table)

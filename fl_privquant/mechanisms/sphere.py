@@ -175,12 +175,12 @@ class RandomCodebook:
         """(levels,) the inner products of the codewords with ``x``."""
         inputs = x.astype(np.float32)
         rows = max(1, _AT_ONCE // self.dimension)
-        found = np.empty(levels)
+        products = np.empty(levels)
         for first in range(0, levels, rows):
             part = self.normals(first, min(rows, levels - first))
             lengths = np.sqrt(np.einsum("ij,ij->i", part, part))
-            found[first : first + rows] = (part @ inputs) / lengths
-        return found
+            products[first : first + rows] = (part @ inputs) / lengths
+        return products
 
 
 def orthonormal_rows(seed: int, draw: int, count: int, dimension: int) -> Floats:

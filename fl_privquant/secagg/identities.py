@@ -101,7 +101,7 @@ class KnownClients(Mapping[int, tuple[bytes, ...]]):
                     f"client name {name[:_MAX_NAME]!r}: expected 1 to {_MAX_NAME} printable characters, "
                     "no space at the ends"
                 )
-            for mark in (client_id(name), *(each.key for each in keys)):
+            for mark in (client_id(name), *(listed.key for listed in keys)):
                 if mark in owners:
                     raise InvalidSpecError(
                         f"clients {owners[mark]!r} and {name!r}: the same key or id twice; every client "
@@ -134,7 +134,7 @@ class KnownClients(Mapping[int, tuple[bytes, ...]]):
         today, valid = self.today, {}
         for name, keys in self.clients.items():
             usable = tuple(
-                each.key for each in keys if each.added <= today and (each.expires or today) >= today
+                listed.key for listed in keys if listed.added <= today and (listed.expires or today) >= today
             )
             if usable:
                 valid[client_id(name)] = usable
@@ -147,13 +147,13 @@ class KnownClients(Mapping[int, tuple[bytes, ...]]):
     def without(self, name: str, key: bytes | None = None) -> KnownClients:
         """The list without a client, or without one of its keys."""
         keys = self.clients.get(name)
-        if keys is None or (key is not None and key not in [each.key for each in keys]):
+        if keys is None or (key is not None and key not in [listed.key for listed in keys]):
             what = name if key is None else f"{name} with key {key.hex()}"
             raise InvalidSpecError(
                 f"{what}: not on the list, which has {', '.join(self.clients) or 'nobody'}"
             )
-        rest = tuple(each for each in keys if key is not None and each.key != key)
-        clients = {each: kept for each, kept in self.clients.items() if each != name}
+        rest = tuple(listed for listed in keys if key is not None and listed.key != key)
+        clients = {client: kept for client, kept in self.clients.items() if client != name}
         return KnownClients({**clients, name: rest} if rest else clients, self.today)
 
 
@@ -231,7 +231,7 @@ def write_known_clients(path: Path, known: KnownClients) -> None:
     """Write the list, whole or not at all. A signature of the former list is void, and removed."""
     document = {
         "version": _VERSION,
-        "clients": {name: [_written_key(each) for each in keys] for name, keys in known.clients.items()},
+        "clients": {name: [_written_key(listed) for listed in keys] for name, keys in known.clients.items()},
     }
     partial = path.with_name(f"{path.name}.partial")
     with partial.open("w", encoding="utf-8") as file:

@@ -48,10 +48,10 @@ class PairKeys:
         if strangers := [peer for peer, label in labels.items() if label not in known]:
             pairs = keys.identity_pairs(identity, strangers)
             known |= {labels[peer]: key for peer, key in pairs.items()}
-        found = {peer: known[label] for peer, label in labels.items()}
+        pair_keys = {peer: known[label] for peer, label in labels.items()}
         for label in list(known)[: max(0, len(known) - CAPACITY)]:
             del known[label]
-        return found
+        return pair_keys
 
     def _read(self) -> dict[bytes, bytes]:
         if self._keys is None:

@@ -183,7 +183,7 @@ class ClientPolicy:
         confirmations: Sequence[Confirmation],
     ) -> None:
         """Refuse to unmask before enough of the witnesses have signed that they were told the same."""
-        given = {each.client_id: each for each in confirmations}
+        given = {confirmation.client_id: confirmation for confirmation in confirmations}
         if strangers := given.keys() - set(witnesses):
             raise SecureAggregationError(
                 f"clients {sorted(strangers)} confirm the survivors but are no witnesses of this round"

@@ -11,7 +11,7 @@ import argparse
 import importlib
 import traceback
 
-from simulations.benchmarks import page
+from simulations.benchmarks import results_page
 from simulations.benchmarks.measure import Row
 
 # A benchmark is a module of this package with run() -> rows; a row that has a target says if it holds.
@@ -82,13 +82,13 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         if name == "growth":
             if keep:
-                page.write_points(measured)
+                results_page.write_points(measured)
             continue
         rows += measured
         if keep:
-            page.write_rows(name, measured)
+            results_page.write_rows(name, measured)
     if keep:
-        page.write_page()
+        results_page.write_page()
     return 0 if not failed and all(row.holds for row in rows) else 1
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from simulations.report.chart_files import draw_charts, draw_findings, draw_laws
 from simulations.report.charts import charts_of, dimensions_of, findings_of
 from simulations.report.collect import write_atomically, write_tidy_tables
-from simulations.report.figures import draw_charts, draw_findings, draw_laws
+from simulations.report.html_page import render
 from simulations.report.laws import laws_of
 from simulations.report.marks import marks_of
-from simulations.report.page import render
-from simulations.report.study import Study
-from simulations.report.tables import privacy_table, summary_table
+from simulations.report.study_data import Study
+from simulations.report.summary_tables import privacy_table, summary_table
 from simulations.report.terminal import print_summary
 
 __all__ = ["build_report", "show_report"]

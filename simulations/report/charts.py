@@ -13,7 +13,7 @@ import pandas as pd
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.report.compared import comparisons_of
 from simulations.report.statistics import over_seeds, student_interval
-from simulations.report.study import GROUP, Study
+from simulations.report.study_data import GROUP, Study
 from simulations.report.verdict import ACCURACY, ERROR, MOST_FINDINGS, Comparison
 
 __all__ = [

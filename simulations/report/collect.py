@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from simulations.report.study import Study
+from simulations.report.study_data import Study
 
 __all__ = ["write_atomically", "write_tidy_tables"]
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.config import CENTRAL
-from simulations.report.study import Study
+from simulations.report.study_data import Study
 from simulations.report.verdict import ACCURACY, ERROR, LOSS, Comparison, verdict
 
 __all__ = ["comparisons_of", "verdict_of"]
@@ -33,20 +33,20 @@ def comparisons_of(study: Study) -> list[Comparison]:
     if not study.runs:
         return []
     runs = _tidy(study)
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for setting in study.settings:
         here = runs[runs["setting"] == setting]
         private = here[here["private"]]
         where = f" ({setting})" if len(study.settings) > 1 and not study.panels else ""
         if private.empty:
-            found += _by_quality(here, f"Without privacy{where}", None)
+            comparisons += _by_quality(here, f"Without privacy{where}", None)
         for (epsilon, delta), group in private[private["whole_run"]].groupby(["budget", "delta"]):
             budget = f"At {PrivacyStatement(epsilon, delta, Unit.TOTAL).figures} for a client's whole run"
-            found += _by_quality(group, f"{budget}{where}", CENTRAL)
+            comparisons += _by_quality(group, f"{budget}{where}", CENTRAL)
         for epsilon, group in private[~private["whole_run"]].groupby("budget"):
             asked = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
-            found.append(Comparison(f"{_release_words(group, asked)}{where}", ERROR, group))
-    return found
+            comparisons.append(Comparison(f"{_release_words(group, asked)}{where}", ERROR, group))
+    return comparisons
 
 
 def _by_quality(runs: pd.DataFrame, budget: str, baseline: str | None) -> Iterator[Comparison]:

@@ -11,7 +11,7 @@ import numpy as np
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.report.charts import Dimension, place_of
-from simulations.report.study import Study
+from simulations.report.study_data import Study
 
 __all__ = ["DrawnLaw", "laws_of", "output_colours", "svg_of"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fl_privquant.cli.plots import COLOURS, colour_of
-from simulations.report.study import SECURE, label_of
+from simulations.report.study_data import SECURE, label_of
 
 __all__ = ["Mark", "mark_of", "marks_of"]
 

@@ -9,8 +9,8 @@ from fl_privquant.cli.layout import Column, output_console, print_table
 from simulations.report.charts import CERTIFIED
 from simulations.report.compared import verdict_of
 from simulations.report.marks import marks_of
-from simulations.report.study import Study
-from simulations.report.tables import LEVELS, NOTES, Table, summary_table
+from simulations.report.study_data import Study
+from simulations.report.summary_tables import LEVELS, NOTES, Table, summary_table
 
 __all__ = ["SHORT", "print_summary"]
 

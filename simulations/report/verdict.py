@@ -108,8 +108,10 @@ class Comparison:
     def differences(self) -> list[Difference]:
         """Every other series against the reference, the closest first."""
         others = [series for series in self.complete if series != self.reference]
-        found = [difference for series in others if (difference := self._difference(series)) is not None]
-        return sorted(found, key=lambda difference: difference.mean)
+        differences = [
+            difference for series in others if (difference := self._difference(series)) is not None
+        ]
+        return sorted(differences, key=lambda difference: difference.mean)
 
     def _values(self) -> Iterator[tuple[str, pd.Series]]:
         for series, frame in self.runs.groupby("series", sort=False):
@@ -148,7 +150,7 @@ def verdict(comparisons: Sequence[Comparison]) -> list[str]:
         sentences.append(f"{len(told) - MOST_FINDINGS} more comparisons are in the table of results.")
     if told:
         sentences.append(_resolution(told))
-    if diverged := list(dict.fromkeys(name for each in comparisons for name in each.incomplete)):
+    if diverged := list(dict.fromkeys(name for comparison in comparisons for name in comparison.incomplete)):
         have = "has" if len(diverged) == 1 else "have"
         sentences.append(f"{joined(diverged)} {have} runs without a finite result, and no part in this.")
     return sentences
@@ -163,7 +165,7 @@ def _finding(comparison: Comparison) -> str:
     between = f", with {left_out} {'other' if left_out == 1 else 'others'} in between" if left_out else ""
     if comparison.measure == ERROR:
         opening = f"{comparison.reference} has the least squared error of the mean update; "
-        short = [f"that of {each.series} {each.mean:.2f} times{_interval(each)}" for each in named[1:]]
+        short = [f"that of {other.series} {other.mean:.2f} times{_interval(other)}" for other in named[1:]]
         first = f"that of {named[0].series} is {named[0].mean:.2f} times as large{_interval(named[0], True)}"
         return f"{comparison.budget}, {opening}{joined([first, *short])}{between}."
     opening, other = "", comparison.baseline_words
@@ -172,7 +174,7 @@ def _finding(comparison: Comparison) -> str:
         opening, other = f"{comparison.reference} has the {word}; ", "it"
     against = f" {'to' if named[0].mean >= 0.0 else 'over'} {other}"
     first = f"{named[0].series} {_lost(named[0], comparison)}{against}{_interval(named[0], True)}"
-    short = [f"{each.series} {_lost(each, comparison)}{_interval(each)}" for each in named[1:]]
+    short = [f"{other.series} {_lost(other, comparison)}{_interval(other)}" for other in named[1:]]
     return f"{comparison.budget}, {opening}{joined([first, *short])}{between}."
 
 
@@ -210,15 +212,15 @@ def _interval(difference: Difference, named: bool = False) -> str:
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:
     """Which differences are too small for these seeds, and between whom there is such a one."""
-    stated = [(each, difference) for each in comparisons for difference in each.differences()]
+    stated = [(compared, difference) for compared in comparisons for difference in compared.differences()]
     if not stated:
         return "With one series there is no difference to speak of."
-    known = [(each, difference) for each, difference in stated if not math.isnan(difference.low)]
+    known = [(compared, difference) for compared, difference in stated if not math.isnan(difference.low)]
     if not known:
         return "One seed cannot tell a difference from chance: run several, for example seed=0,1,2,3,4."
     # By accuracy or loss where there is one of them: factors between errors are far better known.
-    measure = next((each.measure for each, _ in known if each.measure != ERROR), ERROR)
-    same = [(each, difference) for each, difference in known if each.measure == measure]
+    measure = next((compared.measure for compared, _ in known if compared.measure != ERROR), ERROR)
+    same = [(compared, difference) for compared, difference in known if compared.measure == measure]
     # Half of the shortest interval: no pair of series can be told apart by less.
     least = min(difference.half for _, difference in same)
     what = {
@@ -233,12 +235,18 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
 def _open_ones(stated: Sequence[tuple[Comparison, Difference]], least: float) -> str:
     """The first comparison with series that cannot be told from the reference, and these series."""
     for comparison in dict.fromkeys(comparison for comparison, _ in stated):
-        unsure = [difference for each, difference in stated if each is comparison and difference.is_open]
+        unsure = [
+            difference for compared, difference in stated if compared is comparison and difference.is_open
+        ]
         if not unsure:
             continue
-        close = [each.series for each in unsure if each.level == 1.0 or abs(each.mean) <= least]
+        close = [
+            difference.series
+            for difference in unsure
+            if difference.level == 1.0 or abs(difference.mean) <= least
+        ]
         # Seeds differ more in some series than in others: their intervals are wider.
-        wider = [each.series for each in unsure if each.series not in close]
+        wider = [difference.series for difference in unsure if difference.series not in close]
         against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
         verb = "is" if len(close) == 1 else "are"
         words = f": {joined(close)} {verb} that close to {against or comparison.reference}" if close else ""

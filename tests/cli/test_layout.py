@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from fl_privquant.cli.layout import LEAST_TABLE_WIDTH, Column, output_console, print_table
 from fl_privquant.cli.main import app
 from simulations.report import terminal
-from simulations.report.study import Study
-from simulations.report.tables import summary_table
+from simulations.report.study_data import Study
+from simulations.report.summary_tables import summary_table
 from simulations.report.terminal import print_summary
 from tests.simulations.synthetic import write_study
 

@@ -170,7 +170,9 @@ def test_any_buffer_unpacks(wrap: type) -> None:
 
 def test_unpacked_arrays_are_the_callers_own() -> None:
     for values in (unpack_codes(pack_codes([7], 32), 32, 1), unpack_indices(pack_indices([7], 256), 256, 1)):
+        assert values.flags.writeable
         values[0] = 1
+        assert values.tolist() == [1]
 
 
 @pytest.mark.parametrize("bad", [[4], [-1], [0, 10**6]])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulations.benchmarks import __main__ as command
-from simulations.benchmarks import machine, page
+from simulations.benchmarks import machine, results_page
 from simulations.benchmarks.growth import Point
 from simulations.benchmarks.measure import Row, median_seconds
 
@@ -25,10 +25,10 @@ def test_quick_sizes_are_sizes_of_the_benchmark(name: str) -> None:
 
 
 def test_every_benchmark_has_quick_sizes_and_a_title() -> None:
-    folder = Path(page.__file__).parent
+    folder = Path(results_page.__file__).parent
     runs = {path.stem for path in folder.glob("*.py") if re.search(r"^def run\(", path.read_text(), re.M)}
     assert runs == set(command.QUICK) == {*command.BENCHMARKS, "growth"}
-    assert set(page.TITLES) == set(command.BENCHMARKS)
+    assert set(results_page.TITLES) == set(command.BENCHMARKS)
 
 
 def test_a_quick_run_prints_and_keeps_nothing(
@@ -37,8 +37,8 @@ def test_a_quick_run_prints_and_keeps_nothing(
     wire = importlib.import_module("simulations.benchmarks.wire")
     for constant in command.QUICK["wire"]:
         monkeypatch.setattr(wire, constant, getattr(wire, constant))
-    monkeypatch.setattr(page, "write_rows", lambda *_: pytest.fail("written"))
-    monkeypatch.setattr(page, "write_page", lambda *_: pytest.fail("written"))
+    monkeypatch.setattr(results_page, "write_rows", lambda *_: pytest.fail("written"))
+    monkeypatch.setattr(results_page, "write_page", lambda *_: pytest.fail("written"))
     # Times of a short run may miss their targets; the exit status says so, and nothing else is expected.
     assert command.main(["wire", "--quick", "--write"]) in (0, 1)
     assert "bytes against float32" in capsys.readouterr().out
@@ -56,8 +56,8 @@ def test_one_that_fails_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept: list[str] = []
-    monkeypatch.setattr(page, "write_rows", lambda name, rows: kept.append(name))
-    monkeypatch.setattr(page, "write_page", lambda: kept.append("page"))
+    monkeypatch.setattr(results_page, "write_rows", lambda name, rows: kept.append(name))
+    monkeypatch.setattr(results_page, "write_page", lambda: kept.append("page"))
     for name, run in (("sweep", lambda: 1 / 0), ("wire", lambda: ROWS[:1])):
         monkeypatch.setattr(importlib.import_module(f"simulations.benchmarks.{name}"), "run", run)
     assert command.main(["sweep", "wire", "--write"]) == 1
@@ -66,13 +66,13 @@ def test_one_that_fails_does_not_stop_the_others(
 
 
 def test_tables_and_page(tmp_path: Path) -> None:
-    page.write_rows("wire", [Row("old", 1.0, 1.0)], tmp_path)
-    page.write_rows("encode", ROWS[:1], tmp_path)
-    page.write_rows("wire", ROWS, tmp_path)
-    page.write_points(POINTS, tmp_path)
-    assert page.read_rows(tmp_path) == {"encode": ROWS[:1], "wire": ROWS}
-    assert page.read_points(tmp_path) == POINTS
-    page.write_page(tmp_path)
+    results_page.write_rows("wire", [Row("old", 1.0, 1.0)], tmp_path)
+    results_page.write_rows("encode", ROWS[:1], tmp_path)
+    results_page.write_rows("wire", ROWS, tmp_path)
+    results_page.write_points(POINTS, tmp_path)
+    assert results_page.read_rows(tmp_path) == {"encode": ROWS[:1], "wire": ROWS}
+    assert results_page.read_points(tmp_path) == POINTS
+    results_page.write_page(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "**2 of 3 targets are met.**" in text
     assert "| twice as fast | 2.5 | ≥ 2 | met |" in text
@@ -83,9 +83,9 @@ def test_tables_and_page(tmp_path: Path) -> None:
 
 
 def test_the_committed_page_is_what_the_tables_say() -> None:
-    folder = page.FOLDER
-    assert (folder / "README.md").read_text() == page.page_text(folder)
-    for name in re.findall(r"\((figures/[^)]+)\)", page.page_text(folder)):
+    folder = results_page.FOLDER
+    assert (folder / "README.md").read_text() == results_page.page_text(folder)
+    for name in re.findall(r"\((figures/[^)]+)\)", results_page.page_text(folder)):
         assert (folder / name).exists()
 
 

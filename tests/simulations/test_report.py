@@ -22,6 +22,7 @@ from fl_privquant.cli.plots import COLOURS, colour_of
 from fl_privquant.errors import InvalidSpecError
 from simulations.report import build_report, show_report
 from simulations.report.__main__ import main
+from simulations.report.chart_files import draw_charts
 from simulations.report.charts import (
     CERTIFIED,
     charts_of,
@@ -33,13 +34,12 @@ from simulations.report.charts import (
 )
 from simulations.report.collect import write_tidy_tables
 from simulations.report.compared import verdict_of
-from simulations.report.figures import draw_charts
+from simulations.report.html_page import render
 from simulations.report.laws import legend_of, svg_of
 from simulations.report.marks import _contrast, mark_of, marks_of
-from simulations.report.page import render
 from simulations.report.statistics import student_interval
-from simulations.report.study import Study
-from simulations.report.tables import LEVELS, Table, privacy_table, summary_table
+from simulations.report.study_data import Study
+from simulations.report.summary_tables import LEVELS, Table, privacy_table, summary_table
 from simulations.report.terminal import print_summary
 from tests.conftest import random_law
 from tests.simulations.synthetic import mechanism_of, write_run, write_study

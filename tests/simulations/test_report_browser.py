@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from simulations.report.collect import write_atomically
-from simulations.report.page import render
-from simulations.report.study import Study
+from simulations.report.html_page import render
+from simulations.report.study_data import Study
 from tests.simulations.chromium import Chromium, find_chromium
 from tests.simulations.synthetic import write_study
 

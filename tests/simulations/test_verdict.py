@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from simulations.report.compared import comparisons_of, verdict_of
-from simulations.report.study import Study
+from simulations.report.study_data import Study
 from simulations.report.verdict import ACCURACY, ERROR, LOSS, MOST_FINDINGS, Comparison, verdict
 from tests.simulations.synthetic import write_study
 

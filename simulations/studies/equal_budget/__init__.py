@@ -9,8 +9,8 @@ from pathlib import Path
 
 from simulations.studies.equal_budget.figures import FIGURES
 from simulations.studies.equal_budget.numbers import Numbers
-from simulations.studies.equal_budget.paired import PairedSweep
-from simulations.studies.equal_budget.secure_sum import BY_ROUNDS, SECURE_SUM
+from simulations.studies.equal_budget.paired_sweep import PairedSweep
+from simulations.studies.equal_budget.planned_errors import BY_ROUNDS, SECURE_SUM
 from simulations.studies.study import Study
 from simulations.studies.sweep import MNIST, Sweep
 

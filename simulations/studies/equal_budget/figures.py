@@ -15,7 +15,7 @@ from simulations.config import CENTRAL
 from simulations.report.marks import mark_of
 from simulations.studies.drawing import ERROR, INTERVAL, draw_curve
 from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, TASKS, best_errors, series_of
-from simulations.studies.equal_budget.secure_sum import PEERS, ROUNDS
+from simulations.studies.equal_budget.planned_errors import PEERS, ROUNDS
 from simulations.studies.page import table_or_none
 from simulations.studies.study import Figure, ReadTable
 

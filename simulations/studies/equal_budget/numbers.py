@@ -15,7 +15,7 @@ from fl_privquant.errors import PrivQuantError
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.studies.clip_choice import clip_texts
-from simulations.studies.equal_budget.secure_sum import PEERS
+from simulations.studies.equal_budget.planned_errors import PEERS
 from simulations.studies.page import one_row, table_or_none, total
 from simulations.studies.study import ReadTable
 

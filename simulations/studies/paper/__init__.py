@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulations.studies.paper import corrections, dpsgd, example_law, scalar, vector
+from simulations.studies.paper import corrections, dpsgd, example_law, scalar, vector_error
 from simulations.studies.paper.numbers import Numbers
 from simulations.studies.study import Study
 
@@ -18,12 +18,18 @@ STUDY = Study(
         scalar.TABLE2,
         scalar.CURVES,
         example_law.LAW,
-        vector.LINF_PART,
-        vector.L2_PART,
+        vector_error.LINF_PART,
+        vector_error.L2_PART,
         dpsgd.CANCER,
         dpsgd.MNIST,
         corrections.CORRECTIONS,
     ),
-    figures=(scalar.FIGURE, example_law.FIGURE, vector.LINF_FIGURE, vector.L2_FIGURE, *dpsgd.FIGURES),
+    figures=(
+        scalar.FIGURE,
+        example_law.FIGURE,
+        vector_error.LINF_FIGURE,
+        vector_error.L2_FIGURE,
+        *dpsgd.FIGURES,
+    ),
     numbers=Numbers,
 )

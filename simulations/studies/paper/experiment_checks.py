@@ -8,7 +8,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import Release, round_statement
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.base import TableMechanism
-from simulations.studies.paper import dpsgd, scalar, vector
+from simulations.studies.paper import dpsgd, scalar, vector_error
 from simulations.studies.paper.authors import design_as_authors
 from simulations.studies.paper.findings import Check, Finding
 from simulations.studies.paper.training import example_gradients, train
@@ -244,7 +244,7 @@ def nearly_one_bit(configurations: int) -> Finding:
 
 def bounded_norm(configurations: int) -> Finding:
     """Which norm of the vectors with coordinates in [-1, 1] is bounded."""
-    x = vector.uniform_cube(np.random.default_rng(3), 10_000, 10)
+    x = vector_error.uniform_cube(np.random.default_rng(3), 10_000, 10)
     l1, linf = np.abs(x).sum(axis=1), np.abs(x).max()
     return Finding(
         f"10,000 such vectors: L-infinity norm at most {linf:.3f}; L1 norm {l1.mean():.2f} on average "
@@ -282,14 +282,14 @@ def composed(configurations: int) -> Finding:
 def rqm_margins(configurations: int) -> Finding:
     """RQM's lines in the vector figures: the bins of the appendix, and the search in the paper's code."""
     measured: dict[str, float] = {}
-    for setting in (vector.LINF, vector.L2):
-        for position, epsilon in enumerate(vector.EPSILONS):
+    for setting in (vector_error.LINF, vector_error.L2):
+        for position, epsilon in enumerate(vector_error.EPSILONS):
             reference = setting.reference["RQM"][position]
             for name, mechanism in (
-                ("search", vector.authors_rqm(epsilon)),
-                ("appendix", vector.appendix_rqm(epsilon)),
+                ("search", vector_error.authors_rqm(epsilon)),
+                ("appendix", vector_error.appendix_rqm(epsilon)),
             ):
-                mean = vector.mean_error(setting, position, mechanism, 2_000)
+                mean = vector_error.mean_error(setting, position, mechanism, 2_000)
                 measured[f"{setting.name}_{epsilon:g}_{name}"] = mean / reference - 1.0
     search = max(abs(value) for key, value in measured.items() if key.endswith("search"))
     appendix = [value for key, value in measured.items() if key.endswith("appendix")]

@@ -20,7 +20,7 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.erm import erm_law
 from fl_privquant.mechanisms.rqm import rqm_law
-from simulations.studies.paper import dpsgd, scalar, vector
+from simulations.studies.paper import dpsgd, scalar, vector_error
 from simulations.studies.paper.findings import Check, Finding
 
 __all__ = ["CHECKS"]
@@ -167,7 +167,7 @@ def constraint1_pairs(configurations: int) -> Finding:
 
 def constraint2_feasible(configurations: int) -> Finding:
     """Theorem constraint2 on the bins that the paper prints, and on uniform ones."""
-    printed = {*scalar.OPTM_BINS.values(), *dpsgd.OPTM_BINS.values(), vector.OPTM_BINS}
+    printed = {*scalar.OPTM_BINS.values(), *dpsgd.OPTM_BINS.values(), vector_error.OPTM_BINS}
     forced = {
         bins: (bins[-1] - bins[-2]) / (bins[-1] - bins[-3]) for bins in sorted(printed, key=lambda b: b[-1])
     }

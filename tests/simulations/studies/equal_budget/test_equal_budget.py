@@ -21,7 +21,7 @@ from simulations.run import execute
 from simulations.studies.clip_choice import chosen_clip
 from simulations.studies.equal_budget import STUDY
 from simulations.studies.equal_budget.numbers import GRADIENTS, Numbers
-from simulations.studies.equal_budget.secure_sum import PEERS
+from simulations.studies.equal_budget.planned_errors import PEERS
 from simulations.studies.study import Figure, Scale, Store
 from simulations.studies.sweep import Sweep, collect
 

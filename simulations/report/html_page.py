@@ -29,8 +29,8 @@ from simulations.report.charts import (
 from simulations.report.compared import verdict_of
 from simulations.report.laws import laws_of, legend_of, svg_of
 from simulations.report.marks import Mark, marks_of
-from simulations.report.study import SECURE, Study, setting_value
-from simulations.report.tables import NOTES, privacy_table, summary_table
+from simulations.report.study_data import SECURE, Study, setting_value
+from simulations.report.summary_tables import NOTES, privacy_table, summary_table
 
 __all__ = ["render"]
 

@@ -14,7 +14,7 @@ from fl_privquant.statement import REPLACE_ONE
 from simulations.config import CENTRAL
 from simulations.report.charts import CERTIFIED
 from simulations.report.statistics import student_interval
-from simulations.report.study import GROUP, Study
+from simulations.report.study_data import GROUP, Study
 from simulations.report.words import THIN, bytes_text, percent_text, with_interval
 
 __all__ = ["Table", "privacy_table", "summary_table"]
@@ -82,12 +82,12 @@ class Table:
         highs = [high for _, _, high in self.intervals if math.isfinite(high)]
         start = max(min(means) - 3 * room, min([*means, *lows]) - 0.1 * room)
         length = min(max(means) + 3 * room, max([*means, *highs]) + 0.1 * room) - start
-        found: list[tuple[float, float, float] | None] = []
+        intervals: list[tuple[float, float, float] | None] = []
         for mean, low, high in self.intervals:
             ends = (mean, low, high) if math.isfinite(low) else (mean, mean, mean)
             at = [min(1.0, max(0.0, (end - start) / length)) for end in ends]
-            found.append((at[0], at[1], at[2]) if math.isfinite(mean) else None)
-        return found
+            intervals.append((at[0], at[1], at[2]) if math.isfinite(mean) else None)
+        return intervals
 
     def markdown(self) -> str:
         """The table in GitHub's Markdown, its caption above."""
@@ -230,8 +230,8 @@ def _groups(study: Study) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     """Runs that differ in their seed only, by setting, then as in the privacy table."""
     if not study.runs:
         return []
-    found = study.summary.groupby(GROUP, dropna=False, sort=True)
-    groups = [(dict(zip(GROUP, key, strict=True)), frame) for key, frame in found]
+    grouped = study.summary.groupby(GROUP, dropna=False, sort=True)
+    groups = [(dict(zip(GROUP, key, strict=True)), frame) for key, frame in grouped]
     return sorted(
         groups, key=lambda item: (study.settings.index(item[0]["setting"]), _privacy_order(study, item))
     )
@@ -261,8 +261,8 @@ def _levels(study: Study) -> dict[str, str]:
 
 def _certified(study: Study, frame: pd.DataFrame) -> str:
     """The largest certified epsilon; with its unit, where that is not the one of the heading."""
-    found = [run.certified for run in study.runs if run.name in set(frame["run"])]
-    worst = max(found, key=lambda each: each.epsilon)
+    certified = [run.certified for run in study.runs if run.name in set(frame["run"])]
+    worst = max(certified, key=lambda mechanism: mechanism.epsilon)
     differs = worst.unit is not Unit.COORDINATE and math.isfinite(worst.epsilon)
     return f"{worst.epsilon_cell} ({worst.unit})" if differs else worst.epsilon_cell
 

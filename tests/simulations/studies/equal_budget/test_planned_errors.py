@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulations.studies.equal_budget.secure_sum import PEERS, error_row
+from simulations.studies.equal_budget.planned_errors import PEERS, error_row
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from simulations.run import execute
 from simulations.studies.equal_budget import STUDY
 from simulations.studies.equal_budget.numbers import Loss, Numbers, holm, pooled
-from simulations.studies.equal_budget.paired import PairedSweep
+from simulations.studies.equal_budget.paired_sweep import PairedSweep
 from simulations.studies.study import Scale, Store
 
 STORE = Store(STUDY.home)

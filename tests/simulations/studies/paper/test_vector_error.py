@@ -11,25 +11,26 @@ from scipy import integrate
 
 from fl_privquant.cli.plots import save
 from fl_privquant.mechanisms.vector import VectorMechanism
-from simulations.studies.paper import vector
+from simulations.studies.paper import vector_error
+from simulations.studies.paper.vector_error import Row, Setting
 from tests.simulations.studies.paper.committed import STORE
 
 TRIALS = 4_000
 
 
-@pytest.fixture(scope="module", params=[vector.LINF, vector.L2], ids=lambda setting: setting.name)
-def setting(request: pytest.FixtureRequest) -> vector.Setting:
+@pytest.fixture(scope="module", params=[vector_error.LINF, vector_error.L2], ids=lambda setting: setting.name)
+def setting(request: pytest.FixtureRequest) -> Setting:
     return request.param
 
 
 @pytest.fixture(scope="module")
-def found(setting: vector.Setting) -> list[vector.Row]:
-    return vector.rows(setting, TRIALS, 20)
+def measured(setting: Setting) -> list[Row]:
+    return vector_error.rows(setting, TRIALS, 20)
 
 
-def test_reference_values_are_met_to_3_percent(found: list[vector.Row]) -> None:
+def test_reference_values_are_met_to_3_percent(measured: list[Row]) -> None:
     """Seeded; for another seed, 3 % leaves 4 standard errors or more: odds below 1e-3 of a false alarm."""
-    met = [row for row in found if row.reference is not None]
+    met = [row for row in measured if row.reference is not None]
     assert {row.label for row in met} >= {"OPTM", "RQM"}
     for row in met:
         assert row.mean == pytest.approx(row.reference, rel=0.03), (row.epsilon, row.label)
@@ -37,11 +38,11 @@ def test_reference_values_are_met_to_3_percent(found: list[vector.Row]) -> None:
 
 
 def test_the_free_design_is_best_of_those_that_quantize_coordinates(
-    setting: vector.Setting, found: list[vector.Row]
+    setting: Setting, measured: list[Row]
 ) -> None:
     """By the exact squared error, so without any odds, and by the draws."""
-    for epsilon in vector.EPSILONS:
-        rows = {row.label: row for row in found if row.epsilon == epsilon}
+    for epsilon in vector_error.EPSILONS:
+        rows = {row.label: row for row in measured if row.epsilon == epsilon}
         ours = rows.pop("OPTM free (ours)")
         for row in rows.values():
             if isinstance(row.mechanism, VectorMechanism):
@@ -52,29 +53,29 @@ def test_the_free_design_is_best_of_those_that_quantize_coordinates(
             assert ours.mean < row.mean + ours.standard_error
 
 
-def test_every_line_costs_the_same(setting: vector.Setting, found: list[vector.Row]) -> None:
-    for row in found:
+def test_every_line_costs_the_same(setting: Setting, measured: list[Row]) -> None:
+    for row in measured:
         total = setting.dimension * row.epsilon
         assert total * (1 - 1e-3) < row.vector_epsilon <= total * (1 + 1e-12)
         assert row.trials == (20 if isinstance(row.mechanism, VectorMechanism) else TRIALS)
 
 
-def test_the_bins_of_the_appendix_do_not_give_the_figure(found: list[vector.Row]) -> None:
-    for epsilon in vector.EPSILONS:
-        rows = {row.label: row for row in found if row.epsilon == epsilon}
+def test_the_bins_of_the_appendix_do_not_give_the_figure(measured: list[Row]) -> None:
+    for epsilon in vector_error.EPSILONS:
+        rows = {row.label: row for row in measured if row.epsilon == epsilon}
         assert rows["RQM, bins of the appendix"].mean > 1.06 * rows["RQM"].mean
 
 
-def test_the_figure_is_drawn(setting: vector.Setting, found: list[vector.Row], tmp_path: Path) -> None:
-    path = save(vector.draw(vector.as_frame(found), setting), tmp_path / "error.png")
+def test_the_figure_is_drawn(setting: Setting, measured: list[Row], tmp_path: Path) -> None:
+    path = save(vector_error.draw(vector_error.as_frame(measured), setting), tmp_path / "error.png")
     assert path.stat().st_size > 10_000
 
 
-def test_the_committed_tables_have_the_same_laws(setting: vector.Setting, found: list[vector.Row]) -> None:
+def test_the_committed_tables_have_the_same_laws(setting: Setting, measured: list[Row]) -> None:
     """Same vectors and words, more of them: means agree to 6 standard errors of the fewer trials."""
     frame = STORE.read(f"figure-vector-{setting.name}")
-    assert frame["mechanism"].tolist() == [row.label for row in found]
-    for row, (_, kept) in zip(found, frame.iterrows(), strict=True):
+    assert frame["mechanism"].tolist() == [row.label for row in measured]
+    for row, (_, kept) in zip(measured, frame.iterrows(), strict=True):
         assert kept["vector_epsilon"] == pytest.approx(row.vector_epsilon, rel=1e-6)
         # By the table's own deviation too: 20 trials may miss the rare large errors of PrivUnit.
         error = max(row.standard_error, kept["deviation"] / math.sqrt(row.trials))
@@ -84,13 +85,13 @@ def test_the_committed_tables_have_the_same_laws(setting: vector.Setting, found:
 
 def test_vectors_are_uniform_in_their_body() -> None:
     generator = np.random.default_rng(0)
-    ball = vector.uniform_ball(generator, 20_000, 5)
+    ball = vector_error.uniform_ball(generator, 20_000, 5)
     radii = np.linalg.norm(ball, axis=1)
     assert radii.max() <= 1.0
     # |x|^5 is uniform: its mean has a standard error of 0.29 / sqrt(20000) = 0.002.
     assert (radii**5).mean() == pytest.approx(0.5, abs=0.012)
     assert np.abs(ball.mean(axis=0)).max() < 6 * ball.std() / np.sqrt(20_000)
-    cube = vector.uniform_cube(generator, 20_000, 3)
+    cube = vector_error.uniform_cube(generator, 20_000, 3)
     assert (np.abs(cube).max(), (cube**2).mean()) == (
         pytest.approx(1.0, abs=1e-3),
         pytest.approx(1 / 3, abs=0.01),
@@ -98,7 +99,7 @@ def test_vectors_are_uniform_in_their_body() -> None:
 
 
 def test_the_marginal_of_the_ball() -> None:
-    density = vector.ball_marginal(100)
+    density = vector_error.ball_marginal(100)
     assert density.symmetric
     nodes, weights = density.quadrature(np.linspace(-1.0, 1.0, 9))
     assert weights @ nodes**2 == pytest.approx(1 / 102)

@@ -72,7 +72,9 @@ def _setting(config: RunConfig) -> tuple[float, str, float]:
 def _planned_ratio(config: RunConfig, dimension: int) -> float:
     """Squared error of the mean update over the central Gaussian's, as the plan predicts it."""
     plan = plan_of(config, dimension)
-    return 1.0 if plan is None else plan.ratio_to_central
+    if plan is None:
+        return 1.0
+    return math.nan if plan.ratio_to_central is None else plan.ratio_to_central
 
 
 def _by_seed(configs: Sequence[RunConfig]) -> pd.DataFrame:
