@@ -12,8 +12,6 @@ from typing import Any
 
 from fl_privquant.errors import InvalidSpecError, one_line
 
-__all__ = ["choice", "nearest", "number", "positive", "typed", "whole"]
-
 
 def number(name: str, value: Any) -> float:
     """The value as a float, if it is a real number; texts of digits and truth values are none.

@@ -11,8 +11,6 @@ import math
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["checked_fraction", "count_of", "honest_clients"]
-
 
 def checked_fraction(name: str, fraction: float) -> float:
     """The fraction of clients, if it is from 0 to below 1."""

@@ -7,8 +7,6 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["compiled"]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -10,8 +10,6 @@ from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism, checked_mechanism
 
-__all__ = ["Encoding", "checked_keep", "kept_norm", "kept_of", "norm_share"]
-
 
 def checked_keep(keep: object) -> int | float:
     """How many coordinates are sent, if it is a number from 1 on, or a share in (0, 1]."""

@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = [
-    "BudgetExhaustedError",
-    "CertificationError",
-    "CodeOverflowError",
-    "InfeasibleDesignError",
-    "InvalidSpecError",
-    "InvalidUpdateError",
-    "LedgerDamagedError",
-    "LedgerMismatchError",
-    "PrivQuantError",
-    "SecureAggregationError",
-    "one_line",
-    "other_version",
-]
-
 _MOST_CHARACTERS: Final = 500
 # Between the digits of large numbers in our own texts.
 _SPACES: Final = "\u202f\u00a0"

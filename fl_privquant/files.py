@@ -15,8 +15,6 @@ from typing import Any
 
 from fl_privquant.errors import PrivQuantError
 
-__all__ = ["LockedError", "held", "remove_leftovers", "replace_file", "sync_directory"]
-
 _NEW = ".new"
 
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["LOCAL", "REPLACE_ONE", "PrivacyStatement", "Unit", "View"]
-
 REPLACE_ONE = "one client's update replaced by any other"
 """The neighbouring relation of every statement of this package."""
 

@@ -39,8 +39,6 @@ from simulations.recording import Probe, RecordingStrategy, Row
 from simulations.results import RunDirectory, provenance
 from simulations.tasks import Task, task_of
 
-__all__ = ["client_app", "secure_client_app", "server_app"]
-
 client_app = ClientApp()
 secure_client_app = ClientApp()
 server_app = ServerApp()

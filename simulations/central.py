@@ -23,8 +23,6 @@ from flwr.serverapp.strategy import Strategy
 from fl_privquant.flower.wrapping import StrategyWrapper, mean_reply
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 
-__all__ = ["CentralGaussianStrategy", "noise_of_sum"]
-
 
 def noise_of_sum(l2_clip: float, rounds: int, epsilon: float, delta: float) -> float:
     """The standard deviation of the noise on a sum of updates, for a budget of the whole run.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     # Flower takes a second to import: not for a configuration that is only read.
     from fl_privquant.flower.policies import Policy
 
-__all__ = ["BitsPolicyConfig", "ClipPolicyConfig", "EncodingConfig", "KeepPolicyConfig", "renamed_key"]
-
 # Groups of before, and where their keys are now.
 _RENAMED = {
     "codec": "encoding",

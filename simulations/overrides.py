@@ -16,8 +16,6 @@ from fl_privquant.errors import InvalidSpecError
 from simulations.config_checks import nearest
 from simulations.encodings import renamed_key
 
-__all__ = ["CONF", "check_overrides", "choices_of", "composed"]
-
 CONF = Path(__file__).parents[1] / "conf"
 """The configuration's directory."""
 

@@ -14,8 +14,6 @@ from fl_privquant.errors import InvalidSpecError
 from simulations.config import PartitionConfig
 from simulations.data import Examples
 
-__all__ = ["deal", "plot_partition"]
-
 
 def deal(examples: Examples, num_clients: int, config: PartitionConfig, seed: int) -> list[NDArray[np.int64]]:
     """For each client the indices of its examples."""

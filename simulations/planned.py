@@ -32,8 +32,6 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.config import CENTRAL, RunConfig
 
-__all__ = ["TRUSTED", "aggregation_of", "central_statement", "central_target", "plan_of", "run_statement"]
-
 TRUSTED = "central"
 """The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
 

@@ -16,8 +16,6 @@ from rich.text import Text
 from fl_privquant.accounting import PrivacyStatement
 from simulations.config import RunConfig
 
-__all__ = ["SWEEP_POSITION", "Rounds", "rounds"]
-
 SWEEP_POSITION = "FL_PRIVQUANT_SWEEP_POSITION"
 """Environment variable with "number/total" of the run in its sweep, or "quiet" in a parallel one."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["NextCharacter"]
-
 
 class NextCharacter(nn.Module):
     """Reads a text, character by character, and gives a score to each character that may come next.

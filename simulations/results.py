@@ -23,8 +23,6 @@ from fl_privquant.errors import PrivQuantError, one_line
 from fl_privquant.files import held, remove_leftovers, replace_file, sync_directory
 from simulations.config import RunConfig
 
-__all__ = ["ResultsError", "RunDirectory", "provenance"]
-
 _PACKAGES = ("fl-privquant", "flwr", "torch", "numpy", "scipy", "pulp", "highspy", "numba", "cryptography")
 _FILES = (
     "config.json",

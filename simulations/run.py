@@ -43,8 +43,6 @@ from simulations.planned import central_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
 
-__all__ = ["execute", "main"]
-
 _SESSION = "FL_PRIVQUANT_SESSION"
 _NOTES = "notes"
 _SWEEP_TOTAL = "FL_PRIVQUANT_SWEEP_TOTAL"

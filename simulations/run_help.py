@@ -23,8 +23,6 @@ from simulations.config import RunConfig
 from simulations.targets import TARGET
 from simulations.tasks import described
 
-__all__ = ["choices", "meanings", "print_help"]
-
 _WIDEST_NAME = 30
 
 _OPENING = """\

@@ -16,8 +16,6 @@ from fl_privquant.checks import nearest
 from fl_privquant.errors import InvalidSpecError
 from simulations.encodings import renamed_key
 
-__all__ = ["build"]
-
 
 def build(kind: type, values: Mapping[str, Any], path: str = "") -> Any:
     """The dataclass with these values; ``path`` is what its keys begin with in refusals."""

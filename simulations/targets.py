@@ -11,8 +11,6 @@ from typing import Any
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError, one_line
 
-__all__ = ["TARGET", "checked", "located", "options_of", "refuse_unknown"]
-
 TARGET = "_target_"
 """The key that holds the import path of a class, as in Hydra's own instantiation."""
 

@@ -31,8 +31,6 @@ from simulations.data import Examples
 from simulations.partition import deal, plot_partition
 from simulations.targets import TARGET, located, options_of, refuse_unknown
 
-__all__ = ["MeanEstimation", "Task", "TorchTask", "described", "task_of"]
-
 Arrays = dict[str, NDArray[Any]]
 
 _DATA, _MODELS, _LOSSES = "simulations.data", "simulations.models", "torch.nn.functional"

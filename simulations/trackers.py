@@ -10,8 +10,6 @@ from fl_privquant.errors import PrivQuantError
 from simulations.config import RunConfig
 from simulations.results import RunDirectory
 
-__all__ = ["Tracker", "tracker"]
-
 
 class Tracker:
     """Takes rows and does nothing with them; a context manager."""

@@ -24,15 +24,16 @@ def undocumented(module_name: str) -> list[str]:
     """Public names of a module, and public members of its classes, that nothing is said about."""
     module = importlib.import_module(module_name)
     missing = [] if module.__doc__ else [module_name]
-    for name in getattr(module, "__all__", ()):
-        each = getattr(module, name)
-        if not (inspect.isclass(each) or inspect.isfunction(each)):
+    for name, value in vars(module).items():
+        if name.startswith("_") or getattr(value, "__module__", None) != module_name:
             continue
-        if not each.__doc__:
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        if not value.__doc__:
             missing.append(name)
-        if inspect.isclass(each) and each.__module__ == module_name:
-            members = [key for key in vars(each) if not key.startswith("_")]
-            missing += [f"{name}.{key}" for key in members if not _described(each, key)]
+        if inspect.isclass(value):
+            members = [key for key in vars(value) if not key.startswith("_")]
+            missing += [f"{name}.{key}" for key in members if not _described(value, key)]
     return missing
 
 

@@ -29,8 +29,6 @@ from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-__all__ = ["Accountant", "Budget", "coordinate_statement", "round_statement", "statement_levels"]
-
 _CACHED = 512
 _FAR = 1.5
 _SECURE = "secure randomness on the client"

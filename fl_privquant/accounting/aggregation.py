@@ -17,8 +17,6 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["Aggregation", "PerClient", "SecureSum", "SimulatedSum", "SumOfCodes"]
-
 
 @dataclass(frozen=True)
 class Aggregation(ABC):

@@ -27,8 +27,6 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import PrivacyStatement, Unit
 
-__all__ = ["EmpiricalBound", "empirical_bound"]
-
 Counts = NDArray[np.int64]
 
 _INPUTS = (-1.0, -0.6, -0.2, 0.0, 0.2, 0.6, 1.0)

@@ -24,8 +24,6 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-__all__ = ["FederationLedger"]
-
 # Clients whose histories are counted one by one; beyond, one history that is worse than all.
 _MOST_HISTORIES = 4
 

@@ -26,8 +26,6 @@ from fl_privquant.mechanisms.bits_estimate import Estimate
 if TYPE_CHECKING:
     from fl_privquant.accounting.target import Plan
 
-__all__ = ["JointSearch"]
-
 # Plans that are made for one number of bits, at the most.
 _MOST_STEPS = 5
 # Estimates that a number of coordinates is found by; the error is nearly a straight line in d / k.

@@ -33,8 +33,6 @@ from fl_privquant.mechanisms.registry import design, entry, planned_for, scout_m
 from fl_privquant.mechanisms.wish import MOST_CLIENTS, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
-__all__ = ["Advice", "PlannedDesign", "PlannedDesigns", "plan", "run_statement"]
-
 _RATIO = 1.02
 _LEAST_EPSILON, _MOST_EPSILON = 0.01, 16.0
 _LOWEST = round(math.log(_LEAST_EPSILON, _RATIO))

@@ -13,8 +13,6 @@ from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["Release", "fingerprint"]
-
 _MOST_COORDINATES = 1 << 48
 _NO_NORM = "-"
 

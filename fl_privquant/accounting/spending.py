@@ -37,8 +37,6 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement, View
 
-__all__ = ["SpendingLedger"]
-
 _VERSION = 1
 _HEAD_SUFFIX = ".head"
 _NOTHING_MORE = "what was spent is not known, so nothing more may be"

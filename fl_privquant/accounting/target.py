@@ -32,8 +32,6 @@ from fl_privquant.mechanisms.registry import (
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
-__all__ = ["Plan", "Target"]
-
 _MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
 # Noise of up to this many times the signal's energy leaves a round's direction mostly right.

@@ -17,19 +17,6 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import Variant, design, entry, mechanisms, scout_mechanism
 from fl_privquant.statement import Unit
 
-__all__ = [
-    "CURVE_EPSILONS",
-    "CURVE_LEVELS",
-    "Compared",
-    "Curves",
-    "StuckSearch",
-    "compare",
-    "lower_limit",
-    "split_among_coordinates",
-    "stuck_by",
-    "variants",
-]
-
 CURVE_EPSILONS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Where curves are drawn."""
 

@@ -13,8 +13,6 @@ from fl_privquant.errors import InvalidSpecError
 if TYPE_CHECKING:
     from fl_privquant.secagg.identities import KnownClients
 
-__all__ = ["identity_app"]
-
 identity_app = typer.Typer(help="Identity keys for secure aggregation.", no_args_is_help=True)
 _list_app = typer.Typer(help="The list of known clients, which the operator keeps.", no_args_is_help=True)
 identity_app.add_typer(_list_app, name="list")

@@ -8,8 +8,6 @@ from fl_privquant.accounting import Plan, SecureSum, Target, Wish
 from fl_privquant.cli.plan_table import print_plans
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 
-__all__ = ["plan_and_print"]
-
 # Of a central Gaussian's error among the honest clients, unless told: little for what it saves.
 _USUAL_ERROR = 1.1
 

@@ -18,8 +18,6 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-__all__ = ["LEAST_TABLE_WIDTH", "Column", "output_console", "print_table"]
-
 LEAST_TABLE_WIDTH = 100
 """Widths below this one show a table that does not fit as blocks, with every column."""
 

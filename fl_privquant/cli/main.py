@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fl_privquant.accounting import Norms
     from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     help="Private quantization for federated learning: design, audit and compare mechanisms.",
     no_args_is_help=True,

@@ -9,33 +9,6 @@ import typer
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = [
-    "AnEpsilon",
-    "Bits",
-    "Clients",
-    "Compare",
-    "Corrupt",
-    "Delta",
-    "Dimension",
-    "Dropped",
-    "Epsilon",
-    "Error",
-    "File",
-    "Kilobytes",
-    "L2Norm",
-    "Levels",
-    "Local",
-    "Mechanisms",
-    "Objective",
-    "Output",
-    "PlannedBits",
-    "Plot",
-    "Rounds",
-    "Settings",
-    "assignments",
-    "picture",
-]
-
 # Arguments of pq.design that are not parameters of a mechanism.
 _NO_PARAMETERS = ("name", "cache")
 

@@ -9,8 +9,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fl_privquant.accounting import PlannedDesigns, Wish, plan
 
-__all__ = ["plan_with_progress"]
-
 
 def plan_with_progress(wish: Wish, names: tuple[str, ...], curve: bool) -> PlannedDesigns:
     """The plan; a bar tells what is looked at, on the other stream and on a terminal only."""

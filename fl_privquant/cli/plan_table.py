@@ -10,8 +10,6 @@ from fl_privquant.accounting import Plan, PrivacyStatement, Unit
 from fl_privquant.cli.layout import Column, print_table
 from fl_privquant.cli.printing import OVER_CENTRAL, say
 
-__all__ = ["print_plans"]
-
 
 def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     """Print plans, the best first, what the best one means, and how to run it.

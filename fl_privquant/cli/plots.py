@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from fl_privquant.accounting import PlannedDesigns
     from fl_privquant.cli.comparison import Curves
 
-__all__ = [
-    "COLOURS",
-    "STYLE",
-    "colour_of",
-    "draw_error",
-    "draw_law",
-    "plot_curves",
-    "plot_errors",
-    "plot_law",
-    "plot_plan",
-    "pyplot",
-    "save",
-]
-
 COLOURS = colours() | {"central_gaussian": "#2a9d8f", "cldp": "#606c38"}
 """One fixed colour a mechanism; variants after a space are shades of it."""
 

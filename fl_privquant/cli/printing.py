@@ -15,18 +15,6 @@ from fl_privquant.cli.layout import Column, print_table
 from fl_privquant.errors import one_line
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = [
-    "OVER_CENTRAL",
-    "asked",
-    "print_coordinates",
-    "print_mechanism",
-    "print_plan",
-    "print_statements",
-    "print_stuck",
-    "print_whole_updates",
-    "say",
-]
-
 
 def say(console: Console, sentence: str) -> None:
     """Print a sentence as it is: no markup, and line breaks only where the terminal puts them."""

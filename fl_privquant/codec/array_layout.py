@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.sampling.chunks import LazyVector
 
-__all__ = ["Layout"]
-
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -12,8 +12,6 @@ from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.packing.pack import HEADER_BYTES, read_body, write_header
 from fl_privquant.packing.wire_format import check_finite
 
-__all__ = ["ArrayPayload"]
-
 # Beside the kinds of fl_privquant.packing: arrays that no mechanism has seen.
 _KIND_ARRAYS: Final = 17
 

@@ -37,8 +37,6 @@ from numpy.typing import NDArray
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
-__all__ = ["check_clips", "clip_l2", "clipped_share"]
-
 # Room for rounding: the scaled vector's norm must not exceed the bound in its own precision either.
 _INSIDE: Final = 1.0 - 1e-6
 # Distance that clips keep from the ends of the range of floats, as a factor.

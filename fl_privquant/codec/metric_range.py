@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["NO_METRICS", "MetricRange", "checked_metrics"]
-
 NO_METRICS: Final[Mapping[str, Any]] = MappingProxyType({})
 """What a client has measured that measures nothing."""
 

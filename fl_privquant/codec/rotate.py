@@ -52,8 +52,6 @@ from numpy.typing import NDArray
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["Rotation"]
-
 _WORD_BITS = 64
 # Coordinates of one block that meet in a column, at the least and on average, as a power of two.
 _LOG_MEETINGS = 6

@@ -37,8 +37,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["Subset"]
-
 
 @dataclass(frozen=True)
 class Subset:

@@ -16,8 +16,6 @@ from fl_privquant.errors import SecureAggregationError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.sum_limits import SumLimits
 
-__all__ = ["FALSE_ALARM_ODDS", "SumCheck", "honest_sum_test"]
-
 FALSE_ALARM_ODDS: Final = 1e-9
 """Odds that a round of honest clients is refused, whatever their data."""
 

@@ -51,8 +51,6 @@ from fl_privquant.packing.wire_format import WireFormat, check_finite
 from fl_privquant.sampling.chunks import LazyVector
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["EncodedUpdate", "UpdateCodec"]
-
 _Vector = NDArray[Any] | LazyVector
 
 # An update of this many times the norm bound is scaled down before it is rotated.

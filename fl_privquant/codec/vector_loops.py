@@ -13,16 +13,6 @@ from numpy.typing import NDArray
 from fl_privquant.array_types import Words
 from fl_privquant.compiled import compiled
 
-__all__ = [
-    "draw_places",
-    "flip_signs",
-    "hadamard_blocks",
-    "hadamard_columns",
-    "scale_in_place",
-    "sum_of_squares",
-]
-
-
 Floats = NDArray[Any]
 Integers = NDArray[np.int64]
 

@@ -39,9 +39,6 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
 
-__all__ = ["AggregateShape", "aggregate_law", "aggregate_table", "best_shape", "least_error_table"]
-
-
 _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
 # More levels than this have brought nothing in any case that was tried.

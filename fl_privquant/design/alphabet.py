@@ -33,9 +33,6 @@ from fl_privquant.array_types import Floats
 from fl_privquant.design.metric import ratio_bounds
 from fl_privquant.errors import InfeasibleDesignError
 
-__all__ = ["design_alphabet"]
-
-
 _MOST_ITERATIONS = 2000
 _VIOLATION = 1e-6
 # The published solver has inputs in an interval of length 1: its steps and barriers are for that scale.

@@ -26,17 +26,6 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
 
-__all__ = [
-    "SumOfBitsDesign",
-    "bits_for_error",
-    "bits_for_separation",
-    "error_of_bits",
-    "error_of_strata",
-    "least_error_bits",
-    "least_error_of_tables",
-    "numbers_of_trials",
-]
-
 Certified: TypeAlias = Callable[[TwoRows, int, float, int, bool], float]
 
 _HALF = TOTAL_WEIGHT // 2

@@ -13,8 +13,6 @@ from typing import Protocol, TypeVar
 from fl_privquant.errors import CertificationError, one_line
 from fl_privquant.files import replace_file
 
-__all__ = ["DesignCache"]
-
 _LOG = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
 

@@ -28,9 +28,6 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
 
-__all__ = ["FreeOptimum", "design_free", "is_symmetric", "least_outer_value", "place_knots", "require_reach"]
-
-
 # Pieces narrower than this would not survive the rounding of their rows.
 _LEAST_PIECE = 1e-4
 _VALUE_STEP = 1e-5

@@ -37,8 +37,6 @@ from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
 
-__all__ = ["design_independent"]
-
 Terms = dict[int, float]
 
 _LEAST_PROBABILITY = 1e-6

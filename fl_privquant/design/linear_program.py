@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 
-__all__ = ["LinearProgram", "Method", "Solution"]
-
 Method = Literal["simplex", "ipm", "cbc"]
 """What solves a program: HiGHS by simplex or interior points, or CBC."""
 

@@ -25,8 +25,6 @@ import numpy as np
 
 from fl_privquant.array_types import Floats
 
-__all__ = ["METRICS", "diameter", "least_metric_value", "ratio_bounds"]
-
 METRICS = ("none", "l1", "l2-grid")
 """What ``metric=`` may be."""
 

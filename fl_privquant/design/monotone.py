@@ -29,8 +29,6 @@ from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 from fl_privquant.statement import PrivacyStatement, Unit
 
-__all__ = ["design_monotone"]
-
 Numbers = dict[tuple[int, int], int]
 Terms = list[tuple[int, float]]
 

@@ -33,18 +33,6 @@ from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, rounded_mean_square, shifted_noise_loss
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 
-__all__ = [
-    "GAUSSIAN",
-    "LAPLACE",
-    "MOST_LEVELS",
-    "SKELLAM",
-    "SPREADS",
-    "Lattice",
-    "NoiseKind",
-    "best_lattice",
-    "certified_lattice",
-]
-
 SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
 """Numbers of standard deviations that a lattice may cover."""
 

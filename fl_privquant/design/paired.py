@@ -21,8 +21,6 @@ from fl_privquant.design.selection import Interval, intervals, pair_law
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
 
-__all__ = ["design_paired"]
-
 
 def design_paired(
     values: Floats, epsilon: float, density: Density, power: int, method: Method = "simplex"

@@ -29,9 +29,6 @@ from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 
-__all__ = ["BinSearch", "Evaluation"]
-
-
 _INFEASIBLE = 1e9
 _LOG_GAP_BOUND = 8.0
 _SHAPE_STEP = 1e-6

@@ -16,9 +16,6 @@ from fl_privquant.array_types import Floats
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 
-__all__ = ["Interval", "interval_mass", "intervals", "mirrored_selection", "pair_law", "selection_law"]
-
-
 # An interval of [-1, 1] narrower than this would not survive the rounding of its rows.
 _LEAST_PIECE = 1e-6
 

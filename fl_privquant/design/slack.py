@@ -9,8 +9,6 @@ from fl_privquant.errors import CertificationError
 from fl_privquant.law.law import Law
 from fl_privquant.statement import PrivacyStatement, Unit
 
-__all__ = ["design_with_slack"]
-
 # Most designs need no room beyond what their own constraints leave.
 _SLACKS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 

@@ -34,20 +34,6 @@ from fl_privquant.law.density import Density, DistributionDensity
 from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
-__all__ = [
-    "LEAST_SPREAD",
-    "RunTarget",
-    "at_unit_gain",
-    "best_spread",
-    "clipped_moments",
-    "error_at_norm_bound",
-    "error_of_kept",
-    "error_of_mean",
-    "kept_moments",
-    "rounding_at_norm_bound",
-    "usual_norm_ratio",
-]
-
 LEAST_SPREAD = 1.0
 """Where the search begins: a third of the signal is lost there, far more than any noise is worth."""
 

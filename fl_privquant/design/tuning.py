@@ -14,8 +14,6 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 
-__all__ = ["Tuned", "tune_rate"]
-
 _REFINEMENTS = 6
 _POINTS = 9
 

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidUpdateError, one_line
 
-__all__ = ["DecodedArray", "ReceivedArray", "read_array", "read_arrays", "records_of"]
-
 _STYPE_NUMPY: Final = "numpy.ndarray"
 _MAGIC: Final = b"\x93NUMPY"
 _CACHED_HEADERS: Final = 4096

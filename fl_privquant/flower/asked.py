@@ -20,8 +20,6 @@ from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.protocol import Request, is_request
 
-__all__ = ["Asked", "Seal", "hand_over", "only_arrays", "taken"]
-
 _RECORD_HANDED: Final = "privquant-handed-over"
 
 Seal = Callable[[EncodedUpdate], bytes]

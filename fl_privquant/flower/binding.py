@@ -15,8 +15,6 @@ from flwr.app import Array, ConfigRecord, Message
 from fl_privquant.flower.asked import Asked
 from fl_privquant.flower.protocol import Request
 
-__all__ = ["message_digest", "request_digest"]
-
 
 def request_digest(request: Request, arrays: Mapping[str, Array]) -> bytes:
     """(32 bytes) of the request, without what differs from client to client, and of the model's arrays."""

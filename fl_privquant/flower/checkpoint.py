@@ -36,8 +36,6 @@ from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line, othe
 from fl_privquant.files import held, remove_leftovers, replace_file
 from fl_privquant.flower.wrapping import KeptRun, strategy_stack
 
-__all__ = ["CheckpointError", "CheckpointStrategy"]
-
 _VERSION: Final = 2
 _JSON_ENTRY: Final = "checkpoint.json"
 # What a program gives a strategy, unlike what that learns: arrays, or nothing at first.

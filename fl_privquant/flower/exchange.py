@@ -31,8 +31,6 @@ from fl_privquant.packing.pack import packed_size
 from fl_privquant.secagg import choose_parameters
 from fl_privquant.secagg.handshake import handshake_bytes
 
-__all__ = ["Decoded", "Exchange", "Opened", "check_wrapped", "exchange_of"]
-
 # These compare single updates with one another, which sums do not have.
 _NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
 

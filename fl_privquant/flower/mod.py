@@ -33,8 +33,6 @@ from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["PrivQuantMod"]
-
 NODE_MAX_EPSILON = "privquant-max-epsilon"
 NODE_MAX_DELTA = "privquant-max-delta"
 NODE_BUDGET = "privquant-budget"

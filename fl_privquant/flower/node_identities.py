@@ -21,16 +21,6 @@ from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, keys
 from fl_privquant.secagg.identities import KnownClients, read_identity, read_known_clients
 
-__all__ = [
-    "KEY_IDENTITY",
-    "KEY_KNOWN_CLIENTS",
-    "KEY_OPERATOR",
-    "identification",
-    "identified",
-    "node_policy",
-    "own_id",
-]
-
 KEY_IDENTITY: Final = "privquant-identity"
 KEY_KNOWN_CLIENTS: Final = "privquant-known-clients"
 KEY_OPERATOR: Final = "privquant-operator"

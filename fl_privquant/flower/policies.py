@@ -28,8 +28,6 @@ from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["DoublingMechanism", "Policy", "QuantileClip", "ScheduledKeep", "ScheduledMechanism", "as_policy"]
-
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 

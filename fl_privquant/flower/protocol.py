@@ -33,8 +33,6 @@ from fl_privquant.flower.arrays import records_of
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["PROTOCOL_VERSION", "Reply", "Request", "certified", "is_request", "with_counts"]
-
 PROTOCOL_VERSION: Final = 4
 """Of requests and replies, and of what is masked. Both sides must speak the same; others are refused."""
 

@@ -11,8 +11,6 @@ from fl_privquant.encoding import Encoding
 from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.flower.protocol import Request
 
-__all__ = ["Requests"]
-
 
 class Requests:
     """The part of a strategy that says what clients are asked; the encoding can change between rounds."""

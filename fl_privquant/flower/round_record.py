@@ -9,8 +9,6 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.statement import PrivacyStatement, View
 
-__all__ = ["OnRound", "RoundRecord"]
-
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:

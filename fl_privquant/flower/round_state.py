@@ -19,8 +19,6 @@ from fl_privquant.flower.exchange import Decoded, Opened
 from fl_privquant.flower.protocol import METRIC_CLIPPED, RECORD_METRICS, Reply, Request
 from fl_privquant.flower.wrapping import mean_reply
 
-__all__ = ["RoundState", "bytes_of", "mean_metrics", "reported_share_clipped"]
-
 
 @dataclass
 class RoundState:

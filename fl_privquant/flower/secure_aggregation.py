@@ -8,8 +8,6 @@ from fl_privquant.accounting.aggregation import SecureSum
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.strategy import PrivQuantStrategy
 
-__all__ = ["SecureAggregationStrategy"]
-
 
 class SecureAggregationStrategy(PrivQuantStrategy):
     """A strategy with the settings of another one, under secure aggregation.

@@ -28,21 +28,6 @@ from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation
 
-__all__ = [
-    "ACCEPT",
-    "ADVERTISE",
-    "CONFIRM",
-    "IDENTIFY",
-    "KEY_DATA",
-    "KEY_DELIVERY",
-    "KEY_STAGE",
-    "RECORD",
-    "SHARE",
-    "UNMASK",
-    "SecureAggregationMod",
-    "protocol_record",
-]
-
 KEY_STAGE: Final = "secagg-stage"
 KEY_DATA: Final = "secagg-data"
 KEY_DELIVERY: Final = "secagg-delivery"

@@ -37,8 +37,6 @@ from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import OpenedSum, RoundConfig, ServerRound, new_session
 from fl_privquant.secagg.identities import KnownClients
 
-__all__ = ["SecureRounds", "with_delivery"]
-
 
 class SecureRounds:
     """Secure sums, one a round, of what the clients of a grid send.

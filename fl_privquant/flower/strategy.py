@@ -43,8 +43,6 @@ from fl_privquant.flower.wrapping import StrategyWrapper
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement
 
-__all__ = ["NoUsableReplyError", "PrivQuantStrategy"]
-
 _MOST_NAMES = 100
 _NAME_LENGTH = 64
 

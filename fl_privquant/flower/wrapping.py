@@ -18,15 +18,6 @@ from flwr.supercore import log
 
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 
-__all__ = [
-    "EvaluateFn",
-    "KeptRun",
-    "StoppedResult",
-    "StrategyWrapper",
-    "mean_reply",
-    "strategy_stack",
-]
-
 # No node of Flower's has this id.
 _NOBODY: Final = 0
 

@@ -17,8 +17,6 @@ from functools import lru_cache
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["cap_share_bounds"]
-
 _DIGITS = 150
 # Relative error that is granted to all roundings and to Stirling's series together; tests look at it closely.
 _SLACK = Decimal(10) ** -80

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant import checks
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
 
-__all__ = ["FINE_MAX_CODE", "MAX_LEVELS", "Codebook", "bits_of_sum", "checked_sums"]
-
 MAX_LEVELS = 1 << 16
 """Largest number of output values: indices are at most 16 bits."""
 

@@ -20,9 +20,6 @@ from numpy.typing import ArrayLike
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["Density", "DistributionDensity", "SampleDensity", "UniformDensity", "as_density"]
-
-
 # Two Gauss-Legendre nodes are exact up to degree 3: a linear row times a squared error.
 _CUBIC_NODES, _CUBIC_WEIGHTS = np.polynomial.legendre.leggauss(2)
 _SMOOTH_NODES, _SMOOTH_WEIGHTS = np.polynomial.legendre.leggauss(16)

@@ -16,18 +16,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
 
-__all__ = [
-    "LatticeLaw",
-    "WeightedLaw",
-    "binomial_floors",
-    "binomial_sums",
-    "coarse_count",
-    "convolve",
-    "power",
-    "width_of_sum",
-]
-
-
 _UNIT = 2.0**-53
 # Tails with less than this probability are cut off after each convolution.
 _CUT = 1e-24

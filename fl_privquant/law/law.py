@@ -27,9 +27,6 @@ from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 
-__all__ = ["Law", "error_costs"]
-
-
 # Rows x rows x outputs at once: bounds the memory of a divergence to some 64 MB.
 _PAIR_BUDGET = 1 << 23
 _NODE_BLOCK = 1 << 16

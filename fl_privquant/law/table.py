@@ -28,8 +28,6 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.statement import PrivacyStatement, Unit
 
-__all__ = ["COVERAGE_TOLERANCE", "TOTAL_WEIGHT", "BiasedTable", "CertifiedTable", "log_ratio_upper"]
-
 TOTAL_WEIGHT = 1 << 32
 """What every row of weights sums to."""
 

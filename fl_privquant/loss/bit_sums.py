@@ -34,18 +34,6 @@ from fl_privquant.loss.blanket import BlanketDraws, covered_loss
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
-__all__ = [
-    "ChordMoments",
-    "aggregate_renyi",
-    "binomial",
-    "check_sum",
-    "lean_of_two_levels",
-    "poisson_binomial_losses",
-    "probed_renyi",
-    "sum_of_bits_loss",
-]
-
-
 _MOST_TRIALS_IN_SUM = 1 << 15
 _BLOCK = 32
 # Accuracy of scipy's binomial probabilities.

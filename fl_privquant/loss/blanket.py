@@ -45,9 +45,6 @@ from fl_privquant.loss.distribution import PrivacyLoss, from_cells
 from fl_privquant.loss.dominating import dominating_loss
 from fl_privquant.loss.histogram import histogram_loss
 
-__all__ = ["BlanketDraws", "blanket_loss", "covered_loss"]
-
-
 _CELLS = 1 << 13
 # Buckets of the number of blanket draws: for the figures, and to find pairs of rows that cannot matter.
 _BUCKETS, _ROUGH_BUCKETS = 16, 3

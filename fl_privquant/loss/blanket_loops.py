@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.compiled import compiled
 
-__all__ = ["gather_cells"]
-
 
 @compiled
 def gather_cells(

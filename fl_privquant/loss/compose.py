@@ -39,19 +39,6 @@ from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.normal import gaussian_epsilon
 from fl_privquant.loss.response import NormalLoss
 
-__all__ = [
-    "Bound",
-    "Moments",
-    "NamedLoss",
-    "Part",
-    "composed_epsilon",
-    "pld_epsilon",
-    "pure_epsilon",
-    "quick_epsilon",
-    "renyi_epsilon",
-]
-
-
 # Rounding errors grow with the grid, so a small one is not only fast.
 _LEAST_GRID, _MOST_GRID = 1 << 14, 1 << 20
 # Grid points that the losses of a single release span at most.

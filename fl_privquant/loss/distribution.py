@@ -24,9 +24,6 @@ import numpy as np
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["ROUNDING", "PrivacyLoss", "from_cells"]
-
-
 ROUNDING = 1e-14
 """Relative error, and error of a loss, that some dozen operations in floating point can add up to."""
 

@@ -26,9 +26,6 @@ from fl_privquant.array_types import Ints
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
-__all__ = ["dominating_loss", "hull_corners"]
-
-
 # Pairs of rows at once: bounds the memory to some 100 MB.
 _BLOCK = 1 << 21
 # Slopes whose tangent points span the hull that shortlists the others.

@@ -43,9 +43,6 @@ from fl_privquant.array_types import Floats
 from fl_privquant.law.lattice import LatticeLaw, convolve, power
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
-__all__ = ["from_curve", "histogram_loss"]
-
-
 # Sets of outputs, or products of pairs and outputs, that are gone through.
 _MOST_OUTPUTS = 12
 _MOST_PAIRS = 100_000

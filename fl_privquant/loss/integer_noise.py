@@ -35,9 +35,6 @@ from fl_privquant.law.lattice import LatticeLaw, power
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skellam
 
-__all__ = ["NoisyInteger", "ideal_sum", "noise_sum", "sum_gap"]
-
-
 # Probabilities below this, 2^-70, are not relied on.
 _LEAST = 8e-22
 # Of a probability that is the exponential of a number up to a hundred, with what tables round.

@@ -66,17 +66,6 @@ from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
 from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skellam
 
-__all__ = [
-    "NoisyUpdate",
-    "discrete_gaussian_theorem",
-    "rounded_length",
-    "rounded_mean_square",
-    "shift_separation",
-    "shifted_noise_loss",
-    "skellam_theorem",
-]
-
-
 # Beyond this an exponential overflows.
 _FAR = 700.0
 _FLOAT_ROOM = 1.0 + 1e-9

@@ -14,8 +14,6 @@ import math
 
 from scipy.special import log_ndtr
 
-__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_separation"]
-
 # Rounding of the closed form: the two logarithms nearly cancel where epsilon is small.
 _LAST_DIGITS = 1e-14
 _FLOAT_ROOM = 1.0 + 1e-9

@@ -48,9 +48,6 @@ from scipy.special import ndtr, ndtri
 
 from fl_privquant.array_types import Floats
 
-__all__ = ["INVERSE_ERROR", "pair_separation", "spare_for"]
-
-
 _UNIT = 2.0**-53
 INVERSE_ERROR = 1e-13
 """Of the difference of two values of scipy's inverse normal law, each below 40 and right to 5 units."""

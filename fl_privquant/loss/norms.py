@@ -30,16 +30,6 @@ from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 
-__all__ = [
-    "NO_NORMS",
-    "NormBound",
-    "Norms",
-    "continuous_law_loss",
-    "secure_sum_loss",
-    "table_update_losses",
-    "two_row_loss",
-]
-
 _FLOAT_ROOM = 1.0 + 1e-9
 
 

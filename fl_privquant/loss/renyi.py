@@ -35,15 +35,6 @@ from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.law import Law
 
-__all__ = [
-    "INPUT_ROUNDING",
-    "fisher_information",
-    "is_continuous",
-    "renyi_of_update",
-    "renyi_per_squared_distance",
-    "slopes_of",
-]
-
 INPUT_ROUNDING = 2.0**-30
 """How much the dither's 32 bits may add to the distance of two inputs, in units of the clip."""
 

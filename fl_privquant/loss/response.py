@@ -11,8 +11,6 @@ from scipy.special import log_ndtr
 from fl_privquant.array_types import Floats
 from fl_privquant.loss.distribution import PrivacyLoss, from_cells
 
-__all__ = ["NOT_PRIVATE", "NormalLoss", "gaussian_loss", "laplace_loss", "response_loss"]
-
 NOT_PRIVATE = PrivacyLoss(np.zeros(1), np.zeros(1), 1.0)
 """The loss of a release that protects nothing."""
 

@@ -86,14 +86,6 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.renyi import INPUT_ROUNDING, is_continuous, slopes_of
 
-__all__ = [
-    "NORM_ROUNDING",
-    "SumCertificate",
-    "UpdateBound",
-    "certify_sum",
-]
-
-
 NORM_ROUNDING = 1.0 + 1e-5
 """How much the norm of a clipped and rotated update may exceed its bound by the rounding of floats.
 

@@ -81,9 +81,6 @@ from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.normal_pairs import pair_separation, spare_for
 from fl_privquant.loss.renyi import is_continuous, slopes_of
 
-__all__ = ["TwoRows", "probed_separation", "sum_separation"]
-
-
 _UNIT = 2.0**-53
 # Tails with less than this probability are cut off after each convolution: far below what may be spared.
 _CUT = 1e-30

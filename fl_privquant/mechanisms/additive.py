@@ -47,8 +47,6 @@ from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["AdditiveMechanism", "rounding_variance"]
-
 _MAX_CLIENTS = 1 << 31
 # Widest ring whose output probabilities are listed one by one.
 _MAX_LISTED_BITS = 20

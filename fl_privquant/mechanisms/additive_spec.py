@@ -32,8 +32,6 @@ from fl_privquant.mechanisms.registry import (
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.discrete import IntegerNoise
 
-__all__ = ["MAX_WRAP_BITS", "AdditiveSpec", "ApproximateSpec"]
-
 MAX_WRAP_BITS = 32
 """Widest ring: codes are at most uint32."""
 

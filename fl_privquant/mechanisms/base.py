@@ -34,8 +34,6 @@ from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-__all__ = ["LatticeMechanism", "Mechanism", "TableMechanism", "checked_mechanism"]
-
 _MAGIC = b"PQMECH"
 _VERSION = 1
 _PREFIX = struct.Struct("<6sHI")

@@ -54,9 +54,6 @@ from fl_privquant.mechanisms.registry import (
     register,
 )
 
-__all__ = ["BiasedSpec", "BiasedTableMechanism", "biased_law", "design_biased"]
-
-
 _KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
 _MARGINS = (0.0, 0.2, 1.0)
 _LARGEST_RATE = 256.0

@@ -18,8 +18,6 @@ from fl_privquant.law.codebook import bits_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.mechanisms.sum_ring import bits_of_reach, honest_reach, log_wrap_odds
 
-__all__ = ["Estimate", "estimate_bits"]
-
 
 @dataclass(frozen=True)
 class Estimate:

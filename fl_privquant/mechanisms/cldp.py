@@ -50,9 +50,6 @@ from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["CldpL2Mechanism", "CldpL2Spec", "CldpLinfMechanism", "design_cldp_l2", "design_cldp_linf"]
-
-
 _DOMAIN = b"fl_privquant direction v1"
 
 

@@ -26,8 +26,6 @@ from fl_privquant.mechanisms.sphere import RandomCodebook
 from fl_privquant.mechanisms.vector import happens
 from fl_privquant.sampling.rejection import Continuation
 
-__all__ = ["RARE", "CodebookIndexMechanism", "check_codebook", "near_weight", "subset_response"]
-
 _MOST_LEVELS = 1 << 16
 # Some minutes of one core: whoever sends an encoding must not ask clients for more.
 _MOST_NUMBERS = 1 << 34

@@ -17,8 +17,6 @@ from fl_privquant.packing.wire_format import PackedFloats
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["ContinuousMechanism", "FloatMechanism", "open_uniforms"]
-
 
 class FloatMechanism(UnsummableMechanism):
     """A mechanism that encodes to floats, which are no integers to be summed."""

@@ -25,8 +25,6 @@ from fl_privquant.mechanisms.integer_privacy import calibrate
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import DiscreteGaussian
 
-__all__ = ["DiscreteGaussianMechanism", "DiscreteGaussianSpec", "design_discrete_gaussian"]
-
 
 @dataclass(frozen=True)
 class DiscreteGaussianSpec(ApproximateSpec):

@@ -25,8 +25,6 @@ from fl_privquant.mechanisms.integer_privacy import certified_epsilon
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import DiscreteLaplace, IntegerNoise
 
-__all__ = ["DiscreteLaplaceMechanism", "DiscreteLaplaceSpec", "design_discrete_laplace"]
-
 # How far inside epsilon to design, for a table that is rounded and cut: little, if its end is far.
 _ROUNDING_ROOMS = [Fraction(1, 10**digits) for digits in range(12, 5, -1)]
 

@@ -41,8 +41,6 @@ from fl_privquant.mechanisms.sphere import orthonormal_rows
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["DriveMechanism", "design_drive"]
-
 _DOMAIN = b"fl_privquant drive v1"
 _UNIFORM = 64
 _TRANSFORMS = 2

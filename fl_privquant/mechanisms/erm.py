@@ -37,8 +37,6 @@ from fl_privquant.mechanisms.registry import (
     register,
 )
 
-__all__ = ["ErmSpec", "design_erm", "erm_law"]
-
 _GAMMAS = np.geomspace(1e-3, 30.0, 30)
 _ROUNDING_ROOM = 1e-7
 

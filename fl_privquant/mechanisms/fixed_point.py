@@ -29,8 +29,6 @@ from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["DEFAULT_BITS", "FixedPointMechanism", "checked_bits"]
-
 DEFAULT_BITS: Final = 20
 """Bits of a coordinate, unless others are asked for."""
 

@@ -27,8 +27,6 @@ from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniform
 from fl_privquant.mechanisms.registry import Listing, Spec, checked_delta, checked_epsilon, register
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["GaussianMechanism", "GaussianSpec", "analytic_sigma", "design_gaussian"]
-
 # So that sensitivity / sigma, rounded, never exceeds the separation that is allowed.
 _FLOAT_ROOM = 1.0 + 1e-10
 

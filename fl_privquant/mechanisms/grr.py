@@ -27,8 +27,6 @@ from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
 
-__all__ = ["GrrSpec", "design_grr"]
-
 # The table has a row for each level.
 _MAX_LEVELS = 1024
 

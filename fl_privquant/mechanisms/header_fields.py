@@ -8,8 +8,6 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-__all__ = ["read_fields", "written_fields"]
-
 _WRITE: dict[Any, Callable[[Any], Any]] = {
     float: lambda value: float(value).hex(),
     int: int,

@@ -43,8 +43,6 @@ from fl_privquant.mechanisms.mvu import MvuSpec, mvu_law, mvu_values
 from fl_privquant.mechanisms.registry import Listing, Spec, register
 from fl_privquant.statement import PrivacyStatement, Unit
 
-__all__ = ["ImvuSpec", "design_imvu", "interpolated"]
-
 _MOST_STEPS = 12
 # Inputs closer than this would be one after integer rounding.
 _LEAST_PIECE = 1e-5

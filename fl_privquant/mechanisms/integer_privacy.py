@@ -41,8 +41,6 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.sampling.discrete import IntegerNoise
 
-__all__ = ["MAX_EPSILON", "calibrate", "certified_delta", "certified_epsilon", "epsilon_at"]
-
 MAX_EPSILON = 32.0
 """Beyond this the tables' distance to the ideal law, times e^epsilon, is no longer next to nothing."""
 

@@ -23,8 +23,6 @@ from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniform
 from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, register
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["LaplaceMechanism", "LaplaceSpec", "design_laplace"]
-
 
 @dataclass(frozen=True)
 class LaplaceSpec(Spec):

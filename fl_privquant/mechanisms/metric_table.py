@@ -40,8 +40,6 @@ from fl_privquant.loss.secure_sum import NORM_ROUNDING
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-__all__ = ["MetricTableMechanism", "certified_law", "certified_metric_epsilon"]
-
 # Floats only shortlist what is then compared exactly: their relative error here is below 1e-6.
 _SHORTLIST = 1e-5
 _FLOAT_ROOM = 1.0 + 1e-9

@@ -42,8 +42,6 @@ from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.shared_codebook import SharedCodebookSpec
 from fl_privquant.mechanisms.sphere import RandomCodebook, best_height, cap_mean, cap_share
 
-__all__ = ["MmrcMechanism", "MmrcSpec", "design_mmrc"]
-
 _USUAL_LEVELS = tuple(1 << bits for bits in range(1, 13))
 
 

@@ -56,9 +56,6 @@ from fl_privquant.mechanisms.registry import (
     register,
 )
 
-__all__ = ["GridDensity", "MvuSpec", "design_mvu", "mvu_law", "mvu_values"]
-
-
 _MOST_INPUT_BITS = 6
 _DEFAULT_INPUT_BITS = 3
 _MOST_LEVELS = 64

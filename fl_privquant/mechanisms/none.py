@@ -25,8 +25,6 @@ from fl_privquant.mechanisms.registry import Listing, Spec, register
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["NoMechanism", "NoSpec", "design_none"]
-
 
 @dataclass(frozen=True)
 class NoSpec(Spec):

@@ -27,8 +27,6 @@ from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, reg
 from fl_privquant.mechanisms.sum_of_bits import loss_of_bits
 from fl_privquant.mechanisms.wish import Wish
 
-__all__ = ["OneBitSpec", "design_one_bit"]
-
 
 @dataclass(frozen=True)
 class OneBitSpec(Spec):

@@ -45,9 +45,6 @@ from fl_privquant.mechanisms.registry import (
     register,
 )
 
-__all__ = ["PAPER_BINS", "POWERS", "OptmSpec", "design_optm"]
-
-
 POWERS = {"mae": 1, "mse": 2}
 """The exponent of the error that each objective minimises."""
 

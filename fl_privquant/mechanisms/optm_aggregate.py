@@ -61,8 +61,6 @@ from fl_privquant.mechanisms.stratified_bits import StratifiedBits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import Unit
 
-__all__ = ["AggregateSpec", "design_aggregate", "planned_norm_ratio"]
-
 _NAME = "optm_aggregate"
 _MOST_LEVELS = 256
 _MOST_CLIENTS = 1 << 24

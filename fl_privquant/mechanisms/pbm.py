@@ -58,9 +58,6 @@ from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["PbmMechanism", "PbmSpec", "binomial_bits", "design_pbm"]
-
-
 _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129
 _ERROR_PANELS = 512

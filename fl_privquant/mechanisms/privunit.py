@@ -61,8 +61,6 @@ from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["PrivUnitMechanism", "PrivUnitSpec", "design_privunit"]
-
 _WORD = 32
 _SEED_WORDS = SEED_BITS // _WORD
 # Numbers of a projection that are held at once.

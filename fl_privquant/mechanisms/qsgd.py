@@ -34,8 +34,6 @@ from fl_privquant.mechanisms.quantizer import (
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.rejection import Continuation
 
-__all__ = ["QsgdMechanism", "QsgdSpec", "design_qsgd"]
-
 _MOST_LEVELS = 1 << 16
 # Nodes of the rule that averages over a coordinate of a direction, in each step of the lattice.
 _NODES = 32

@@ -24,8 +24,6 @@ from fl_privquant.mechanisms.vector import VectorMechanism, VectorSpec
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["LENGTH_BITS", "Bits", "QuantizerMechanism", "from_bits", "length_bits", "to_bits", "uniforms"]
-
 Bits = NDArray[np.uint8]
 
 LENGTH_BITS = 64

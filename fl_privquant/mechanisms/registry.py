@@ -23,27 +23,6 @@ from fl_privquant.mechanisms.bits_estimate import Estimate
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import Unit
 
-__all__ = [
-    "Entry",
-    "Listing",
-    "Spec",
-    "Variant",
-    "checked_bins",
-    "checked_delta",
-    "checked_epsilon",
-    "checked_levels",
-    "checked_whole",
-    "colours",
-    "design",
-    "entry",
-    "label_of",
-    "mechanisms",
-    "planned_for",
-    "planned_mechanisms",
-    "register",
-    "scout_mechanism",
-]
-
 # More bits of a code hardly move the best clip.
 _MOST_TRIALS = 255
 # Part of every cache key: a change of the programs' results must not meet designs of before.

@@ -37,8 +37,6 @@ from fl_privquant.mechanisms.registry import (
     register,
 )
 
-__all__ = ["RqmSpec", "design_rqm", "rqm_law"]
-
 _KEEP_RATES = np.linspace(0.01, 0.999, 60)
 _ROUNDING_ROOM = 1e-7
 _WIDEST = 8.0

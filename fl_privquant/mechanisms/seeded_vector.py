@@ -12,8 +12,6 @@ from fl_privquant.mechanisms.unsummable import UnsummableMechanism
 from fl_privquant.mechanisms.vector import ResponseMechanism
 from fl_privquant.sampling.rejection import Continuation
 
-__all__ = ["SEED_BITS", "SeededVectorMechanism", "bits_of", "number_of"]
-
 SEED_BITS = 64
 """Bits of a seed, which a message begins with."""
 

@@ -62,8 +62,6 @@ from fl_privquant.mechanisms.sphere import (
 from fl_privquant.mechanisms.vector import PrivateVectorSpec
 from fl_privquant.mechanisms.wish import Wish
 
-__all__ = ["SharedCodebookMechanism", "SharedCodebookSpec", "design_shared_codebook", "near_sum"]
-
 # Codebooks that a design looks at by itself, and how near to the optimum is near enough.
 _USUAL_LEVELS = tuple(1 << bits for bits in range(3, 13))
 _NEAR_OPTIMUM = 1.01

@@ -23,8 +23,6 @@ from fl_privquant.mechanisms.integer_privacy import calibrate
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.discrete import Skellam
 
-__all__ = ["SkellamMechanism", "SkellamSpec", "design_skellam"]
-
 
 @dataclass(frozen=True)
 class SkellamSpec(ApproximateSpec):

@@ -52,9 +52,6 @@ from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.rounding import code_type
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["SnappingMechanism", "SnappingSpec", "design_snapping"]
-
-
 # What the floats of down, stay and up can be off by, relative to each, in the ratio of any two.
 _FLOAT_ROOM = Decimal(2) ** -46
 # Noise beyond this many scales is clamped if no bound is given: one draw in 10^6.

@@ -22,20 +22,6 @@ from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = [
-    "RandomCodebook",
-    "best_height",
-    "cap_mean",
-    "cap_share",
-    "largest_sum",
-    "mean_projection",
-    "normal_numbers",
-    "orthonormal_rows",
-    "privunit_squared_error",
-    "projection_above",
-    "upper_mean",
-]
-
 _DOMAIN = b"fl_privquant codebook v1"
 # Numbers of a codebook that are held at once.
 _AT_ONCE = 1 << 21

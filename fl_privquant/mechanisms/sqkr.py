@@ -42,8 +42,6 @@ from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens, respond
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
 
-__all__ = ["SqkrMechanism", "SqkrSpec", "design_sqkr"]
-
 _MOST_SAMPLED = 24
 
 

@@ -30,8 +30,6 @@ from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["StochasticMechanism", "StochasticSpec", "design_stochastic"]
-
 
 @dataclass(frozen=True)
 class StochasticSpec(Spec):

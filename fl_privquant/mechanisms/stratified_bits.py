@@ -38,9 +38,6 @@ from fl_privquant.sampling.bit_draws import draw_bit_sums
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["StratifiedBits"]
-
-
 _MOST_TRIALS = 255
 
 

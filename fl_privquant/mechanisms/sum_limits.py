@@ -43,8 +43,6 @@ import numpy as np
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["CoordinateNoise", "SumLimits", "bounded_noise", "sum_limits"]
-
 # Rates in units of 1 / standard deviation at which Chernoff's bound is tried: any of them gives a bound.
 _RATES = np.geomspace(1e-6, 1e2, 400)
 # Covers the rounding of everything here, and of clips and rotations in single precision.

@@ -34,8 +34,6 @@ from fl_privquant.mechanisms.registry import checked_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.statement import LOCAL, View
 
-__all__ = ["SumOfBits", "loss_of_bits"]
-
 _HALF = TOTAL_WEIGHT // 2
 
 

@@ -46,8 +46,6 @@ from fl_privquant.errors import CodeOverflowError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 
-__all__ = ["WRAP_ODDS", "SumRing", "bits_of_reach", "honest_reach", "log_wrap_odds", "narrow_ring"]
-
 WRAP_ODDS: Final = 1e-9
 """Odds that any coordinate of a round of honest clients wraps, whatever their data."""
 

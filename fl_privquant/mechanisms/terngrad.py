@@ -33,8 +33,6 @@ from fl_privquant.mechanisms.quantizer import (
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.sampling.rejection import Continuation
 
-__all__ = ["TernGradMechanism", "design_terngrad"]
-
 # Digits to the base of 3 in a byte.
 _DIGITS = 5
 

@@ -26,8 +26,6 @@ from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.sphere import largest_sum
 from fl_privquant.sampling.rejection import Continuation
 
-__all__ = ["TopKMechanism", "TopKSpec", "design_top_k"]
-
 _VALUE_BITS = 32
 
 

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["UnsummableMechanism"]
-
 
 class UnsummableMechanism(Mechanism):
     """A mechanism that has no codes to be added up; it refuses where it is asked for them."""

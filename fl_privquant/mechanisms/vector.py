@@ -48,19 +48,6 @@ from fl_privquant.sampling.rounding import code_type
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import Unit
 
-__all__ = [
-    "CHANCES",
-    "MAX_REPEATS",
-    "AxisMechanism",
-    "PrivateVectorSpec",
-    "ResponseMechanism",
-    "VectorMechanism",
-    "VectorSpec",
-    "happens",
-    "respond",
-    "response_weights",
-]
-
 CHANCES = 1 << 128
 """What the chances of all answers of a randomized response sum to."""
 

@@ -33,13 +33,6 @@ from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.vector import AxisMechanism, PrivateVectorSpec, VectorSpec, respond
 from fl_privquant.sampling.rejection import Continuation
 
-__all__ = [
-    "PrivateVqsgdMechanism",
-    "VqsgdMechanism",
-    "design_private_vqsgd",
-    "design_vqsgd",
-]
-
 _SHARES = 1 << 53
 
 

@@ -13,8 +13,6 @@ from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.norms import Norms
 from fl_privquant.statement import Unit, View
 
-__all__ = ["MOST_CLIENTS", "Wish"]
-
 MOST_CLIENTS = 10_000_000
 """The most clients that a run is planned for."""
 

@@ -40,22 +40,6 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, other_version
 from fl_privquant.law.codebook import MAX_LEVELS
 
-__all__ = [
-    "HEADER_BYTES",
-    "MAX_WIDTH",
-    "Payload",
-    "bits_per_coordinate",
-    "check_range",
-    "integers",
-    "pack_codes",
-    "pack_indices",
-    "packed_size",
-    "read_body",
-    "unpack_codes",
-    "unpack_indices",
-    "write_header",
-]
-
 HEADER_BYTES: Final = 16
 """Size of the header of every payload."""
 

@@ -14,17 +14,6 @@ from numpy.typing import NDArray
 from fl_privquant.array_types import Words
 from fl_privquant.compiled import compiled
 
-__all__ = [
-    "add_codes",
-    "expand_lanes",
-    "join_digits",
-    "look_up",
-    "look_up_and_add",
-    "narrow_lanes",
-    "split_digits",
-]
-
-
 Digits = NDArray[np.uint8] | NDArray[np.uint16]
 
 _HALF = np.uint64(32)

@@ -34,8 +34,6 @@ from fl_privquant.packing.pack import (
     write_header,
 )
 
-__all__ = ["Decoder", "PackedFloats", "PackedIndices", "PackedIntegers", "WireFormat", "check_finite"]
-
 # Beside the kinds of fl_privquant.packing.pack: floating-point numbers that no mechanism quantized.
 _KIND_FLOATS: Final = 16
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["draw_bit_sums"]
-
 _CHUNK = 1 << 14
 
 

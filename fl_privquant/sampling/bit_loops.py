@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.compiled import compiled
 
-__all__ = ["add_two_bits"]
-
-
 _HALF_WORD = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 

@@ -20,8 +20,6 @@ from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["Chunk", "LazyVector", "encode_in_chunks"]
-
 # Words of randomness in memory at a time, for each thread: 256 KB, which stays in a core's cache.
 _CHUNK = 1 << 15
 

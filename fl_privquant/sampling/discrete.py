@@ -46,8 +46,6 @@ from fl_privquant.sampling.rejection import (
 )
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["DiscreteGaussian", "DiscreteLaplace", "IntegerNoise", "Skellam"]
-
 _CHUNK = 1 << 15
 # Beyond these a table would have more magnitudes than it may.
 _MAX_TABLE_SCALE = 3_700

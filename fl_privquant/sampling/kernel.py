@@ -10,8 +10,6 @@ from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.sampling.tables import prepare
 
-__all__ = ["Sampler"]
-
 
 class Sampler:
     """Draws indices with the law of a certified table, one 64-bit random word a coordinate.

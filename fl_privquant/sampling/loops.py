@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from fl_privquant.compiled import compiled
 from fl_privquant.sampling.tables import Tables
 
-__all__ = ["add_noise", "alias_cells", "encode_chunk", "round_chunk"]
-
-
 _BLOCK = 1024
 _HALF_WORD = np.uint64(32)
 _SIGN = np.int32(31)

@@ -7,9 +7,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.compiled import compiled
 
-__all__ = ["draw_noise"]
-
-
 _SIGN = np.uint64(1)
 
 

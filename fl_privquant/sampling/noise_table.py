@@ -24,15 +24,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = [
-    "MAX_MAGNITUDES",
-    "NoiseTable",
-    "build_table",
-    "gaussian_ratios",
-    "laplace_ratios",
-    "skellam_ratios",
-]
-
 MAX_MAGNITUDES: Final = 1 << 18
 """Largest table: its cells take 2 MB, and some seconds to compute."""
 

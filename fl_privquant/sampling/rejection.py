@@ -16,8 +16,6 @@ import numpy as np
 
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["Continuation", "bernoulli_exp", "continuation_address", "draw_gaussian", "draw_laplace"]
-
 _WORDS_AT_ONCE = 32
 
 

@@ -12,8 +12,6 @@ from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.stream import RandomStream
 
-__all__ = ["code_type", "encode_on_lattice"]
-
 # More than any noise that is drawn from a table.
 _FAR = 1 << 40
 

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["RandomStream", "WordReader"]
-
 _KEY_BYTES = 32
 _BLOCK_BYTES = 16
 _WORD_BYTES = 8

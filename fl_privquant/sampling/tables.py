@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 
-__all__ = ["Tables", "prepare"]
-
 _MIN_GRID = 64
 _MAX_GRID = 1 << 20
 

@@ -16,8 +16,6 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
-__all__ = ["CAPACITY", "AnsweredStages", "answered"]
-
 CAPACITY: Final = 1 << 16
 """Pairs of a session and a client that are remembered."""
 

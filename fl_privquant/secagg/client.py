@@ -38,8 +38,6 @@ from fl_privquant.secagg.roster import checked_graph, checked_roster
 from fl_privquant.secagg.sharing import channel, commitment, deal, derived_share, sealed_for, share_context
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
 
-__all__ = ["ClientRound"]
-
 _Bytes = bytes | bytearray | memoryview
 _FromServer = TypeVar("_FromServer", Roster, ShareDelivery, MaskRequest, SurvivorList, UnmaskRequest)
 _Passed = TypeVar("_Passed", ShareReceipt, SealedShares)

@@ -16,8 +16,6 @@ from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.sharing import sealed_for
 from fl_privquant.secagg.wire import Reader, pack_ids
 
-__all__ = ["ClientState", "RosterTerms", "Stage"]
-
 _Bytes = bytes | bytearray | memoryview
 
 _STATE_MAGIC: Final = b"SC\x05"

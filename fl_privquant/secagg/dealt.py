@@ -9,8 +9,6 @@ from fl_privquant.secagg import keys
 from fl_privquant.secagg.messages import RosterEntry, RoundId, SealedShares, ShareDelivery, Subset
 from fl_privquant.secagg.sharing import commitment, sealed_for
 
-__all__ = ["DealtShares"]
-
 
 class DealtShares:
     """The graph of a round with its threshold, and the messages by which clients shared their seeds.

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Set
 
 from fl_privquant.secagg.messages import ShareReceipt
 
-__all__ = ["blamed", "members_left", "pairs_apart"]
-
 Pairs = Set[frozenset[int]]
 
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from fl_privquant.secagg.parameters import GraphParameters
 
-__all__ = ["neighbors_of", "ring_graph", "ring_order"]
-
 # Two numbers of 64 bits: two clients draw the same rank with odds of n^2 / 2^129, and their ids then decide.
 _RANK: Final = np.dtype(("<u8", 2))
 

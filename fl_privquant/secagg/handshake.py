@@ -26,8 +26,6 @@ from fl_privquant.secagg.messages import (
 from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.shamir import SHARE_BYTES
 
-__all__ = ["handshake_bytes"]
-
 _KEY, _DIGEST, _SEED = bytes(KEY_BYTES), bytes(DIGEST_BYTES), bytes(SEED_BYTES)
 
 

@@ -34,18 +34,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError, other_version
 from fl_privquant.secagg.keys import is_signature
 
-__all__ = [
-    "IdentityKey",
-    "KnownClients",
-    "client_id",
-    "new_identity",
-    "public_hex",
-    "read_identity",
-    "read_known_clients",
-    "sign_known_clients",
-    "write_known_clients",
-]
-
 _VERSION: Final = 1
 _KEY_BYTES: Final = 32
 _MAX_NAME: Final = 64

@@ -38,44 +38,6 @@ from nacl.exceptions import CryptoError
 
 from fl_privquant.errors import SecureAggregationError
 
-__all__ = [
-    "CHANNEL",
-    "DEALT_SHARE",
-    "DIGEST_BYTES",
-    "IDENTITY_PAIR",
-    "KEY_BYTES",
-    "MASK_ROOT",
-    "PAIR",
-    "PAIRWISE_MASK",
-    "SEAL_BYTES",
-    "SEAL_KEY_BYTES",
-    "SEED_BYTES",
-    "SEED_COMMITMENT",
-    "SELF_MASK",
-    "SIGNATURE_BYTES",
-    "WRAPPING",
-    "WRAPPING_COMMITMENT",
-    "Identity",
-    "agree",
-    "derive",
-    "digest",
-    "draw_secret",
-    "exchange_keys",
-    "expand",
-    "forget_signatures",
-    "identity_pairs",
-    "is_signature",
-    "is_usable",
-    "is_usable_identity",
-    "public_key",
-    "seal",
-    "sign",
-    "unseal",
-    "verifies",
-    "wipe",
-    "wrap",
-]
-
 Identity = bytes | tuple[bytes, ...]
 """A client's public Ed25519 key, or the several that it may sign with while it changes its key."""
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.secagg import keys as round_keys
 
-__all__ = ["apply_masks", "lane", "low_bits", "pair_mask"]
-
 # Small enough to stay in the fast caches beside the part of the vector that it is added to.
 _CHUNK_BYTES: Final = 1 << 18
 _ZEROS: Final = memoryview(bytes(_CHUNK_BYTES))

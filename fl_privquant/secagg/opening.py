@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg import shamir
 
-__all__ = ["correctable", "open_secret"]
-
 
 def correctable(num_shares: int, threshold: int) -> int:
     """How many of these shares may be wrong and the secret still opens.

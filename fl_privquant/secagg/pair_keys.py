@@ -10,8 +10,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg import keys
 
-__all__ = ["CAPACITY", "PairKeys"]
-
 CAPACITY: Final = 1024
 """Keys that are kept; the oldest go first."""
 

@@ -81,15 +81,6 @@ from scipy.special import gammaln
 from fl_privquant.cohort import checked_fraction, count_of
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = [
-    "GRINDING_TRIES",
-    "MIN_NEIGHBORS",
-    "GraphParameters",
-    "choose_parameters",
-    "correctness_failure",
-    "security_failure",
-]
-
 MIN_NEIGHBORS: Final = 32
 """Fewer save little and rest on the exact fractions; up to this the graph is complete."""
 

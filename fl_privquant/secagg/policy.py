@@ -21,8 +21,6 @@ from fl_privquant.secagg.parameters import (
 )
 from fl_privquant.secagg.witnesses import quorum_of
 
-__all__ = ["ClientPolicy"]
-
 
 @dataclass(frozen=True)
 class ClientPolicy:

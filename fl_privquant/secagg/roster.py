@@ -8,8 +8,6 @@ from fl_privquant.secagg.messages import Invitation, Roster, RosterEntry
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.transcript import graph_digest, listing_digest, listing_of
 
-__all__ = ["checked_graph", "checked_roster"]
-
 
 def checked_roster(
     roster: Roster,

@@ -20,8 +20,6 @@ from fl_privquant.secagg.parameters import (
 )
 from fl_privquant.secagg.witnesses import witnesses_needed
 
-__all__ = ["RoundConfig", "new_session"]
-
 
 def new_session() -> bytes:
     """A session id that no other run has."""

@@ -38,8 +38,6 @@ from fl_privquant.secagg.stages import ServerStage, StagedRound
 from fl_privquant.secagg.transcript import agreement_digest, graph_digest, listing_of, masks_digest
 from fl_privquant.secagg.witnesses import quorum_of
 
-__all__ = ["OpenedSum", "ServerRound"]
-
 _Bytes = bytes | bytearray | memoryview
 
 

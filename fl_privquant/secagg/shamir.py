@@ -33,20 +33,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
-__all__ = [
-    "PRIME",
-    "SECRET_BYTES",
-    "SHARE_BYTES",
-    "STREAM_BYTES",
-    "are_shares",
-    "combine",
-    "complete",
-    "extrapolate",
-    "find_wrong",
-    "share_from",
-    "split",
-]
-
 PRIME: Final = (1 << 31) - 1
 """Number of elements of the field, a Mersenne prime: remainders need no division."""
 

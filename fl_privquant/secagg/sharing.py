@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.secagg import keys, shamir
 
-__all__ = ["channel", "commitment", "deal", "derived_share", "sealed_for", "share_context"]
-
 _CONTEXT: Final = struct.Struct("<32sQQ32s32s")
 _ENDS: Final = struct.Struct("<QQ")
 _NUM_SECRETS: Final = 2

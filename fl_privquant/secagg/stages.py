@@ -20,8 +20,6 @@ from fl_privquant.secagg.messages import (
 )
 from fl_privquant.secagg.round_config import RoundConfig
 
-__all__ = ["ServerStage", "StagedRound"]
-
 _FromClient = TypeVar(
     "_FromClient", KeyAdvertisement, SealedShares, ShareReceipt, MaskedInput, Confirmation, UnmaskReply
 )

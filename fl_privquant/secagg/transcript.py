@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from fl_privquant.secagg.keys import digest
 from fl_privquant.secagg.messages import RosterEntry, pack_ids
 
-__all__ = ["agreement_digest", "graph_digest", "listing_digest", "listing_of", "masks_digest"]
-
 
 def listing_digest(clients: Sequence[int], fingerprints: Iterable[bytes]) -> bytes:
     """Of the ids of all clients of the round, increasing, and the fingerprints of their keys."""

@@ -19,18 +19,6 @@ from typing import ClassVar, Final, Self
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg.keys import SIGNATURE_BYTES
 
-__all__ = [
-    "SESSION_BYTES",
-    "ClientMessage",
-    "Message",
-    "Reader",
-    "RoundId",
-    "Subset",
-    "pack_blocks",
-    "pack_ids",
-    "pack_texts",
-]
-
 SESSION_BYTES: Final = 16
 """Bytes that tell the rounds of one server's start from all others."""
 

@@ -19,8 +19,6 @@ not open under another.
 
 from __future__ import annotations
 
-__all__ = ["quorum_of", "witnesses_needed"]
-
 
 def witnesses_needed(num_clients: int, corrupt: int, lost: int) -> int:
     """The fewest witnesses of whom a quorum is left though ``lost`` clients are; all, if they are fewer.

@@ -15,8 +15,6 @@ from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.law.density import UniformDensity
 from simulations.benchmarks.measure import Row, median_seconds, print_rows
 
-__all__ = ["run"]
-
 ROUNDS = 3
 
 

@@ -19,8 +19,6 @@ from fl_privquant.law.table import CertifiedTable
 from fl_privquant.sampling.kernel import Sampler
 from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows
 
-__all__ = ["Row", "run"]
-
 COORDINATES = 10**7
 MEMORY_COORDINATES = 10**8
 LEVELS = (4, 16)

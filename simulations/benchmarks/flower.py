@@ -31,8 +31,6 @@ from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import dump_records, server_identity
 from simulations.benchmarks.measure import Row, print_rows
 
-__all__ = ["Rounds", "run"]
-
 CLIENTS = 100
 TURNS = 40
 MANY_CLIENTS = 1000

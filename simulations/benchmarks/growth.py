@@ -33,8 +33,6 @@ from simulations.benchmarks import flower, secagg
 from simulations.benchmarks.encode import dithered_table, numpy_encode
 from simulations.benchmarks.measure import Call, median_seconds
 
-__all__ = ["Point", "run"]
-
 DIMENSIONS = (10**3, 10**4, 10**5, 10**6, 10**7)
 LEVELS = (2, 4, 8, 16, 32, 64, 128, 256)
 PROGRAM_LEVELS = (2, 4, 8, 16, 32, 64)

@@ -19,8 +19,6 @@ from fl_privquant.packing.pack import packed_size
 from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, new_session
 from simulations.benchmarks.measure import Row, print_rows
 
-__all__ = ["run"]
-
 CLIENTS = (100, 500)
 ROUNDS = 100
 SIGNED_ROUNDS = 1

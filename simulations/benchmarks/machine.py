@@ -7,8 +7,6 @@ import os
 import platform
 from pathlib import Path
 
-__all__ = ["describe"]
-
 PACKAGES = ("numpy", "numba", "scipy", "pulp", "highspy", "flwr", "ray", "torch", "cryptography")
 
 

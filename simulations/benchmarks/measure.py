@@ -11,8 +11,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Call", "Row", "median_seconds", "print_rows"]
-
 Call = Callable[[], object]
 
 

@@ -24,8 +24,6 @@ from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from simulations.benchmarks import flower
 from simulations.benchmarks.measure import Row, print_rows
 
-__all__ = ["run"]
-
 COORDINATES = 10**6
 ROUNDS = 10**3
 CLIENTS = 10**4

@@ -13,8 +13,6 @@ from simulations.benchmarks.growth import Point
 from simulations.benchmarks.machine import describe
 from simulations.benchmarks.measure import Row
 
-__all__ = ["page_text", "read_points", "read_rows", "write_page", "write_points", "write_rows"]
-
 FOLDER = Path(__file__).parent
 ROWS, POINTS, MACHINE = "results.csv", "growth.csv", "machine.json"
 

@@ -45,8 +45,6 @@ from fl_privquant.secagg.masks import lane
 from fl_privquant.secagg.parameters import GRINDING_TRIES
 from simulations.benchmarks.measure import Row, print_rows
 
-__all__ = ["run"]
-
 DIMENSIONS = (10**4, 10**5, 10**6)
 CLIENTS = (10, 100)
 GROWTH_CLIENTS = (10, 100, 1000)

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from simulations.benchmarks.measure import Row, print_rows
 
-__all__ = ["run"]
-
 RUNS = 48
 RAY_RUNS = 3
 TARGET = 20.0

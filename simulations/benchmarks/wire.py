@@ -21,8 +21,6 @@ from fl_privquant.sampling.kernel import Sampler
 from simulations.benchmarks.encode import dithered_table
 from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows
 
-__all__ = ["run"]
-
 COORDINATES = 10**7
 LEVELS = (2, 3, 4, 5, 16, 256, 1000)
 WIDTHS = (11, 16, 20, 32)

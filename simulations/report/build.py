@@ -14,8 +14,6 @@ from simulations.report.study_data import Study
 from simulations.report.summary_tables import privacy_table, summary_table
 from simulations.report.terminal import print_summary
 
-__all__ = ["build_report", "show_report"]
-
 
 def build_report(study_dir: Path) -> Path:
     """Write tables, figures and ``report.html`` of the study in a directory; the path of the page.

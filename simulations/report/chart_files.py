@@ -19,8 +19,6 @@ from simulations.report.laws import DrawnLaw
 from simulations.report.marks import Mark
 from simulations.report.words import scientific
 
-__all__ = ["draw_charts", "draw_findings", "draw_laws"]
-
 # Type 42 keeps text as text: journals refuse the default.
 _STYLE = STYLE | {"grid.linewidth": 0.7, "pdf.fonttype": 42}
 _DASHES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1.2, 1.2))}

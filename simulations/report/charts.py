@@ -16,11 +16,6 @@ from simulations.report.statistics import over_seeds, student_interval
 from simulations.report.study_data import GROUP, Study
 from simulations.report.verdict import ACCURACY, ERROR, MOST_FINDINGS, Comparison
 
-__all__ = [
-    *("ASKED", "CERTIFIED", "FLOOR", "LEAST_ROOM", "Chart", "Curve", "Dimension"),
-    *("charts_of", "dimensions_of", "extent", "findings_of", "log_ticks", "place_of", "shown", "ticks_of"),
-]
-
 CERTIFIED = PrivacyStatement.heading(Unit.COORDINATE, "local", "certified ε")
 ASKED = PrivacyStatement.heading(Unit.COORDINATE, "local", "ε asked")
 MEGABYTE = 1e6

@@ -11,8 +11,6 @@ import pandas as pd
 
 from simulations.report.study_data import Study
 
-__all__ = ["write_atomically", "write_tidy_tables"]
-
 # Of use inside the report only: what they say is in label and in the columns of what varies.
 _INTERNAL = ["series", "setting", "private"]
 

@@ -13,8 +13,6 @@ from simulations.config import CENTRAL
 from simulations.report.study_data import Study
 from simulations.report.verdict import ACCURACY, ERROR, LOSS, Comparison, verdict
 
-__all__ = ["comparisons_of", "verdict_of"]
-
 _TRUSTED = "a trusted server"
 
 

@@ -32,8 +32,6 @@ from simulations.report.marks import Mark, marks_of
 from simulations.report.study_data import SECURE, Study, setting_value
 from simulations.report.summary_tables import NOTES, privacy_table, summary_table
 
-__all__ = ["render"]
-
 # Above this a guarantee for everything a client sent says next to nothing by itself.
 _LARGE_TOTAL = 20.0
 

@@ -13,8 +13,6 @@ from fl_privquant.mechanisms.base import Mechanism
 from simulations.report.charts import Dimension, place_of
 from simulations.report.study_data import Study
 
-__all__ = ["DrawnLaw", "laws_of", "output_colours", "svg_of"]
-
 _MOST_CURVES = 16
 _WIDTH, _HEIGHT = 300.0, 176.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 34.0, 8.0, 8.0, 30.0

@@ -16,8 +16,6 @@ from fl_privquant.errors import PrivQuantError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.config import CENTRAL
 
-__all__ = ["DamagedFileError", "Problem", "Run", "load_runs"]
-
 TEXT_COLUMNS = ("study", "run", "label", "mechanism", "composition_method", "composition_method_sum")
 NUMBER_COLUMNS = (
     *("epsilon", "bits", "seed", "round", "accuracy", "loss", "mean_squared_error", "share_clipped"),

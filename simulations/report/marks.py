@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from fl_privquant.cli.plots import COLOURS, colour_of
 from simulations.report.study_data import SECURE, label_of
 
-__all__ = ["Mark", "mark_of", "marks_of"]
-
 # plotly's name, matplotlib's, a path in a box of 12 x 12, and a character for terminals.
 _SYMBOLS = (
     ("circle", "o", "M6 2a4 4 0 1 0 .01 0z", "●"),

@@ -8,8 +8,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-__all__ = ["over_seeds", "student_interval"]
-
 CONFIDENCE = 0.95
 
 

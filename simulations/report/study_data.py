@@ -15,8 +15,6 @@ from fl_privquant.cli.plots import COLOURS
 from fl_privquant.errors import InvalidSpecError
 from simulations.report.load import NUMBER_COLUMNS, TEXT_COLUMNS, Problem, Run, load_runs
 
-__all__ = ["GROUP", "Study", "flatten", "setting_text"]
-
 GROUP = ["setting", "series", "epsilon", "bits"]
 """Runs that agree in these differ in their seed only."""
 

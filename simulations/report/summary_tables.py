@@ -17,8 +17,6 @@ from simulations.report.statistics import student_interval
 from simulations.report.study_data import GROUP, Study
 from simulations.report.words import THIN, bytes_text, percent_text, with_interval
 
-__all__ = ["Table", "privacy_table", "summary_table"]
-
 LEVELS = {
     "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, "aggregate"),
     "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL, "local"),

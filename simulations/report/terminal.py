@@ -12,8 +12,6 @@ from simulations.report.marks import marks_of
 from simulations.report.study_data import Study
 from simulations.report.summary_tables import LEVELS, NOTES, Table, summary_table
 
-__all__ = ["SHORT", "print_summary"]
-
 SHORT = {
     CERTIFIED: "ε release",
     LEVELS["epsilon_client_total"]: "ε total",

@@ -19,8 +19,6 @@ import pandas as pd
 from simulations.report.statistics import student_interval
 from simulations.report.words import joined
 
-__all__ = ["ACCURACY", "ERROR", "LOSS", "MOST_FINDINGS", "Comparison", "Difference", "verdict"]
-
 ACCURACY, LOSS, ERROR = "accuracy", "loss", "error"
 MOST_FINDINGS = 4
 """Comparisons that a verdict speaks of at most."""

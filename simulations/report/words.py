@@ -5,15 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = [
-    "bytes_text",
-    "count_text",
-    "joined",
-    "percent_text",
-    "scientific",
-    "with_interval",
-]
-
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 THIN = "\u202f"
 

@@ -26,8 +26,6 @@ from simulations.studies.catalogue import STUDIES
 from simulations.studies.page import write_page
 from simulations.studies.study import DATA_VARIABLES, QUICK, Outcome, Part, Scale, Store, Study, Tell
 
-__all__ = ["app"]
-
 _LONGEST_PRINTED = 100
 
 app = typer.Typer(pretty_exceptions_enable=False, no_args_is_help=True)

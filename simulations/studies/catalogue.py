@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from simulations.studies import equal_budget, mean_estimation, paper, payload, side_by_side, sum_grid
 
-__all__ = ["STUDIES"]
-
 STUDIES = (
     paper.STUDY,
     side_by_side.STUDY,

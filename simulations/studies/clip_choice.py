@@ -9,8 +9,6 @@ import pandas as pd
 from simulations.studies.page import table_or_none
 from simulations.studies.study import ReadTable
 
-__all__ = ["ALLOWED_LOSS", "chosen_clip", "clip_texts"]
-
 ALLOWED_LOSS = 0.01
 """What a clip may cost in accuracy, against the widest that was tried."""
 

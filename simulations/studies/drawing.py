@@ -10,8 +10,6 @@ import pandas as pd
 from fl_privquant.cli.plots import colour_of
 from simulations.report.marks import mark_of
 
-__all__ = ["ERROR", "INTERVAL", "draw_curve", "draw_point"]
-
 ERROR = "mean squared error of the decoded mean,\na coordinate and round"
 INTERVAL = "test accuracy, 95 % over seeds"
 

@@ -15,8 +15,6 @@ from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.results import ResultsError
 from simulations.studies.study import ReadTable, Store, Study
 
-__all__ = ["accuracy", "number", "one_row", "page_text", "rounded_up", "table_or_none", "total", "write_page"]
-
 
 def write_page(study: Study, store: Store) -> Path:
     """Write the page of a study from the tables in a store."""

@@ -25,21 +25,6 @@ from fl_privquant.files import replace_file
 from simulations.config import hash_of
 from simulations.results import ResultsError
 
-__all__ = [
-    "DATA_VARIABLES",
-    "QUICK",
-    "Computed",
-    "Figure",
-    "Outcome",
-    "Part",
-    "ReadTable",
-    "Scale",
-    "Store",
-    "Study",
-    "Tables",
-    "Tell",
-]
-
 DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST", "fashion_mnist": "FL_PRIVQUANT_FASHION_MNIST"}
 """Environment variables that say where the files of a task lie."""
 

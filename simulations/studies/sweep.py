@@ -31,8 +31,6 @@ from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
 from simulations.studies.study import Part, Scale, Tables, Tell
 
-__all__ = ["DIGITS_CNN", "MNIST", "MNIST_CNN", "Sweep", "collect", "finished"]
-
 MNIST = (
     "task=mnist",
     "task.max_examples=20000",

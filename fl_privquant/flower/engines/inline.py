@@ -33,8 +33,6 @@ from fl_privquant.flower.engines.internals import (
     set_message_id,
 )
 
-__all__ = ["InlineEngine", "InlineGrid"]
-
 # Each run has an id of its own: clients remember by run and node what they have released.
 _RUN_IDS = itertools.count(1)
 # Node ids of SuperLinks are large random numbers. These are not 0, which some take for none.

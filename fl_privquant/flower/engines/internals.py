@@ -13,15 +13,6 @@ from flwr.common.serde import recorddict_to_proto
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = [
-    "copied_records",
-    "create_run",
-    "delivered",
-    "dump_records",
-    "server_identity",
-    "set_message_id",
-]
-
 
 def create_run(run_id: int) -> Run:
     """A run that no SuperLink knows of."""

@@ -25,8 +25,6 @@ from fl_privquant.flower.engines.engine import (
     seeded_sampling,
 )
 
-__all__ = ["RayEngine"]
-
 _REGISTRATION_SECONDS = 120.0
 _START_SECONDS = 300.0
 _CONNECT_SECONDS = 5.0

@@ -6,8 +6,6 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-__all__ = ["accuracy", "load_data", "make_model", "train_model"]
-
 _TEST_EVERY = 5
 
 

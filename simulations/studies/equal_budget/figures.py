@@ -19,8 +19,6 @@ from simulations.studies.equal_budget.planned_errors import PEERS, ROUNDS
 from simulations.studies.page import table_or_none
 from simulations.studies.study import Figure, ReadTable
 
-__all__ = ["FIGURES"]
-
 # This figure is also the first that a reader sees: large text, and hatches that repeat what colours say.
 _LARGE = {"font.size": 14, "hatch.linewidth": 1.4}
 _HATCHES = ("", "//", "..", "\\\\")

@@ -19,20 +19,6 @@ from simulations.studies.equal_budget.planned_errors import PEERS
 from simulations.studies.page import one_row, table_or_none, total
 from simulations.studies.study import ReadTable
 
-__all__ = [
-    "GRADIENTS",
-    "LABELS",
-    "TASKS",
-    "Loss",
-    "Numbers",
-    "Pooled",
-    "best_errors",
-    "holm",
-    "losses",
-    "pooled",
-    "series_of",
-]
-
 GRADIENTS = tuple(
     f"training-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
 )

@@ -14,8 +14,6 @@ from simulations.planned import plan_of
 from simulations.studies.study import Scale, Tables, Tell
 from simulations.studies.sweep import Sweep, finished
 
-__all__ = ["PairedSweep"]
-
 _COLUMNS = (
     "task",
     "rounds",

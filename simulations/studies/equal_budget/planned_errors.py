@@ -22,8 +22,6 @@ from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_r
 from simulations.central import noise_of_sum
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
-__all__ = ["BY_ROUNDS", "PEERS", "ROUNDS", "SECURE_SUM", "error_row"]
-
 OURS = "optm_aggregate"
 PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared, ours first."""

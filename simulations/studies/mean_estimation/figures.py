@@ -11,8 +11,6 @@ from simulations.studies.mean_estimation.numbers import local_rows, secure_rows
 from simulations.studies.mean_estimation.secure import central_error, secure_name
 from simulations.studies.study import Figure, ReadTable
 
-__all__ = ["FIGURES"]
-
 _CLIENTS, _EPSILON = 1000, 4.0
 
 

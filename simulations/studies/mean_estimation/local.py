@@ -23,20 +23,6 @@ from fl_privquant.mechanisms.sphere import privunit_squared_error
 from fl_privquant.mechanisms.vector import VectorMechanism
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
-__all__ = [
-    "CHECK",
-    "CLIENTS",
-    "DATA",
-    "DELTA",
-    "DIMENSIONS",
-    "EPSILONS",
-    "FLOORS",
-    "PARTS",
-    "PRIVATE",
-    "best_design",
-    "local_name",
-]
-
 Floats = NDArray[np.float64]
 
 CLIENTS, DIMENSIONS, EPSILONS, DELTA = (100, 1000, 10_000), (100, 1000, 10_000), (1.0, 2.0, 4.0, 8.0), 1e-5

@@ -27,8 +27,6 @@ from simulations.studies.mean_estimation.secure import WIDTHS, central_error, se
 from simulations.studies.page import table_or_none
 from simulations.studies.study import ReadTable
 
-__all__ = ["Numbers", "budget", "local_rows", "secure_rows", "winner"]
-
 _WITHIN = 1.02
 """Times the least error: up to this a mechanism is said to be as good, and the fewest bits decide."""
 _MANY = 30

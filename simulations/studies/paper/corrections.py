@@ -7,8 +7,6 @@ import pandas as pd
 from simulations.studies.paper import experiment_checks, theorem_checks
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
-__all__ = ["CHECKS", "CORRECTIONS"]
-
 CHECKS = (*experiment_checks.CHECKS, *theorem_checks.CHECKS)
 
 

@@ -30,8 +30,6 @@ from simulations.studies.paper.scalar import optm_as_printed, table_mechanism
 from simulations.studies.paper.training import PROCEDURES, Curves, Problem, train
 from simulations.studies.study import Computed, Figure, ReadTable, Scale, Tables, Tell
 
-__all__ = ["BUDGET", "CANCER", "DELTA", "MNIST", "PAPER_RUNS", "cancer_problem", "mnist_problem"]
-
 EPSILON = 1.0
 DELTA = 1e-5
 BUDGET = 8.0

@@ -18,8 +18,6 @@ from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper.scalar import COORDINATE
 from simulations.studies.study import Computed, Figure, ReadTable, Scale, Tables, Tell
 
-__all__ = ["BINS", "FIGURE", "GAMMA", "LAW", "mechanisms"]
-
 BINS = tuple(np.linspace(-1.75, 1.75, 8).tolist())
 GAMMA = 2.0
 _NAME = "figure-law"

@@ -13,8 +13,6 @@ from simulations.studies.paper.authors import design_as_authors
 from simulations.studies.paper.findings import Check, Finding
 from simulations.studies.paper.training import example_gradients, train
 
-__all__ = ["CHECKS"]
-
 _HALF_DIGIT = 5.1e-4
 _COORDINATES = 1000
 

@@ -14,8 +14,6 @@ from simulations.studies.paper.dpsgd import BUDGET, DELTA
 from simulations.studies.paper.example_law import BINS, GAMMA
 from simulations.studies.study import ReadTable
 
-__all__ = ["Glance", "Numbers"]
-
 _OURS = "OPTM free (ours)"
 
 

@@ -23,8 +23,6 @@ from fl_privquant.mechanisms.rqm import rqm_law
 from simulations.studies.paper import dpsgd, scalar, vector_error
 from simulations.studies.paper.findings import Check, Finding
 
-__all__ = ["CHECKS"]
-
 Floats = NDArray[np.float64]
 
 _ROUNDING = 1e-9

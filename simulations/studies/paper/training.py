@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 import fl_privquant as pq
 from fl_privquant.mechanisms.base import TableMechanism
 
-__all__ = ["PROCEDURES", "Curves", "Problem", "example_gradients", "train"]
-
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 

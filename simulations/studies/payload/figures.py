@@ -8,8 +8,6 @@ from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.studies.payload.sizes import ERRORS
 from simulations.studies.study import Figure, ReadTable
 
-__all__ = ["FIGURES"]
-
 
 def _errors(read: ReadTable) -> Any:
     """Errors against kilobytes, a panel for each number of coordinates: lines are planned, marks measured."""

@@ -10,8 +10,6 @@ import pandas as pd
 from simulations.studies.payload.sizes import ERRORS, PAYLOADS
 from simulations.studies.study import ReadTable
 
-__all__ = ["Numbers"]
-
 
 class Numbers:
     """What the page's template names; each is read when the template uses it."""

@@ -22,8 +22,6 @@ from fl_privquant.design.spread import clipped_moments, kept_moments
 from fl_privquant.encoding import norm_share
 from simulations.studies.study import QUICK, Computed, Scale, Tables, Tell
 
-__all__ = ["ERRORS", "LIMITS", "PARTS", "PAYLOADS", "Measured", "measured"]
-
 TRUSTING = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
 PAYLOADS, ERRORS = "payloads", "payload-errors"
 MOST_ERROR = 1.1

@@ -14,8 +14,6 @@ from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, draw_point
 from simulations.studies.page import table_or_none
 from simulations.studies.study import Figure, ReadTable
 
-__all__ = ["FIGURES"]
-
 # A narrower axis would make a sight of what is chance.
 _LEAST_SPAN = 0.02
 

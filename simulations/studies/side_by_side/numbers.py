@@ -13,8 +13,6 @@ from simulations.studies.clip_choice import clip_texts
 from simulations.studies.page import accuracy, one_row, table_or_none, total
 from simulations.studies.study import ReadTable
 
-__all__ = ["Numbers"]
-
 _SETTINGS = (
     ("digits, softmax, IID", "mechanisms-digits", 1.0),
     ("digits, softmax, Dirichlet 0.3", "partition-digits", 1.0),

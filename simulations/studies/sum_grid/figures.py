@@ -12,8 +12,6 @@ from simulations.studies.study import Figure, ReadTable
 from simulations.studies.sum_grid.grid import CLIENTS, DELTA, DIMENSIONS, EPSILONS, OURS, grid_name
 from simulations.studies.sum_grid.numbers import computed_cells
 
-__all__ = ["FIGURES"]
-
 _STYLES = {1.0: ":", 4.0: "--", 10.0: "-"}
 _UNIT = "client total, aggregate view"
 _PEERS = (OURS, "pbm", "skellam", "discrete_laplace")

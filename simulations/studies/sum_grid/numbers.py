@@ -27,8 +27,6 @@ from simulations.studies.sum_grid.grid import (
     grid_name,
 )
 
-__all__ = ["LIMITS", "Numbers", "computed_cells", "wins"]
-
 LIMITS = {
     (100, 1.0): (1.03, 1.02, 1.02),
     (100, 4.0): (1.03, 1.02, 1.02),
