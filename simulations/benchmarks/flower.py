@@ -86,7 +86,7 @@ def _round_time() -> list[Row]:
         PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP, aggregation=SumOfCodes()),
         [PrivQuantMod(max_epsilon=1.0)],
     )
-    # In turns, and each round against the one before it: others who use the machine slow down both.
+    # In turns, each round against the one before it, in processor time: others who use the machine count little.
     turns = [(plain.run_one(), private.run_one()) for _ in range(TURNS + 1)]
     # The first turn compiles and warms up.
     ratio = float(np.median([after / before for before, after in turns[1:]]))
@@ -113,13 +113,13 @@ class Rounds:
         self.num_parameters = sum(parameter.numel() for parameter in self._make_model().parameters())
 
     def run_one(self) -> float:
-        """Seconds of one round, without those that clients spent on training."""
+        """Processor seconds of one round, without those that clients spent on training."""
         self._training_seconds = 0.0
-        start = time.perf_counter()
+        start = time.process_time()
         with server_identity(1):
             messages = self._strategy.configure_train(1, self._arrays, ConfigRecord(), self._grid)
             self._strategy.aggregate_train(1, self._grid.send_and_receive(messages))
-        return time.perf_counter() - start - self._training_seconds
+        return time.process_time() - start - self._training_seconds
 
     def _make_model(self) -> Any:
         from torch import nn
@@ -134,9 +134,9 @@ class Rounds:
         def train(message: Message, context: Context) -> Message:
             model = self._make_model()
             model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-            start = time.perf_counter()
+            start = time.process_time()
             self._train(model)
-            self._training_seconds += time.perf_counter() - start
+            self._training_seconds += time.process_time() - start
             arrays, metrics = (
                 ArrayRecord(model.state_dict()),
                 MetricRecord({"num-examples": len(self._labels)}),
