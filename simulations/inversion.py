@@ -19,16 +19,14 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Release, Unit, round_statement
+from fl_privquant.array_types import Floats
 from fl_privquant.cli import options, program
 from fl_privquant.cli.plots import pyplot, save
 from fl_privquant.mechanisms.base import Mechanism
-
-Floats = NDArray[np.float64]
 
 _CLASSES, _PIXELS = 10, 64
 _IMAGES = 1797

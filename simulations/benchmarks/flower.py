@@ -86,7 +86,7 @@ def _round_time() -> list[Row]:
         PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP, aggregation=SumOfCodes()),
         [PrivQuantMod(max_epsilon=1.0)],
     )
-    # In turns, each round against the one before it, in processor time: others who use the machine count little.
+    # In turns and in processor time: others who use the machine slow down both.
     turns = [(plain.run_one(), private.run_one()) for _ in range(TURNS + 1)]
     # The first turn compiles and warms up.
     ratio = float(np.median([after / before for before, after in turns[1:]]))

@@ -19,15 +19,14 @@ import itertools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.design.linear_program import LinearProgram
 from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection, selection_law
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 
-Floats = NDArray[np.float64]
 Terms = list[tuple[int, float]]
 
 _BOUNDS = np.arange(1, 20) * 0.05

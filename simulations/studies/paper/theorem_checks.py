@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import fl_privquant as pq
+from fl_privquant.array_types import Floats
 from fl_privquant.design.selection import intervals, mirrored_selection
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.law import Law
@@ -22,8 +22,6 @@ from fl_privquant.mechanisms.erm import erm_law
 from fl_privquant.mechanisms.rqm import rqm_law
 from simulations.studies.paper import dpsgd, scalar, vector_error
 from simulations.studies.paper.findings import Check, Finding
-
-Floats = NDArray[np.float64]
 
 _ROUNDING = 1e-9
 _COUNTEREXAMPLE = [

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
 import fl_privquant as pq
+from fl_privquant.array_types import Floats
 from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density, UniformDensity, as_density
@@ -32,8 +32,6 @@ from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.vector import VectorMechanism
 from simulations.studies.paper.scalar import mvu_as_printed, table_mechanism
 from simulations.studies.study import Computed, Figure, Scale, Tables, Tell
-
-Floats = NDArray[np.float64]
 
 EPSILONS = (1.0, 2.0, 3.0)
 OPTM_BINS = (-3.0, -0.5, 0.5, 3.0)
