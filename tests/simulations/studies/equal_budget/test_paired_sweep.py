@@ -39,6 +39,19 @@ def test_a_paired_sweep_has_the_losses_of_its_runs_through_flower(tmp_path: Path
         assert row.accuracy_lost == accuracies[row.run_epsilon, 0, row.seed] - row.accuracy
 
 
+def test_runs_that_send_a_share_are_told_apart_with_their_size(tmp_path: Path) -> None:
+    part = STUDY.part("training-digits")
+    assert isinstance(part, PairedSweep)
+    kept = dataclasses.replace(part, variants=(("mechanism=optm_aggregate", "encoding.keep=0.1"),))
+    small = ("federation.num_clients=12", "federation.rounds=1", "seed=3", "privacy.epsilon=20")
+    means, by_seed = kept.compute(Scale(overrides=small, output=tmp_path), lambda share, text: None).values()
+    assert list(means["kept"]) == list(by_seed["kept"]) == [650, 650, 65]
+    central, every, share = means["kilobytes"]
+    assert central == 2.6
+    assert share < every < central
+    assert by_seed["accuracy_lost"].iloc[0] == 0.0
+
+
 def test_holm_names_what_is_shown_and_no_more() -> None:
     losses = [Loss("digits", 10, 4.0, "ours", True, mean, 1.0, 5) for mean in (0.5, -20.0, 1.0, 3.0)]
     joint = holm(losses)
