@@ -312,6 +312,8 @@ class RunConfig:
         at_least("seed", self.seed, 0)
         if not self.study or "/" in self.study or self.study.startswith("."):
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
+        if not self.output:
+            raise InvalidSpecError("output: '' is not a directory; set output=DIRECTORY, or leave it out")
         object.__setattr__(self, "mechanism", _checked_mechanism(self.mechanism))
         task = checked("task", self.task, given=("run",), common=_COMMON_OF_TASKS)
         object.__setattr__(self, "task", task)

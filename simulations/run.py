@@ -122,9 +122,11 @@ def job(config_of_job: DictConfig) -> None:
         note["error"] = str(error)
     except OmegaConfBaseException as error:
         note["error"] = str(error).strip().splitlines()[0]
-    with (Path(os.environ[_SESSION]) / _NOTES).open("a") as session:
+    notes = Path(os.environ[_SESSION]) / _NOTES
+    with notes.open("a") as session:
         session.write(json.dumps(note) + "\n")
-    _say(note)
+    total = os.environ.get(_SWEEP_TOTAL, "")
+    _say(note, f"{len(notes.read_text().splitlines())}/{total} " if total else "")
 
 
 def main() -> None:
@@ -139,14 +141,9 @@ def main() -> None:
     except PrivQuantError as error:
         program.fail(error)
     with tempfile.TemporaryDirectory() as folder:
-        session = Path(folder) / _NOTES
-        session.touch()
-        os.environ[_SESSION] = folder
-        os.environ[_SWEEP_TOTAL] = str(total) if asked.multirun else ""
-        job()
-        notes = [json.loads(line) for line in session.read_text().splitlines()]
+        notes = _notes_of_jobs(Path(folder) / _NOTES, total if asked.multirun else None)
     if not notes:
-        return  # --help, --cfg and the like
+        return  # --cfg and the like
     for study in sorted({note["study"] for note in notes if "summary" in note}):
         if asked.multirun:
             from simulations.report import show_report
@@ -160,6 +157,26 @@ def main() -> None:
         sys.exit(program.EXIT_ERROR)
     if any(note["summary"].get("stopped") for note in notes):
         sys.exit(_EXIT_BUDGET)
+
+
+def _notes_of_jobs(session: Path, total: int | None) -> list[dict[str, Any]]:
+    """Run the jobs, ``total`` of them if they are a sweep; what each has noted.
+
+    Ctrl-C ends the process with one line: every run that has begun has a checkpoint of its last round.
+    """
+    session.touch()
+    os.environ[_SESSION] = str(session.parent)
+    os.environ[_SWEEP_TOTAL] = "" if total is None else str(total)
+    if total is not None:
+        opening = f"sweep of {total} runs; a line for each that ends, and a report after the last"
+        Console(stderr=True).print(opening, highlight=False)
+    try:
+        job()
+    except KeyboardInterrupt:
+        done = sum("summary" in json.loads(line) for line in session.read_text().splitlines())
+        finished = f"{done} of {total} runs are finished; " if total else ""
+        program.interrupted(f"{finished}the same command goes on where this one stopped")
+    return [json.loads(line) for line in session.read_text().splitlines()]
 
 
 def _asked() -> argparse.Namespace:
@@ -198,7 +215,7 @@ def _position() -> str:
     )
 
 
-def _say(note: dict[str, Any]) -> None:
+def _say(note: dict[str, Any], position: str) -> None:
     if "error" in note:
         program.print_error(note["error"])
         return
@@ -206,7 +223,8 @@ def _say(note: dict[str, Any]) -> None:
     row = note["summary"]
     quality = f"loss {row['loss']:.4g}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
     console.print(
-        f"{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; {note['spent']}",
+        f"{position}{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; "
+        f"{note['spent']}",
         soft_wrap=True,
     )
     if row.get("stopped"):
