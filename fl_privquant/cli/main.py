@@ -151,7 +151,15 @@ def statement(
         printing.print_statements(layout.output_console(), each.name, statements)
 
 
-@app.command("plan")
+_PLAN_HELP = (
+    "Plan a whole run that meets a privacy target, and say how to run it.\n\n"
+    "For secure sums, updates are clipped to an L2 norm and rotated, and a random part of the coordinates is "
+    "clipped and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism, --local, "
+    "--unit, --l2-norm or --plot, the command lists designs that send all coordinates, the least error first."
+)
+
+
+@app.command("plan", help=_PLAN_HELP)
 def plan_command(
     epsilon: Annotated[float, typer.Option(help="Target: the ε of the unit and view below.")] = 8.0,
     clients: options.Clients = _CLIENTS,
@@ -170,12 +178,7 @@ def plan_command(
     mechanism: options.Mechanisms = None,
     plot: options.Plot = None,
 ) -> None:
-    """Plan a whole run that meets a privacy target, and say how to run it.
-
-    For secure sums updates are clipped to an L2 norm and rotated; a random part of the coordinates is clipped
-    and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism, --local, --unit,
-    --l2-norm or --plot, it lists designs that send all coordinates, the least error first.
-    """
+    """Plan a whole run, by its error or size, or list designs for its target: see the help above."""
     from fl_privquant.accounting import Wish
     from fl_privquant.cli import joint_plans, layout, printing
     from fl_privquant.cli.plan_progress import plan_with_progress
