@@ -225,10 +225,11 @@ def _say(note: dict[str, Any], position: str) -> None:
     console.print(
         f"{position}{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; "
         f"{note['spent']}",
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )
     if row.get("stopped"):
-        console.print(f"[bold]stopped:[/] {escape(row['stopped'])}", soft_wrap=True, highlight=False)
+        reason = f"[bold]stopped:[/] {escape(row['stopped'])}"
+        console.print(reason, soft_wrap=not console.is_terminal, highlight=False)
 
 
 def _spent(config: RunConfig, row: dict[str, Any]) -> str:

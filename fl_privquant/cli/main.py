@@ -154,8 +154,9 @@ def statement(
 _PLAN_HELP = (
     "Plan a whole run that meets a privacy target, and say how to run it.\n\n"
     "For secure sums, updates are clipped to an L2 norm and rotated, and a random part of the coordinates is "
-    "clipped and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism, --local, "
-    "--unit, --l2-norm or --plot, the command lists designs that send all coordinates, the least error first."
+    "clipped and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism, "
+    "--local, --unit, --l2-norm or --plot, the command lists designs that send all coordinates, the least "
+    "error first."
 )
 
 

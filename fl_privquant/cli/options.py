@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,11 +61,18 @@ def _writable(path: Path | None) -> Path | None:
 
 
 def _possible(path: Path | None) -> Path | None:
+    """The file, if it can be written, or made in the nearest folder that is there."""
+    if path is None:
+        return None
     try:
-        if path is not None and path.is_dir():
+        if path.is_dir():
             raise typer.BadParameter(f"{str(path)!r} is a folder; give a file")
+        if not path.exists():
+            folder = next(parent for parent in path.parents if parent.exists())
+            with tempfile.TemporaryFile(dir=folder):
+                pass
     except OSError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(f"{str(path)!r} cannot be written ({error.strerror})") from None
     return path
 
 

@@ -28,9 +28,15 @@ __all__ = [
 ]
 
 
-def say(console: Console, sentence: str) -> None:
-    """Print a sentence as it is: no markup, and line breaks only where the terminal puts them."""
-    console.print(Text(sentence), soft_wrap=True, highlight=False)
+def say(console: Console, sentence: str, copied: bool = False) -> None:
+    """Print a sentence, wrapped between words on a terminal; in a pipe it stays one line.
+
+    Parameters
+    ----------
+    copied
+        Whether it is to be copied, such as a command: a terminal may break it anywhere then.
+    """
+    console.print(Text(sentence), soft_wrap=copied or not console.is_terminal, highlight=False)
 
 
 def asked(epsilon: float) -> str:

@@ -65,4 +65,6 @@ def _print_line(opening: str, content: object) -> None:
     from rich.text import Text
 
     message = Text.assemble((opening, "bold red"), one_line(content, _MOST_CHARACTERS))
-    Console(stderr=True).print(message, soft_wrap=True, highlight=False)
+    console = Console(stderr=True)
+    # One line in a pipe or a log; a terminal wraps it between words.
+    console.print(message, soft_wrap=not console.is_terminal, highlight=False)
