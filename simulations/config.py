@@ -99,7 +99,7 @@ class PartitionConfig:
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """Who trains, how long, and how: clients and rounds, local SGD, the server's strategy.
+    """Clients and rounds, local SGD, and the server's strategy.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class FederationConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What runs the app.
+    """The engine that runs the app.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ class SecaggConfig:
 
 @dataclass(frozen=True)
 class TrackerConfig:
-    """Where else results go.
+    """An experiment tracker that results are sent to besides files.
 
     Parameters
     ----------
@@ -392,7 +392,7 @@ class RunConfig:
 
     @property
     def task_name(self) -> str:
-        """What tables call the task: its name, or that of its class."""
+        """The name of the task in tables: its own, or that of its class."""
         return str(self.task.get("name") or self.task[TARGET].rpartition(".")[2])
 
     @property

@@ -42,7 +42,7 @@ class ResultsError(PrivQuantError):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Where the results of one run are."""
+    """The directory with the results of one run."""
 
     path: Path
 
@@ -74,7 +74,7 @@ class RunDirectory:
 
     @property
     def probe(self) -> Path:
-        """Where clients leave their true updates while a round lasts."""
+        """The folder in which clients leave their true updates during a round."""
         return self.path / "probe"
 
     def summary(self) -> dict[str, Any] | None:

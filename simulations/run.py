@@ -180,7 +180,7 @@ def _notes_of_jobs(session: Path, total: int | None) -> list[dict[str, Any]]:
 
 
 def _asked() -> argparse.Namespace:
-    """What the command line asks for; what Hydra's parser does not understand ends in one line."""
+    """The parsed command line; one line of error for what Hydra's parser does not understand."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -203,7 +203,7 @@ def _print_help(overrides: list[str], own: Path | None) -> None:
 
 
 def _position() -> str:
-    """Where this run stands in its sweep; in parallel ones nothing is drawn."""
+    """The position of this run in its sweep; "quiet" in parallel sweeps, which draw no bars."""
     runtime = HydraConfig.get()
     if "joblib" in str(runtime.launcher.get("_target_", "")).lower():
         return "quiet"

@@ -190,5 +190,5 @@ def _columns(part: NDArray[Any], starts: NDArray[np.int64], shifts: NDArray[np.i
 
 
 def _scale(part: NDArray[Any], size: int) -> Any:
-    """What makes a transform of that size orthonormal, in the vector's own precision: rounded once."""
+    """The factor that makes a transform of that size orthonormal, rounded once to the vector's precision."""
     return part.dtype.type(1.0 / math.sqrt(size))

@@ -94,7 +94,7 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
 
 
 def spare_for(rate: float, steps: int, most: float, unequal: bool = False) -> float:
-    """What may be spared in each step, so that a chain reveals everything with probability ``rate`` at most.
+    """The probability that each step may ignore, so that a chain reveals everything with at most ``rate``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What L2-bounded vectors cost: a Rényi divergence in proportion to the squared distance of the inputs.
+"""The cost of L2-bounded vectors: a Rényi divergence in proportion to the squared distance of the inputs.
 
 For a continuous piecewise-linear law the rate
 

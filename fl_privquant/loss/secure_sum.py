@@ -1,4 +1,4 @@
-r"""What a secure sum tells of one client's update: a Gaussian guarantee by the L2 norm, certified.
+r"""What a secure sum reveals about one client's update: a certified Gaussian guarantee by the L2 norm.
 
 The server sees, for each coordinate, the sum of the codes of ``n`` honest clients. This module certifies,
 for a continuous table (:class:`~fl_privquant.law.table.CertifiedTable` whose law does not jump), two figures:
@@ -128,7 +128,7 @@ _MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 
 @dataclass(frozen=True, eq=False)
 class SumCertificate:
-    """What the secure sum of ``num_honest`` clients tells of one client's coordinate, for any distance.
+    """What the secure sum of ``num_honest`` clients reveals about one client's coordinate, for any distance.
 
     Parameters
     ----------

@@ -109,7 +109,7 @@ _UNCOUNTED = math.log(1e-30)
 
 
 class _Kind(Enum):
-    """What is known of another draw: its row, or that it is from the common part of both."""
+    """What is known about another draw: its row, or that it is from the common part of both rows."""
 
     LOWER = 0
     UPPER = 1

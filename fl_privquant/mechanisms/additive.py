@@ -193,7 +193,7 @@ class AdditiveMechanism(Mechanism):
 
     @property
     def _released(self) -> NoisyInteger:
-        """What a coordinate is released as."""
+        """The release of one coordinate, as the loss functions take it."""
         pure = self.epsilon if self.delta == 0.0 else math.inf
         return NoisyInteger(self.noise, self.max_shift, self.reach, pure)
 

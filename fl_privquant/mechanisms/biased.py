@@ -65,7 +65,7 @@ _RATE_STEPS = 24
 
 @dataclass(frozen=True)
 class BiasedSpec(Spec):
-    """What biased quantization is asked to be; what is not given is tuned for the least error inside epsilon.
+    """The specification of biased quantization; omitted parameters are tuned for the least error.
 
     Parameters
     ----------

@@ -133,7 +133,7 @@ def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
 
 @dataclass(frozen=True, kw_only=True)
 class CldpL2Spec(PrivateVectorSpec):
-    """What ``cldp_l2`` is asked to be; see :class:`PrivateVectorSpec`."""
+    """The specification of ``cldp_l2``; see :class:`PrivateVectorSpec`."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

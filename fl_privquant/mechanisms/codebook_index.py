@@ -1,4 +1,4 @@
-"""What mechanisms share that tell an index into a random codebook which both ends know.
+"""Common code of mechanisms that send an index into a random codebook which both ends know.
 
 Some codewords, those near the update, have one weight, all others another: these are integers, so that the
 chances of an index are exact. Mechanisms differ in which codewords are near, and in the weights.

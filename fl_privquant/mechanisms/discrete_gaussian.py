@@ -30,7 +30,7 @@ __all__ = ["DiscreteGaussianMechanism", "DiscreteGaussianSpec", "design_discrete
 
 @dataclass(frozen=True)
 class DiscreteGaussianSpec(ApproximateSpec):
-    """What discrete Gaussian is asked to be; see :class:`ApproximateSpec`."""
+    """The specification of discrete Gaussian; see :class:`ApproximateSpec`."""
 
     noise_kind = GAUSSIAN
 

@@ -28,7 +28,7 @@ __all__ = ["LaplaceMechanism", "LaplaceSpec", "design_laplace"]
 
 @dataclass(frozen=True)
 class LaplaceSpec(Spec):
-    """What the Laplace baseline is asked to be."""
+    """The specification of the Laplace baseline."""
 
     epsilon: float
 

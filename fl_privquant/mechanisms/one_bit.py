@@ -32,7 +32,7 @@ __all__ = ["OneBitSpec", "design_one_bit"]
 
 @dataclass(frozen=True)
 class OneBitSpec(Spec):
-    """What the two-point mechanism is asked to be; it has two levels."""
+    """The specification of the two-point mechanism; it has two levels."""
 
     designed_for_sums = True
 

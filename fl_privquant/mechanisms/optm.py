@@ -67,7 +67,7 @@ _MOST_EPSILON = 32.0
 
 @dataclass(frozen=True)
 class OptmSpec(Spec):
-    """What OPTM is asked to be.
+    """The specification of OPTM.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _evaluation(spec: OptmSpec) -> Callable[[Floats], Evaluation]:
 
 
 def _typical(density: Density, levels: int) -> Floats:
-    """Where inputs usually are: quantiles of the density."""
+    """Quantiles of the input density, where inputs usually are."""
     nodes, weights = density.quadrature(np.linspace(-1.0, 1.0, 65))
     order = np.argsort(nodes)
     cumulated = np.cumsum(weights[order])

@@ -91,7 +91,7 @@ def planned_norm_ratio(spec: AggregateSpec) -> float:
 
 @dataclass(frozen=True)
 class AggregateSpec(Spec):
-    """What OPTM for the secure sum is asked to be: give ``run_epsilon`` or ``mse``.
+    """The specification of OPTM for the secure sum: give ``run_epsilon`` or ``mse``.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class AggregateSpec(Spec):
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """That of stratified bits."""
+        """The estimate for stratified bits."""
         if not wish.in_sum or wish.delta == 0.0:
             return None
         return estimate_bits(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified=True)
@@ -211,7 +211,7 @@ class AggregateSpec(Spec):
 
     @property
     def target(self) -> RunTarget:
-        """What the run may cost."""
+        """The privacy target of the run."""
         if self.run_epsilon is None:
             raise InvalidSpecError("run_epsilon: give a target, which clip and design are chosen by")
         cost = (self.run_epsilon, self.run_delta, self.rounds)
@@ -286,7 +286,7 @@ def _independent_bits_may_lead(spec: AggregateSpec, best: SumOfBitsDesign, input
 
 
 def _safest(spec: AggregateSpec, error: float, input_variance: float) -> LatticeMechanism:
-    """Of the sum of bits and the tables with that error, what hides a client best."""
+    """The most private design with that error, among sums of bits and tables."""
     honest, rate = spec.num_honest, spec.rate
     trials = numbers_of_trials(spec.levels - 1, honest)[0]
     shape, of_tables = best_shape(spec.levels, error, input_variance, honest, rate)

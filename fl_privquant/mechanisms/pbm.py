@@ -71,7 +71,7 @@ _MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
 
 @dataclass(frozen=True)
 class PbmSpec(Spec):
-    """What PBM is asked to be; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given.
+    """The specification of PBM; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given.
 
     Parameters
     ----------
@@ -119,14 +119,14 @@ class PbmSpec(Spec):
 
     @classmethod
     def best_clip(cls, wish: Wish) -> float:
-        """That of its own bits."""
+        """The clip with the least error for these bits."""
         target = wish.run_target
         trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
         return best_spread(trials, target, stratified=False)
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """That of its own bits."""
+        """The estimate for bits drawn independently."""
         if not wish.in_sum or wish.delta == 0.0:
             return None
         return estimate_bits(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified=False)
@@ -205,7 +205,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
         return np.asarray(total)
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """What holds of every sum of bits, and each of its bits as a coordinate of its own, by a blanket."""
+        """The losses of every sum of bits, and those of a blanket, with each bit as a coordinate."""
         losses = super().update_losses(norms, dimension, view)
         if norms.l2 is None:
             return losses

@@ -72,7 +72,7 @@ _UNIFORMS = 1 << 53
 
 @dataclass(frozen=True, kw_only=True)
 class PrivUnitSpec(PrivateVectorSpec):
-    """What PrivUnit is asked to be; see :class:`PrivateVectorSpec`.
+    """The specification of PrivUnit; see :class:`PrivateVectorSpec`.
 
     Parameters
     ----------

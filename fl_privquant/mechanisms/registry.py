@@ -71,7 +71,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a mechanism is asked to be. Fields are what ``design`` takes, and what YAML files hold."""
+    """The specification of a mechanism: its fields are the parameters of ``design`` and of YAML files."""
 
     spends_on: ClassVar[Unit] = Unit.COORDINATE
     """What a design's epsilon is for: one coordinate, one round of a client, or its whole run."""
@@ -84,7 +84,7 @@ class Spec:
 
     @classmethod
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the parameters that this mechanism can be told."""
+        """The given parameters that this mechanism has."""
         known = {parameter.name for parameter in dataclasses.fields(cls)}
         return {key: value for key, value in wishes.items() if key in known}
 
@@ -152,7 +152,7 @@ SpecT = TypeVar("SpecT", bound=Spec)
 
 @dataclass(frozen=True)
 class Listing:
-    """Where a mechanism is listed beside others, and how it looks there.
+    """The place of a mechanism in lists, legends and plans, and its colour.
 
     Parameters
     ----------
@@ -161,9 +161,10 @@ class Listing:
     colour
         Its colour in pictures; chosen by the name if empty.
     plans_for_sums, plans_for_local
-        Whether plans for sums, and for the local view, look at it unless they are told which to look at.
+        Whether plans for sums, and for the local view, consider it by default.
     scouts
-        Whether it tells planners where to look for the others: instant to design, and never far from them.
+        Whether planners try it first, to know where to search: it is designed at once, and the others cost
+        about as much.
     """
 
     rank: int = 1000
@@ -231,7 +232,7 @@ def mechanisms() -> tuple[str, ...]:
 
 
 def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
-    """What a plan looks at unless told otherwise; first what is designed for the target itself.
+    """The mechanisms that plans consider by default; those designed for the target itself come first.
 
     For sums ``by_norm`` of updates a mechanism is left out whose variant is designed for them.
     """
@@ -249,7 +250,7 @@ def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
 
 
 def planned_for(wish: Wish) -> tuple[str, ...]:
-    """What a plan for such a run looks at unless told otherwise."""
+    """The mechanisms that a plan for such a run considers by default."""
     return planned_mechanisms(wish.in_sum, wish.own_clips or wish.counts_norms)
 
 

@@ -28,7 +28,7 @@ __all__ = ["SkellamMechanism", "SkellamSpec", "design_skellam"]
 
 @dataclass(frozen=True)
 class SkellamSpec(ApproximateSpec):
-    """What Skellam is asked to be; see :class:`ApproximateSpec`."""
+    """The specification of Skellam; see :class:`ApproximateSpec`."""
 
     noise_kind = SKELLAM
 

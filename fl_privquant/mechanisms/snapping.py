@@ -74,7 +74,7 @@ _EXPONENTS = range(-9, 41)
 
 @dataclass(frozen=True)
 class SnappingSpec(Spec):
-    """What the snapping mechanism is asked to be.
+    """The specification of the snapping mechanism.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ __all__ = ["StochasticMechanism", "StochasticSpec", "design_stochastic"]
 
 @dataclass(frozen=True)
 class StochasticSpec(Spec):
-    """What randomized rounding is asked to be."""
+    """The specification of randomized rounding."""
 
     levels: int = 16
 

@@ -88,7 +88,7 @@ class SumRing:
     largest: int = 0
 
     def residues(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """What is added up of a client's codes, or of the sum of some."""
+        """A client's codes, or the sum of several clients' codes, modulo 2^bits."""
         return codes if self.centre is None else codes & ((1 << self.bits) - 1)
 
     def opened(self, total: ArrayLike, num_clients: int) -> NDArray[Any]:
@@ -143,7 +143,7 @@ def bits_of_reach(reach: float) -> int:
 
 
 def honest_reach(deviations: Floats, rows: Floats, num_clients: int, log_odds: float) -> float:
-    """What the sum of ``num_clients`` draws exceeds with odds of exp(-log_odds) at most, on either side.
+    """A two-sided bound that the sum of ``num_clients`` draws exceeds with odds of at most exp(-log_odds).
 
     Parameters
     ----------

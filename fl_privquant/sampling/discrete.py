@@ -57,7 +57,7 @@ _NEGLIGIBLE = 2.0**-70
 
 
 class _IntegerNoise(ABC):
-    """What the three noises share: drawing from a table, and what the draws are worth."""
+    """Common code of the three noises: drawing from a table, and the moments of the draws."""
 
     parameter: ClassVar[str]
 
@@ -100,7 +100,7 @@ class _IntegerNoise(ABC):
 
     @property
     def _table(self) -> NoiseTable | None:
-        """What draws come from; None where they need no table."""
+        """The table that draws come from; None if they need no table."""
         return _tabulate(self)
 
     @abstractmethod

@@ -23,7 +23,7 @@ CAPACITY: Final = 1 << 16
 
 
 class AnsweredStages:
-    """For each session and client the last round and stage that were answered.
+    """The last round and stage that were answered, for each session and client.
 
     >>> stages = AnsweredStages()
     >>> stages.claim(b"session", client_id=3, number=1, stage=4)

@@ -17,7 +17,7 @@ __all__ = ["agreement_digest", "graph_digest", "listing_digest", "listing_of", "
 
 
 def listing_digest(clients: Sequence[int], fingerprints: Iterable[bytes]) -> bytes:
-    """Of the ids of all clients of the round, increasing, and the fingerprints of their keys."""
+    """Digest of the increasing ids of all clients of the round and the fingerprints of their keys."""
     return digest(b"listing", pack_ids(clients), b"".join(fingerprints))
 
 
@@ -34,7 +34,7 @@ def graph_digest(
     num_witnesses: int,
     listing: bytes,
 ) -> bytes:
-    """Of the invitation, the graph's parameters and the list of all clients: the order on the ring follows.
+    """Digest of the invitation, the graph's parameters and the list of all clients; it orders the ring.
 
     Signatures are no part of it: their owner could make many for one key, and so try many graphs.
     """
@@ -43,10 +43,10 @@ def graph_digest(
 
 
 def masks_digest(graph: bytes, members: Sequence[int], context: bytes) -> bytes:
-    """Of the graph, the members that mask, and the request that they answer: masks are derived with it."""
+    """Digest of the graph, the members that mask, and the request that they answer; masks depend on it."""
     return digest(b"masks", graph, digest(context), pack_ids(members))
 
 
 def agreement_digest(masks: bytes, survivors: Sequence[int]) -> bytes:
-    """Of all that came before and the clients whose inputs arrived: what a confirmation signs."""
+    """Digest of all that came before and of the clients whose inputs arrived; confirmations sign it."""
     return digest(b"agreement", masks, pack_ids(survivors))

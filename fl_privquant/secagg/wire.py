@@ -242,7 +242,7 @@ class ClientMessage(Message):
 
     @abstractmethod
     def content(self) -> Sequence[bytes]:
-        """What the message says besides who sends it, in parts."""
+        """The content of the message without its sender, in parts."""
 
     @classmethod
     def read_client(cls, data: bytes | bytearray | memoryview) -> tuple[RoundId, int, Reader]:

@@ -1,4 +1,4 @@
-"""What is plotted, apart from how: curves over seeds, and in which panels they appear."""
+"""The content of charts, apart from how they are drawn: curves over seeds, and their panels."""
 
 from __future__ import annotations
 
@@ -90,17 +90,17 @@ class Chart:
 
     @property
     def x_title(self) -> str:
-        """What is on the level axis, and that it is logarithmic if it is."""
+        """The title of the horizontal axis, with "log scale" if it is logarithmic."""
         return f"{self.x} (log scale)" if self.log_x else self.x
 
     @property
     def y_title(self) -> str:
-        """What is on the upright axis, and that it is logarithmic if it is."""
+        """The title of the vertical axis, with "log scale" if it is logarithmic."""
         return f"{self.y} (log scale)" if self.log_y else self.y
 
 
 def dimensions_of(study: Study) -> tuple[Dimension, ...]:
-    """What gives panels: the settings, then epsilon, then bits, each only where it varies."""
+    """The dimensions of panels: settings, then epsilon, then bits, each only if it varies."""
     if not study.runs:
         return ()
     summary = study.summary
@@ -117,7 +117,7 @@ def dimensions_of(study: Study) -> tuple[Dimension, ...]:
 
 
 def place_of(group: Mapping[str, Any], dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
-    """Where a group is shown; a dimension that it has no value of is left out, and it is in all panels."""
+    """The panel of a group; a group without a value of some dimension appears in all panels of it."""
     return {
         dimension.key: group[dimension.key]
         for dimension in dimensions

@@ -1,4 +1,4 @@
-"""What the runs of a study left on disk, read with suspicion: a bad file costs a run, never the report."""
+"""Reading the runs of a study from disk: a damaged file costs a run, never the report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DamagedFileError(PrivQuantError):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a run, and what it costs.
+    """A problem with a run, and its consequence for the report.
 
     Parameters
     ----------
@@ -100,14 +100,14 @@ class Run:
 
     @property
     def certified(self) -> PrivacyStatement:
-        """What is certified for one unit of the mechanism, local view."""
+        """The certified epsilon of one unit of the mechanism, local view."""
         stated = self.provenance.get("statements") or ()
         unit = Unit(stated[0]["unit"]) if stated else Unit.COORDINATE
         return PrivacyStatement(self.certified_epsilon, self.delta, unit, method="exact")
 
     @property
     def asked(self) -> PrivacyStatement:
-        """What the mechanism was asked to lose at most, in its unit; infinite if nothing was."""
+        """The epsilon that the mechanism was designed for, in its unit; infinite without one."""
         wish = float(self.rounds["epsilon"].iloc[-1])
         return replace(self.certified, epsilon=math.inf if math.isnan(wish) else wish)
 

@@ -81,7 +81,7 @@ def render(study: Study) -> str:
 
 
 def _facts(study: Study) -> list[str]:
-    """What the study is, in a line."""
+    """The study in one line."""
     if not study.runs:
         return ["no finished run yet"]
     config = study.constant
@@ -239,7 +239,7 @@ def _provenance(study: Study) -> dict[str, str]:
 def _payload(
     study: Study, dimensions: tuple[Dimension, ...], marks: dict[str, Mark], charts: list[Chart]
 ) -> str:
-    """What the page's script draws from."""
+    """The data for the page's script."""
     content = {
         "series": [
             {

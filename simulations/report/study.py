@@ -74,7 +74,7 @@ class Study:
         parts = 1
 
         def telling(key: str) -> tuple[bool, bool, int, str]:
-            """Of keys that change together (a task and its model) a question, then a name, tells most."""
+            """Of keys that change together (a task and its model), panels come first, then names."""
             return key != "panel", not key.endswith(".name"), key.count("."), key
 
         for key in sorted(varied, key=telling):
@@ -127,7 +127,7 @@ class Study:
 
     @cached_property
     def series(self) -> tuple[str, ...]:
-        """What is compared, in a fixed order: mechanisms with privacy first."""
+        """The series that are compared, in a fixed order: mechanisms with privacy first."""
         order = list(COLOURS)
         private = self.summary.groupby("series")["private"].any().to_dict() if self.runs else {}
 
@@ -158,7 +158,7 @@ class Study:
         ]
 
     def setting_of(self, run: Run) -> str:
-        """What tells the run apart besides seed, mechanism, epsilon and bits, in words."""
+        """The setting of the run in words: what differs besides seed, mechanism, epsilon and bits."""
         return setting_text(self.varying, self._values(run, self.varying))
 
     def _columns(self, run: Run) -> dict[str, Any]:

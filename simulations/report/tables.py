@@ -238,7 +238,7 @@ def _groups(study: Study) -> list[tuple[dict[str, Any], pd.DataFrame]]:
 
 
 def _privacy_order(study: Study, item: tuple[dict[str, Any], pd.DataFrame]) -> tuple[bool, float, int, float]:
-    """What has privacy first, by epsilon; then in the fixed order of mechanisms."""
+    """The order of rows: mechanisms with privacy first, by epsilon, then the fixed order."""
     group, frame = item
     epsilon, bits = (
         value if math.isfinite(value) else math.inf for value in (group["epsilon"], group["bits"])

@@ -30,7 +30,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much a series falls behind a reference, over the seeds that both have.
+    """How far a series falls behind a reference, over the seeds that both have.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Comparison:
 
     @property
     def reference(self) -> str | None:
-        """What the others are compared with; None if no series has results."""
+        """The series that the others are compared with; None if no series has results."""
         if self.baseline in self.complete:
             return self.baseline
         means = {series: self._mean(series) for series in self.complete}
@@ -120,7 +120,7 @@ class Comparison:
         return finite and (self.measure != ERROR or bool((values > 0.0).all()))
 
     def _results(self, series: str) -> pd.Series:
-        """What a series lost in each seed, on the scale that differences are taken on: smaller is better."""
+        """The loss of a series in each seed, on the scale of the differences; smaller is better."""
         rows = self.runs[self.runs["series"] == series]
         values = rows.groupby("seed")[self.measure].mean().astype(float)
         return -values if self.measure == ACCURACY else np.log(values) if self.measure == ERROR else values

@@ -65,7 +65,7 @@ _SETTINGS = {
 
 
 def _at_all_budgets(sweep: Sweep) -> Sweep:
-    """The same with more bits, more seeds and all budgets."""
+    """The same part with more bits, more seeds and all budgets."""
     overrides = (*sweep.overrides, _BUDGETS, _SEEDS)
     return replace(sweep, overrides=overrides, variants=(*sweep.variants, *_MORE_BITS))
 

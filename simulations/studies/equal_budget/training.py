@@ -136,7 +136,7 @@ class Training:
         return mean_of
 
     def encoded(self, updates: Numbers, server_round: int) -> Numbers:
-        """What the plan's mechanism makes of the sum of codes."""
+        """The mean update, decoded from the sum of codes by the plan's mechanism."""
         rotation, rotated = self._rotated(updates, server_round)
         mechanism, clip = self.plan.encoding.mechanism, self.plan.encoding.clip
         total = np.zeros(self.dimension, np.int64)
@@ -232,7 +232,7 @@ class _Trained(Part):
         return self.name, f"{self.name}-by-seed"
 
     def configuration(self, scale: Scale) -> Mapping[str, Any]:
-        """That of its runs."""
+        """The configuration of its runs."""
         return {"in_process": dict(self.sweep.configuration(scale))}
 
     def compute(self, scale: Scale, tell: Tell) -> Tables:

@@ -14,7 +14,7 @@ __all__ = ["Numbers"]
 
 
 class Numbers:
-    """What the page's template names; each is read when the template uses it."""
+    """The values that the page's template uses; each is computed when it is read."""
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
@@ -31,7 +31,7 @@ class Numbers:
 
     @property
     def errors(self) -> list[Any]:
-        """The same, row by row."""
+        """The same table, row by row."""
         return list(self.cells.itertuples())
 
     @property
