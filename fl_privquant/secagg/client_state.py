@@ -28,7 +28,7 @@ _SHARE: Final = shamir.SHARE_BYTES
 
 
 class Stage(IntEnum):
-    """What a client has done in its round."""
+    """The stage that a client has reached in its round."""
 
     JOINED = 0
     ADVERTISED = 1
@@ -42,7 +42,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class RosterTerms:
-    """What a client goes by for the rest of the round, of the roster that it checked."""
+    """What a client keeps of the roster that it checked, for the rest of the round."""
 
     num_clients: int
     threshold: int
@@ -89,12 +89,12 @@ class ClientState:
 
     @property
     def invitation(self) -> Invitation:
-        """What the client was invited to sum."""
+        """The sum that the client was invited to."""
         return self._invitation
 
     @property
     def stage(self) -> Stage:
-        """What was done last."""
+        """The last stage that was completed."""
         return self._stage
 
     def __repr__(self) -> str:

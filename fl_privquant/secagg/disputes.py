@@ -24,7 +24,7 @@ def pairs_apart(receipts: Iterable[ShareReceipt]) -> set[frozenset[int]]:
 
 
 def blamed(apart: Pairs, corrupt: int, threshold: int) -> dict[int, str]:
-    """Who is at odds with more clients than corrupt ones can be its neighbours, with the reason.
+    """Clients in dispute with more neighbours than can be corrupt, each with the reason.
 
     An honest client has ``threshold`` or more corrupt neighbours with negligible odds only.
     """

@@ -192,7 +192,7 @@ def agree(
 
 
 def identity_pairs(own: Ed25519PrivateKey, peers: Collection[bytes]) -> dict[bytes, bytes]:
-    """For each of these identities the key of 32 bytes that its owner shares with the own one, for good.
+    """The lasting key of 32 bytes that each of these identities shares with the client's own one.
 
     Nobody else can derive it. Ed25519 keys are points of the curve of X25519 in other coordinates (RFC 7748).
     """
@@ -233,7 +233,7 @@ def is_usable(public: bytes) -> bool:
 
 
 def is_usable_identity(identity: bytes) -> bool:
-    """The same of an Ed25519 public key, with :func:`identity_pairs`."""
+    """Whether :func:`identity_pairs` can agree on a key with the owner of this Ed25519 public key."""
     return len(identity) == KEY_BYTES and _coordinate(identity) not in _SMALL_ORDER_Y
 
 
@@ -266,7 +266,7 @@ def sign(identity: Ed25519PrivateKey, told: bytes, body: bytes) -> bytes:
 
 
 def verifies(identity: Identity, signature: bytes, told: bytes, body: bytes | memoryview) -> bool:
-    """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed this when told that."""
+    """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed this after being told that."""
     text = _signed(told, body)
     if isinstance(identity, bytes):
         return _verifies(identity, signature, text)

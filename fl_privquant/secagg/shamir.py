@@ -270,7 +270,7 @@ def _weights_beyond(num_points: int, last: int) -> Elements:
 
 @lru_cache(maxsize=1024)
 def _differences(points: tuple[int, ...]) -> Elements:
-    """For each point x the product over the other points y of x - y."""
+    """The product over the other points y of x - y, for each point x."""
     x = np.array(points, dtype=np.int64)
     differences = (x[:, None] - x[None, :]) % PRIME
     np.fill_diagonal(differences, 1)

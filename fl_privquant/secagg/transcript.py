@@ -1,4 +1,4 @@
-"""Digests of what a client was told so far: keys and signatures hang on them.
+"""Digests of what a client was told so far, which keys and signatures depend on.
 
 Each digest holds the one before it, so that two clients with the same digest were told the same from the
 start. A server that tells clients different things finds that their masks do not cancel, that shares sealed

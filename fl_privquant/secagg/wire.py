@@ -180,7 +180,7 @@ def pack_texts(texts: Sequence[bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class Message(ABC):
-    """What one side of a round sends to the other."""
+    """A message from one side of a round to the other."""
 
     KIND: ClassVar[int]
 
