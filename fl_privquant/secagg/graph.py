@@ -1,4 +1,4 @@
-"""The graph of neighbours: a ring whose order nobody can choose, with edges to the nearest, or to everyone."""
+"""The graph of neighbours: a ring whose order nobody can choose, with edges to the nearest, or to all."""
 
 from __future__ import annotations
 

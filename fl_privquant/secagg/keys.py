@@ -266,7 +266,7 @@ def sign(identity: Ed25519PrivateKey, told: bytes, body: bytes) -> bytes:
 
 
 def verifies(identity: Identity, signature: bytes, told: bytes, body: bytes | memoryview) -> bool:
-    """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed this after being told that."""
+    """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed ``told`` and ``body``."""
     text = _signed(told, body)
     if isinstance(identity, bytes):
         return _verifies(identity, signature, text)
