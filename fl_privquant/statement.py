@@ -194,7 +194,7 @@ class View:
 
     @classmethod
     def aggregate(cls, num_clients: int, corrupt: int = 0, dropped: int = 0) -> View:
-        """The view of whoever sees only the sum over ``num_clients``, some corrupt or dropped."""
+        """The view of an adversary who sees only the sum over ``num_clients``, some corrupt or dropped."""
         if corrupt < 0 or dropped < 0:
             raise InvalidSpecError(f"view: corrupt {corrupt} and dropped {dropped} must not be negative")
         return cls(num_clients - corrupt - dropped)

@@ -4,10 +4,10 @@ Clients send their updates in the clear, clipped to an L2 norm R. The server add
 and releases the model. It is what distributed mechanisms are measured against: none of them can do better at
 the same budget, and all of them want to do as well without the trust.
 
-Guarantee: (epsilon, delta) of a client's total, all rounds, against whoever sees the models; *none* against
-the server. One client's update replaced by any other of norm R moves the sum by 2 R at most, and T adaptive
-rounds of normal noise cost exactly what one costs with sqrt(T) times the distance (Dong, Roth, Su 2022,
-Corollary 2), of which the closed form of Balle and Wang is taken.
+Guarantee: (epsilon, delta) of a client's total, all rounds, against an adversary who sees the models; *none*
+against the server. One client's update replaced by any other of norm R moves the sum by 2 R at most, and T
+adaptive rounds of normal noise cost exactly what one costs with sqrt(T) times the distance (Dong, Roth, Su
+2022, Corollary 2), of which the closed form of Balle and Wang is taken.
 Assumes: a trusted server, and exact arithmetic: noise in floating point is for comparison only.
 """
 

@@ -1,4 +1,4 @@
-"""Who holds which examples: partitioners of flwr-datasets, seeded, and a picture of the result."""
+"""Which client holds which examples: partitioners of flwr-datasets, seeded, and a picture of the result."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def execute(config: RunConfig) -> dict[str, Any]:
     finished = directory.summary()
     if finished is None:
         with directory.held():
-            # Whoever held it before may have finished it.
+            # The process that held it before may have finished the run.
             finished = directory.summary() or _run(config, directory)
     # Also after a kill between the summary and this.
     directory.tidy()
@@ -235,8 +235,8 @@ def _say(note: dict[str, Any], position: str) -> None:
 def _spent(config: RunConfig, row: dict[str, Any]) -> str:
     """What a client has spent, counted in full, in the view that the run is about and in the local one.
 
-    With a trusted server that is the view of whoever sees the models, with secure aggregation that of sums,
-    and else the local view itself.
+    With a trusted server that is the view of an adversary who sees the models, with secure aggregation that
+    of sums, and else the local view itself.
     """
     delta = row["delta_client_total"]
     local = PrivacyStatement(row["epsilon_client_total"], delta, Unit.TOTAL, str(LOCAL))

@@ -157,7 +157,7 @@ class FederationLedger:
 
     @property
     def last_release(self) -> Release | None:
-        """The last release, as whoever sees all codes has it; None before the first."""
+        """The last release in the local view; None before the first."""
         last = self._last
         return None if last is None else last.seen(LOCAL)
 

@@ -10,7 +10,7 @@ from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 
 __all__ = ["plan_and_print"]
 
-# Of a central Gaussian's error among the honest clients, unless told: little for what it saves.
+# Error over a central Gaussian's among the honest clients, by default: it costs little and saves much.
 _USUAL_ERROR = 1.1
 
 

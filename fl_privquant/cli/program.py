@@ -36,7 +36,7 @@ def run(app: typer.Typer) -> None:
         advice = "" if context is None else f"; see {context.command_path} --help"
         fail(f"{error.format_message().rstrip('.')}{advice}")
     except BrokenPipeError:
-        # Whoever reads the output has enough of it, as head has. What is left in the buffer goes nowhere.
+        # The reader of the output has closed it, as head does. What is left in the buffer is dropped.
         sys.stdout = None
         sys.exit(EXIT_ERROR)
     except (PrivQuantError, OSError) as error:

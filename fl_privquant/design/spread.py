@@ -51,9 +51,9 @@ __all__ = [
 LEAST_SPREAD = 1.0
 """Where the search begins: a third of the signal is lost there, far more than any noise is worth."""
 
-# Coordinate clip of a rotated update, in standard deviations of its coordinates, unless told otherwise.
+# Coordinate clip of a rotated update, in standard deviations of its coordinates, by default.
 _USUAL_SPREAD = 3.0
-# Normal pairs compose exactly but for rounding, which designs leave this much of epsilon.
+# Normal pairs compose exactly except for rounding, which designs leave this much of epsilon.
 _ROUNDING_ROOM = 1e-9
 _MOST = 6.0
 _CLOSE = 0.01

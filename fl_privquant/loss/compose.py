@@ -1,8 +1,8 @@
 """Composition: the epsilon of many releases at a given delta, by the smallest of several bounds.
 
 What is composed is a list of parts, each a loss and how many times it occurs (coordinates times rounds).
-Normal pairs, each but for a probability of its own, compose exactly: their squared separations add up (Dong,
-Roth, Su 2022, Corollary 2). Of everything else there are three bounds, each valid on its own:
+Normal pairs, each except for a probability of its own, compose exactly: their squared separations add up
+(Dong, Roth, Su 2022, Corollary 2). Of everything else there are three bounds, each valid on its own:
 
 **pure.** The sum of the largest losses; holds at every delta.
 
@@ -393,7 +393,7 @@ class _Total:
 
 
 def _window(losses: list[tuple[PrivacyLoss, int]], rate: float) -> tuple[float, float, float]:
-    """Between which totals the tilted law lies, but for about exp(_LOG_OUTSIDE) on either side.
+    """Between which totals the tilted law lies, except for about exp(_LOG_OUTSIDE) on either side.
 
     And the shift of the rate that gives the upper one: any shift bounds the tail, this one well.
     """

@@ -334,7 +334,7 @@ class LatticeMechanism(Mechanism):
 class TableMechanism(LatticeMechanism, kind="table"):
     """A mechanism that draws from a certified table of integer weights.
 
-    Guarantee: ``epsilon``-differential privacy of each coordinate and release against whoever sees
+    Guarantee: ``epsilon``-differential privacy of each coordinate and release against an adversary who sees
     the codes, certified in exact arithmetic on the very table that is sampled from.
 
     Parameters

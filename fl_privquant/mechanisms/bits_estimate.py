@@ -1,6 +1,6 @@
 """Quick estimates of a sum of bits in a run, to choose among designs before one is made.
 
-Nothing here is a guarantee. Whoever chooses by an estimate designs and certifies what was chosen.
+Nothing here is a guarantee. A caller that chooses by an estimate designs and certifies what was chosen.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class CodebookIndexMechanism(SeededVectorMechanism):
 
     @abstractmethod
     def _usual_levels(self, dimension: int) -> int:
-        """How many codewords it takes for so many coordinates, unless told otherwise."""
+        """The default number of codewords for so many coordinates."""
 
     @property
     @abstractmethod

@@ -15,7 +15,7 @@ It is the best of three kinds: sums of up to ``levels - 1`` stratified bits
 (:mod:`fl_privquant.design.aggregate`); and the bits of the Poisson binomial mechanism themselves
 (:mod:`fl_privquant.mechanisms.pbm`) where they may lean further, above all where few clients or a lax budget
 are counted better by a blanket. So its error is never above that of the Poisson binomial mechanism with as
-many levels and the same clip, certified for the same target, but for how closely leans are searched for.
+many levels and the same clip, certified for the same target, except for how closely leans are searched for.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
         return Law.from_knots(self.values, knots, self.pmf(knots))
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Mean absolute error for inputs in [-1, 1], to 9 digits; uniform unless told."""
+        """Mean absolute error for inputs in [-1, 1], to 9 digits; uniform unless a density is given."""
         inside = self.values[np.abs(self.values) < 1.0]
         breaks = np.unique(np.concatenate([np.linspace(-1.0, 1.0, _ERROR_PANELS + 1), inside]))
         nodes, weights = as_density(density).quadrature(breaks)

@@ -113,7 +113,7 @@ class SumRing:
 
 @lru_cache(maxsize=64)
 def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension: int) -> SumRing:
-    """The narrowest ring in which no honest sum wraps, but for :data:`WRAP_ODDS` in a round.
+    """The narrowest ring in which no honest sum wraps, except for :data:`WRAP_ODDS` in a round.
 
     Parameters
     ----------

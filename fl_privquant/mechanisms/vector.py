@@ -124,8 +124,8 @@ class PrivateVectorSpec(VectorSpec):
 class VectorMechanism(Mechanism):
     """A mechanism that encodes a whole update at once.
 
-    Guarantee: ``epsilon``-differential privacy of one client round against whoever sees the message, for
-    any two updates; infinite if not ``private``.
+    Guarantee: ``epsilon``-differential privacy of one client round against an adversary who sees the message,
+    for any two updates; infinite if not ``private``.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
 
     Parameters

@@ -183,7 +183,7 @@ class DiscreteGaussian(_NoiseWithoutBound):
     """Integer noise k with probability proportional to exp(-k^2 / (2 sigma^2)).
 
     Guarantee: added to an integer of sensitivity D, the output has D^2 / (2 sigma^2) zero-concentrated
-    differential privacy (coordinates add up), but for what :attr:`total_variation` adds to delta.
+    differential privacy (coordinates add up), except for what :attr:`total_variation` adds to delta.
     Reference: Canonne, Kamath, Steinke 2020, Theorem 4. A *sum* of such noises is not of this
     law: its privacy is computed from its own probabilities.
 

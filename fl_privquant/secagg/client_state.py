@@ -66,7 +66,7 @@ class ClientState:
         # All clients of the round, where this client was told; and what it was told, as digests.
         self._everyone: tuple[int, ...] = ()
         self._graph_digest = self._masks_digest = self._agreement = b""
-        # Who takes part; then those of whom this client holds shares and whose inputs arrived.
+        # The clients that take part; later those whose shares this client holds and whose inputs arrived.
         self._members: tuple[int, ...] = ()
         self._active: tuple[int, ...] = ()
         # The private half of the public key, and the seed of the self mask.

@@ -296,7 +296,7 @@ class ShareReceipt(ClientMessage):
 
 @dataclass(frozen=True)
 class MaskRequest(Message):
-    """Who takes part, and what was said about shares that do not open.
+    """The clients that take part, and the disputes about shares that do not open.
 
     ``members`` are those that take part of all clients, or of the receiver's roster where it was not given a
     list of all. ``accusations`` are the receipts of neighbours that could not open the receiver's share,

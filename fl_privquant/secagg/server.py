@@ -402,7 +402,7 @@ class ServerRound(StagedRound):
         return collected
 
     def _lists(self, holder: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The active and the dead among those of whom a client holds shares."""
+        """The active and the lost clients among those whose shares a client holds."""
         held = self._held_by(holder)
         return (
             tuple(client for client in held if client in self._active),

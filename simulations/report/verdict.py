@@ -209,7 +209,7 @@ def _interval(difference: Difference, named: bool = False) -> str:
 
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:
-    """Which differences are too small for these seeds, and between whom there is such a one."""
+    """Which differences are too small for these seeds, and which series they are between."""
     stated = [(each, difference) for each in comparisons for difference in each.differences()]
     if not stated:
         return "With one series there is no difference to speak of."
