@@ -18,6 +18,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -243,7 +244,7 @@ def _spent(config: RunConfig, row: dict[str, Any]) -> str:
     if config.mechanism["name"] == CENTRAL:
         about = central_statement(config)
     elif row["epsilon_client_total_sum"] is None or row["num_honest"] is None:
-        return f"spent, counted in full: {local.brief}"
+        return f"spent, counted in full: {local.brief}" if math.isfinite(local.epsilon) else local.brief
     else:
         view = str(View(int(row["num_honest"])))
         about = PrivacyStatement(row["epsilon_client_total_sum"], delta, Unit.TOTAL, view)
