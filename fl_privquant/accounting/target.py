@@ -384,7 +384,7 @@ class Plan:
         Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
         Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.0855.
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
-        It sends ... bytes a round; the mean update's coordinates have a standard error of 0.0...
+        It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
         The noise in the mean update has ... times the energy of an update at the L2 clip: ...
         """
         target, encoding = self.target, self.encoding
@@ -395,7 +395,7 @@ class Plan:
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
                 f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",
                 f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
-                f"It sends {self.bytes_per_round} bytes a round; the mean update's coordinates have a "
+                f"It sends {self.bytes_per_round} bytes per round; the mean update's coordinates have a "
                 f"standard error of {math.sqrt(self.mean_squared_error):.3g}.",
                 self.verdict,
             ]

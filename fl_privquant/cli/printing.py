@@ -49,7 +49,7 @@ def print_mechanism(console: Console, mechanism: Mechanism) -> None:
     table = Table(title=mechanism.name, show_header=False)
     table.add_row("certified", mechanism.statement.brief)
     table.add_row("exact MAE, MSE", f"{mechanism.mae():.6g}, {mechanism.mse():.6g} (uniform on [-1, 1])")
-    table.add_row("bits a coordinate", f"{mechanism.bits_per_coordinate:g}")
+    table.add_row("bits per coordinate", f"{mechanism.bits_per_coordinate:g}")
     for heading, text in mechanism.details().items():
         table.add_row(heading, text)
     for key, value in mechanism.parameters.items():

@@ -29,7 +29,7 @@ from fl_privquant.sampling.rejection import Continuation
 __all__ = ["RARE", "CodebookIndexMechanism", "check_codebook", "near_weight", "subset_response"]
 
 _MOST_LEVELS = 1 << 16
-# Some minutes of one core: whoever sends an encoding must not ask clients for more.
+# This takes some minutes of one core; a server must not ask clients for more.
 _MOST_NUMBERS = 1 << 34
 RARE = 1 << 64
 """Weight of a far codeword."""

@@ -69,9 +69,9 @@ _MOST_CLIENTS = 1 << 24
 _MOST_ROUNDS = 1 << 20
 _MOST_COORDINATES = 1 << 31
 _MOST_EPSILON = 1e6
-# Error over that of a central Gaussian from which on independent bits are looked at.
+# Independent bits are tried if the error over a central Gaussian's is at least this.
 _LAX = 1.1
-# Tables are looked at where they could have less error by more than this; the search takes long.
+# Tables are tried if they could reduce the error by more than this; the search takes long.
 _WORTH = 1.005
 
 
@@ -163,7 +163,7 @@ class AggregateSpec(Spec):
 
     @classmethod
     def proposes(cls, wish: Wish) -> bool:
-        """Always: it is designed for nothing else."""
+        """True: this mechanism is always designed for a target."""
         return True
 
     @classmethod

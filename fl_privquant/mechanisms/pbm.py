@@ -64,7 +64,7 @@ __all__ = ["PbmMechanism", "PbmSpec", "binomial_bits", "design_pbm"]
 _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129
 _ERROR_PANELS = 512
-# Error over that of a central Gaussian from which on another certificate is tried; it takes longer.
+# Another certificate, which takes longer, is tried if the error over a central Gaussian's is at least this.
 _LAX = 1.1
 _MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
 
@@ -194,7 +194,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
     ) -> NDArray[Any]:
-        """Random codes; takes ``trials`` words a coordinate from ``rng``."""
+        """Random codes; takes ``trials`` words per coordinate from ``rng``."""
         stream = rng if rng is not None else RandomStream.secure()
         dtype = np.uint8 if self.num_levels <= 256 else np.uint16
         total: NDArray[Any] = np.asarray(

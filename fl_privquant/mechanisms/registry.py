@@ -46,7 +46,7 @@ __all__ = [
 
 # More bits of a code hardly move the best clip.
 _MOST_TRIALS = 255
-# Part of every cache key: a change of the programs' results must not meet designs of before.
+# This is part of every cache key, so that designs of earlier versions are not read after results changed.
 _DESIGN_VERSION = 4
 
 
@@ -57,9 +57,9 @@ class Variant:
     Parameters
     ----------
     suffix
-        What its label adds to the mechanism's name.
+        The word that its label adds to the mechanism's name.
     parameters
-        What makes it so.
+        The parameters that define the variant.
     colour
         Its colour in pictures; that of the mechanism if empty.
     """
@@ -112,7 +112,7 @@ class Spec:
     def best_clip(cls, wish: Wish) -> float:
         """Coordinate clip of about the least error in the sum, in standard deviations of a coordinate.
 
-        That of stratified bits, to which other laws with as many levels are close.
+        By default the one for stratified bits; other laws with as many levels have about the same.
         """
         target = wish.run_target
         trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
@@ -120,7 +120,7 @@ class Spec:
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """About what its :meth:`proposal` has, quickly, where it knows: to choose by, not to state."""
+        """A quick estimate of its :meth:`proposal`, if there is one: to choose by, never to state."""
         return None
 
     @classmethod
@@ -234,7 +234,8 @@ def mechanisms() -> tuple[str, ...]:
 def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
     """The mechanisms that plans consider by default; those designed for the target itself come first.
 
-    For sums ``by_norm`` of updates a mechanism is left out whose variant is designed for them.
+    For sums of updates with a norm bound (``by_norm``), a mechanism with a variant designed for them is left
+    out.
     """
     replaced = {_VARIANTS[name][0] for name in _VARIANTS if _ENTRIES[name].listing.plans_for_sums}
     chosen = [
@@ -255,7 +256,7 @@ def planned_for(wish: Wish) -> tuple[str, ...]:
 
 
 def scout_mechanism() -> str:
-    """The mechanism that tells planners where to look."""
+    """The mechanism that planners try first, to know where to search."""
     return next(name for name, listed in _ENTRIES.items() if listed.listing.scouts)
 
 

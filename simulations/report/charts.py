@@ -235,7 +235,7 @@ _POLICIES = (
         "bits_per_coordinate",
         "Bits",
         "What carries one coordinate, without secure aggregation.",
-        "bits a coordinate",
+        "bits per coordinate",
         False,
     ),
 )
@@ -309,8 +309,8 @@ def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, k
             "privacy",
             "After the last round. Further left is more private; dashed levels have no privacy.",
             CERTIFIED,
-        ),
-        "bits": ("bits", "After the last round, by the bits that carry one coordinate.", "bits a coordinate"),
+        ), "bits": ("bits", "After the last round, by the bits that carry one coordinate.", "bits per
+        coordinate"),
     }
     title, caption, axis = words[key]
     return Chart(
