@@ -309,8 +309,12 @@ def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, k
             "privacy",
             "After the last round. Further left is more private; dashed levels have no privacy.",
             CERTIFIED,
-        ), "bits": ("bits", "After the last round, by the bits that carry one coordinate.", "bits per
-        coordinate"),
+        ),
+        "bits": (
+            "bits",
+            "After the last round, by the bits that carry one coordinate.",
+            "bits per coordinate",
+        ),
     }
     title, caption, axis = words[key]
     return Chart(
