@@ -234,9 +234,9 @@ class SecaggConfig:
         Share of the clients of a round that may be lost.
     masked
         Whether codes are masked. If not, they are added up in the open and counted as if only their sum were
-        seen, which changes neither the model nor the figures, and protects nobody: for studies.
+        seen. The model and the figures are the same, and nobody is protected: this is for studies.
     exact_sums
-        Whether sums have room for whatever codes add up to, or only for those of honest clients, in fewer
+        Whether sums are wide enough for any codes, or only for those of honest clients, which takes fewer
         bits (:class:`~fl_privquant.accounting.SecureSum`).
     """
 
@@ -289,7 +289,7 @@ class RunConfig:
         The question that these runs answer, where a study asks several: each one has its own panel of the
         report. null: the settings that differ tell runs apart.
     seed
-        Addresses every source of randomness.
+        Every source of randomness is derived from it.
     output
         Directory of all results.
     """

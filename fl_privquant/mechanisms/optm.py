@@ -78,8 +78,8 @@ class OptmSpec(Spec):
     family
         ``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws).
     objective
-        ``mse``, which governs averages over clients, or ``mae`` (the paper). With ``aggregate`` ``design``
-        takes the words of :class:`fl_privquant.mechanisms.optm_aggregate.AggregateSpec` instead.
+        ``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
+        takes the parameters of ``optm_aggregate`` instead.
     bins
         Output values for inputs in [-1, 1], where they are not to be searched.
     density
