@@ -74,7 +74,7 @@ def design_command(
     output: options.Output = None,
     plot: options.Plot = None,
 ) -> None:
-    """Design a mechanism, certify it, and say what it does."""
+    """Design the mechanism NAME, such as optm, certify it, and say what it does; compare lists all names."""
     from fl_privquant.cli import layout, printing
 
     given = options.assignments(settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective)
@@ -97,7 +97,7 @@ def audit(
     ] = False,
     draws: Annotated[int, typer.Option(help="Outputs that the attack draws for each input.")] = 400_000,
 ) -> None:
-    """Certify a mechanism file anew and print its exact figures."""
+    """Certify a mechanism FILE that design --output wrote, and print its exact figures."""
     from fl_privquant.accounting import empirical_bound
     from fl_privquant.cli import layout, printing
 
