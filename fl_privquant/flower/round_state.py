@@ -24,7 +24,7 @@ __all__ = ["RoundState", "bytes_of", "mean_metrics", "reported_share_clipped"]
 
 @dataclass
 class RoundState:
-    """What is known of a round.
+    """The state of a round at the server.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class RoundState:
     arrays, model
         The model that they were sent, as Flower's arrays and as numpy's.
     codec
-        Of their updates.
+        The codec of their updates.
     asked
         The nodes that were asked.
     request_bytes
