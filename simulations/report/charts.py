@@ -46,7 +46,7 @@ class Dimension:
     values: tuple[Any, ...]
 
     def text(self, value: Any) -> str:
-        """A value, with what it is."""
+        """A value with its name."""
         if self.key == "epsilon":
             return f"ε asked {PrivacyStatement(value, 0.0, Unit.COORDINATE).epsilon_cell}"
         return f"{value:g} bits" if self.key == "bits" else str(value)
@@ -80,11 +80,11 @@ class Chart:
     percent: bool = False
     log_x: bool = False
     log_y: bool = False
-    # Few points, each a run of its own: drawn with markers and error bars, not as a band.
+    # A chart of few points, each from other runs, has markers and error bars instead of a band.
     points: bool = False
-    # One row a series, whose name is on the upright axis: each curve has one point, its mean.
+    # A chart with one row per series, named on the vertical axis: each curve has one point, its mean.
     rows: bool = False
-    # Of rows: drawn as bars, which begin at zero.
+    # Rows are drawn as bars, which begin at zero.
     bars: bool = False
     ignores: tuple[str, ...] = field(default=())
 
@@ -126,7 +126,7 @@ def place_of(group: Mapping[str, Any], dimensions: tuple[Dimension, ...]) -> dic
 
 
 def findings_of(study: Study) -> list[Chart]:
-    """A chart for each comparison that the verdict speaks of: one row a series, with its interval."""
+    """A chart for each comparison that the verdict speaks of: one row per series, with its interval."""
     charts = []
     private = dict(zip(study.summary["series"], study.summary["private"], strict=True)) if study.runs else {}
     for number, comparison in enumerate(comparisons_of(study)[:MOST_FINDINGS], start=1):
@@ -242,7 +242,7 @@ _POLICIES = (
 
 
 def _changes(study: Study, column: str) -> bool:
-    """Whether a policy changes it in the course of a run."""
+    """Whether a policy changes this setting in the course of a run."""
     return any(run.rounds[column].nunique() > 1 for run in study.runs)
 
 
@@ -303,7 +303,7 @@ def _by_round(
 
 
 def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, key: str) -> Chart:
-    """The last value against epsilon or bits; what has none of it is a level line."""
+    """The last value against epsilon or bits; a series without one of these is a horizontal line."""
     words = {
         "epsilon": (
             "privacy",

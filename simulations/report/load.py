@@ -73,7 +73,7 @@ class Run:
 
     @property
     def certified_epsilon(self) -> float:
-        """Per coordinate and release, local view; infinite where there is no privacy."""
+        """The certified ε per coordinate and release, local view; infinite without privacy."""
         value = self.provenance.get("certified_epsilon")
         return math.inf if value is None or math.isnan(float(value)) else float(value)
 
@@ -95,7 +95,7 @@ class Run:
 
     @property
     def private(self) -> bool:
-        """Whether somebody learns only so much: who sees the codes, or with a trusted server the models."""
+        """Whether ε is finite for those who see the codes or, with a trusted server, the models."""
         return math.isfinite(self.certified_epsilon) or self.run_target is not None
 
     @property
@@ -119,7 +119,7 @@ class Run:
 
     @property
     def simulated(self) -> bool:
-        """Whether the noise came from a seed, so that whoever knows it can take the noise away."""
+        """Whether the noise came from a seed: anybody who knows the seed can remove the noise."""
         return bool(self.provenance.get("simulated", False))
 
 

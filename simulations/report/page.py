@@ -34,7 +34,7 @@ from simulations.report.tables import NOTES, privacy_table, summary_table
 
 __all__ = ["render"]
 
-# Above this a guarantee for everything a client sent says next to nothing by itself.
+# A client total above this guarantees next to nothing by itself.
 _LARGE_TOTAL = 20.0
 
 
@@ -148,7 +148,7 @@ def _indices(place: Any, dimensions: tuple[Dimension, ...]) -> dict[str, int]:
 
 
 def _description(chart: Chart) -> str:
-    """The chart for who cannot see it: its axes, and where each curve ends."""
+    """A description of the chart for those who cannot see it: its axes, and where each curve ends."""
     if chart.rows:
         shape = "{:.1%}" if chart.percent else "{:.3g}"
         means = [f"{curve.name} {shape.format(curve.points['mean'].iloc[0])}" for curve in chart.curves]

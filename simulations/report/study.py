@@ -108,7 +108,7 @@ class Study:
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """One row a round of a finished run, with the setting and the series it belongs to."""
+        """One row per round of a finished run, with the setting and the series it belongs to."""
         frames = [run.rounds.assign(**self._columns(run)) for run in self.runs]
         if not frames:
             return pd.DataFrame(columns=[*TEXT_COLUMNS, *NUMBER_COLUMNS, "series", "setting", "private"])
@@ -116,7 +116,7 @@ class Study:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row a finished run: its last round, its seconds, and its error averaged over the rounds."""
+        """One row per finished run: its last round, its seconds, and its error averaged over the rounds."""
         rows = []
         for run in self.runs:
             row = run.rounds.iloc[-1].to_dict() | _scalars(run.summary) | self._columns(run)

@@ -45,7 +45,7 @@ class Table:
     Parameters
     ----------
     series
-        What each row is about.
+        The series of each row.
     intervals
         Mean, low and high of the result of each row, where they are to be drawn too.
     """
@@ -280,7 +280,7 @@ def _delta(frame: pd.DataFrame) -> str:
 
 
 def _level(study: Study, frame: pd.DataFrame, column: str) -> str:
-    """The cell of a level; with a trusted server the total is for who sees the models."""
+    """The cell of a level; with a trusted server the total is for those who see the models."""
     if (frame["mechanism"] == CENTRAL).all():
         if column == "epsilon_client_total_sum":
             targets = [study.configs[run].get("privacy.epsilon", math.inf) for run in frame["run"]]

@@ -35,12 +35,12 @@ class Difference:
     Parameters
     ----------
     series
-        Whose difference it is.
+        The series that is compared with the reference.
     mean, low, high
         Positive: worse than the reference. Points of accuracy, a difference of losses, or the factor by
         which an error is larger. The ends of the interval are NaN where one seed alone was run.
     level
-        What no difference is: 0, or a factor of 1.
+        The value that means no difference: 0, or a factor of 1.
     seeds
         How many pairs there are.
     """
@@ -74,11 +74,11 @@ class Comparison:
     measure
         What they are compared by: ``accuracy``, ``loss`` or ``error`` (of the decoded mean update).
     runs
-        One row a run, with the columns ``series``, ``seed`` and that of the measure.
+        One row per run, with the columns ``series``, ``seed`` and that of the measure.
     baseline
         The series that the others are compared with; None, or a series without runs: the best one.
     baseline_words
-        What the baseline is.
+        The baseline in words.
     """
 
     budget: str
