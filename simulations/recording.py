@@ -82,11 +82,11 @@ class RecordingStrategy(StrategyWrapper):
     Parameters
     ----------
     strategy
-        What aggregates.
+        The strategy that aggregates.
     task
-        What evaluates.
+        The task that evaluates models.
     probe
-        Where clients leave the true updates.
+        The place where clients leave their true updates.
     constants
         Columns that are the same in every row; ``seed`` also addresses the sampling of clients.
     on_row
@@ -222,9 +222,9 @@ def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: b
     Parameters
     ----------
     statements
-        Those of PrivQuantStrategy; none before the first round.
+        The statements of PrivQuantStrategy; none before the first round.
     view
-        That of the last round.
+        The view of the last round.
     secure
         Whether the server sees sums only.
     """

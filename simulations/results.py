@@ -48,7 +48,7 @@ class RunDirectory:
 
     @classmethod
     def of(cls, config: RunConfig) -> RunDirectory:
-        """The directory of a run, made if need be."""
+        """The directory of a run, which is made if it is not there."""
         path = Path(config.output) / config.study / config.run_name
         with _clear_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class RunDirectory:
     def held(self) -> Iterator[None]:
         """Keep every other process out of the directory while the block lasts.
 
-        Two that ran the same run would each overwrite what the other counts.
+        Two processes with the same run would each overwrite what the other counts.
         """
         with contextlib.ExitStack() as stack:
             with _clear_errors(self.path):
@@ -182,7 +182,7 @@ def _git_commit() -> str:
 
 @contextlib.contextmanager
 def _clear_errors(path: Path) -> Iterator[None]:
-    """Errors of the disk as messages: what is there stays, and the run can be gone on with."""
+    """Turn errors of the disk into messages: what was written stays, and the run can be resumed."""
     try:
         yield
     except OSError as error:

@@ -4,11 +4,11 @@
     python -m simulations.run -m mechanism=optm,rqm mechanism.epsilon=0.5,1,2 seed=0,1,2
     python -m simulations.run -m experiment=default/whole_run hydra/launcher=joblib
 
-A run whose results are there is skipped, one that was interrupted goes on from its checkpoint. Results
-are in ``outputs/<study>/<run>``, which one process at a time may write to; a sweep ends with a report.
+Finished runs are skipped, and interrupted ones go on from their last checkpoint. Results are in
+``outputs/<study>/<run>``, which one process at a time may write to; a sweep ends with a report.
 
 Exit codes: 0 if every run was completed; 3 if a privacy budget ended some of them early, with the model so
-far as their result; 2 if there were errors.
+far as their result; 2 if there were errors; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _EXIT_BUDGET = 3
 
 
 def execute(config: RunConfig) -> dict[str, Any]:
-    """The summary of a run: read if it is finished, else run, or gone on with.
+    """The summary of a run, which is read if the run is finished; otherwise the run is started or resumed.
 
     ``summary["stopped"]`` is None, or says why the run's budget ended it before the last round.
     """
