@@ -281,7 +281,7 @@ class SpendingLedger:
                 self._take(_Entry(content, chain))
             except LedgerDamagedError:
                 raise
-            except Exception as error:  # of whatever kind: what is in the file is not known
+            except Exception as error:  # any error: the content of the file is not known
                 raise LedgerDamagedError(
                     f"ledger {self.path}: line {number} cannot be relied on ({one_line(error)}); "
                     f"{_NOTHING_MORE}; restore it and its head from a backup"

@@ -269,7 +269,7 @@ class Mechanism(ABC):
             return mechanism
         except CertificationError as error:
             raise CertificationError(one_line(error)) from error
-        except Exception as error:  # of whatever kind: the bytes are somebody else's
+        except Exception as error:  # any error: the bytes come from somebody else
             reason = one_line(f"{type(error).__name__}: {error}")
             raise CertificationError(f"mechanism: malformed ({reason})") from error
 
