@@ -66,7 +66,7 @@ class EncodedUpdate:
     Parameters
     ----------
     codec
-        Of the update.
+        The codec of the update.
     drawn
         What the mechanism drew; the trained arrays themselves where nothing is encoded.
     """

@@ -47,7 +47,7 @@ class Opened:
     Parameters
     ----------
     nodes
-        Whose updates are in it.
+        The nodes whose updates are in it.
     total
         The sum of their codes; None where updates were decoded one by one.
     decoded

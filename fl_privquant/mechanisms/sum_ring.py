@@ -118,7 +118,8 @@ def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension
     Parameters
     ----------
     codebook, law
-        Of one coordinate. Without a law, or where none is narrower, it is the ring of all sums.
+        The codebook and the law of one coordinate. Without a law, or where no ring is narrower, the result is
+        the ring of all sums.
     num_clients, dimension
         How many codes are in each sum, at the most, and how many sums there are.
     """
