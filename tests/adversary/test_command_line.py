@@ -173,6 +173,15 @@ def test_the_version(monkeypatch, capsys):
     assert run(monkeypatch, capsys, "--version") == (0, f"fl-privquant {pq.__version__}\n", "")
 
 
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def interrupted(*arguments: object, **parameters: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pq, "design", interrupted)
+    code, out, err = run(monkeypatch, capsys, "design", "one_bit", "--epsilon", "1")
+    assert (code, out, err.strip()) == (130, "", "interrupted: the same command can be run again")
+
+
 @pytest.mark.parametrize("norm", ["-1", "0", "nan", "inf", "1e-320", "3.5", "1e308"])
 def test_a_norm_that_cannot_be_meant_is_refused_at_once(monkeypatch, capsys, norm):
     for command in ("plan", "statement"):
