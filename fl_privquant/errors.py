@@ -84,7 +84,7 @@ def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
 
 
 def other_version(what: str, received: object, expected: int, advice: str) -> str:
-    """What is said of a file or message in another version of its format: both versions, and what to do.
+    """The error text for a file or message in another format version: both versions, and what to do.
 
     >>> other_version("run.pqm", 3, 1, "design it anew")
     'run.pqm: version 3 is not 1, the one that this fl-privquant knows; design it anew'

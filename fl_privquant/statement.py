@@ -100,7 +100,7 @@ class PrivacyStatement:
         return f"{self.figures} ({self.unit}, {_seen(self.view)})"
 
     def above(self, epsilon: float, delta: float = 0.0) -> str:
-        """That these figures are above claimed ones, to many digits: such differences can be small."""
+        """A sentence that these figures exceed claimed ones, with the digits that small differences need."""
         claim = f"ε = {epsilon:.12g}, δ = {delta:.12g}"
         return (
             f"certified ε = {self.epsilon:.12g}, δ = {self.delta:.12g} ({self.unit}, {_seen(self.view)}) is "
@@ -124,7 +124,7 @@ class PrivacyStatement:
 
     @staticmethod
     def heading(unit: Unit, view: str = "local", word: str = "ε") -> str:
-        """What stands above a column of epsilons, or beside an axis: which unit they are for, which view."""
+        """The heading of a column or an axis of epsilons: their unit and view."""
         return f"{word}, {unit}, {_seen(view)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class View:
 
     @classmethod
     def aggregate(cls, num_clients: int, corrupt: int = 0, dropped: int = 0) -> View:
-        """The view of whoever sees only the sum over ``num_clients``, some corrupt or dropped."""
+        """The view of an adversary who sees only the sum over ``num_clients``, some corrupt or dropped."""
         if corrupt < 0 or dropped < 0:
             raise InvalidSpecError(f"view: corrupt {corrupt} and dropped {dropped} must not be negative")
         return cls(num_clients - corrupt - dropped)

@@ -1,13 +1,13 @@
 """The central Gaussian baseline: clients trust the server, which adds noise once, to the mean.
 
 Clients send their updates in the clear, clipped to an L2 norm R. The server adds normal noise to their sum
-and releases the model. It is what distributed mechanisms are measured against: none of them can do better at
-the same budget, and all of them want to do as well without the trust.
+and releases the model. It is the reference for distributed mechanisms, which try to reach the same error at
+the same budget without that trust.
 
-Guarantee: (epsilon, delta) of a client's total, all rounds, against whoever sees the models; *none* against
-the server. One client's update replaced by any other of norm R moves the sum by 2 R at most, and T adaptive
-rounds of normal noise cost exactly what one costs with sqrt(T) times the distance (Dong, Roth, Su 2022,
-Corollary 2), of which the closed form of Balle and Wang is taken.
+Guarantee: (epsilon, delta) of a client's total, all rounds, against an adversary who sees the models; *none*
+against the server. One client's update replaced by any other of norm R moves the sum by 2 R at most, and T
+adaptive rounds of normal noise cost exactly what one costs with sqrt(T) times the distance (Dong, Roth, Su
+2022, Corollary 2), of which the closed form of Balle and Wang is taken.
 Assumes: a trusted server, and exact arithmetic: noise in floating point is for comparison only.
 """
 
@@ -39,11 +39,11 @@ class CentralGaussianStrategy(StrategyWrapper):
     Parameters
     ----------
     strategy
-        What aggregates.
+        The strategy that aggregates.
     scale
         Standard deviation of the noise on the sum; see :func:`noise_of_sum`.
     seed
-        Of the noise; None draws from the operating system's randomness.
+        The seed of the noise; None draws from the operating system's randomness.
     """
 
     def __init__(self, strategy: Strategy, scale: float, seed: int | None) -> None:

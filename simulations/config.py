@@ -99,7 +99,7 @@ class PartitionConfig:
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """Who trains, how long, and how: clients and rounds, local SGD, the server's strategy.
+    """Clients and rounds, local SGD, and the server's strategy.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class FederationConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What runs the app.
+    """The engine that runs the app.
 
     Parameters
     ----------
@@ -234,9 +234,9 @@ class SecaggConfig:
         Share of the clients of a round that may be lost.
     masked
         Whether codes are masked. If not, they are added up in the open and counted as if only their sum were
-        seen, which changes neither the model nor the figures, and protects nobody: for studies.
+        seen. The model and the figures are the same, and nobody is protected: this is for studies.
     exact_sums
-        Whether sums have room for whatever codes add up to, or only for those of honest clients, in fewer
+        Whether sums are wide enough for any codes, or only for those of honest clients, which takes fewer
         bits (:class:`~fl_privquant.accounting.SecureSum`).
     """
 
@@ -254,7 +254,7 @@ class SecaggConfig:
 
 @dataclass(frozen=True)
 class TrackerConfig:
-    """Where else results go.
+    """An experiment tracker that results are sent to besides files.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ class RunConfig:
         The question that these runs answer, where a study asks several: each one has its own panel of the
         report. null: the settings that differ tell runs apart.
     seed
-        Addresses every source of randomness.
+        Every source of randomness is derived from it.
     output
         Directory of all results.
     """
@@ -312,6 +312,8 @@ class RunConfig:
         at_least("seed", self.seed, 0)
         if not self.study or "/" in self.study or self.study.startswith("."):
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
+        if not self.output:
+            raise InvalidSpecError("output: '' is not a directory; set output=DIRECTORY, or leave it out")
         object.__setattr__(self, "mechanism", _checked_mechanism(self.mechanism))
         task = checked("task", self.task, given=("run",), common=_COMMON_OF_TASKS)
         object.__setattr__(self, "task", task)
@@ -390,7 +392,7 @@ class RunConfig:
 
     @property
     def task_name(self) -> str:
-        """What tables call the task: its name, or that of its class."""
+        """The name of the task in tables: its own, or that of its class."""
         return str(self.task.get("name") or self.task[TARGET].rpartition(".")[2])
 
     @property

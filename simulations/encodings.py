@@ -37,7 +37,7 @@ class ClipPolicyConfig:
     Parameters
     ----------
     name
-        ``constant`` (encoding.clip), or that in round 1 and then a private ``quantile``.
+        ``constant`` (encoding.clip), or ``quantile`` (encoding.clip at first, then a private quantile).
     coordinate_quantile
         Quantile of a client's coordinates that its clip is to be at.
     client_quantile
@@ -192,7 +192,8 @@ class EncodingConfig:
     keep
         Coordinates of the rotated update that are sent, as a number or a share; null for all.
     include, exclude
-        Patterns on names of the model's arrays, as in [head.*]: only what matches is sent and counted.
+        Patterns on names of the model's arrays, as in [head.*]: arrays that match ``include`` (all, if it is
+        empty) and not ``exclude`` are sent and counted.
     clip_policy, bits_policy, keep_policy
         What changes from round to round.
     """

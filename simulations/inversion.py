@@ -8,8 +8,8 @@ that of the bias is p_c - [c = y]: their ratio *is* the image. No optimisation i
 over all classes by least squares, x = sum of g_c w_c / sum of g_c^2, which errs least where rows are noisy.
 
 The same attack is then made on the update as the server gets it from each mechanism: clipped, encoded by the
-real encoder, decoded. A second row averages the updates of many rounds in which the client repeats itself:
-how long it takes for the noise to wear off, which is what composition counts.
+real encoder, decoded. A second row averages the updates of many rounds in which the client sends the same
+update: it shows how many rounds the noise withstands, which is what composition counts.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def check_overrides(arguments: list[str], sweep: bool = True, own: Path | None =
 
 
 def _folders(own: Path | None) -> list[Path]:
-    """Where files of groups are: ours, and the user's."""
+    """The folders of configuration groups: ours and the user's."""
     if own is None:
         return [CONF]
     if not own.is_dir():
@@ -71,7 +71,7 @@ def _folders(own: Path | None) -> list[Path]:
 
 
 def composed(overrides: list[str], own: Path | None = None) -> DictConfig:
-    """What Hydra makes of the overrides of one run, with files of the user's where they have some."""
+    """The configuration that Hydra composes from the overrides of one run and the user's own files."""
     if own is not None:
         overrides = [*overrides, f"hydra.searchpath=['file://{own.resolve()}']"]
     try:

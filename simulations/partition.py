@@ -1,4 +1,4 @@
-"""Who holds which examples: partitioners of flwr-datasets, seeded, and a picture of the result."""
+"""Which client holds which examples: partitioners of flwr-datasets, seeded, and a picture of the result."""
 
 from __future__ import annotations
 
@@ -102,5 +102,6 @@ def plot_partition(parts: list[NDArray[np.int64]], labels: NDArray[np.int64], pa
         axes.stairs(above, edges, baseline=below, fill=True, color=shade, label=str(label))
         below = above
     axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(parts) - 0.4))
+    axes.locator_params(integer=True)
     figure.legend(title="label", loc="outside right upper", fontsize=8)
     return save(figure, path)

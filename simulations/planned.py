@@ -74,7 +74,7 @@ def central_target(config: RunConfig) -> tuple[float, float, float]:
 
 
 def central_statement(config: RunConfig) -> PrivacyStatement:
-    """What a run with the central baseline costs a client at most, for whoever sees the models."""
+    """What a run with the central baseline costs a client at most, for an adversary who sees the models."""
     _, epsilon, delta = central_target(config)
     assumptions = ("a trusted server", "exact real numbers: floats leak")
     return PrivacyStatement(epsilon, delta, Unit.TOTAL, TRUSTED, method="exact", assumptions=assumptions)

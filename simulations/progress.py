@@ -41,6 +41,8 @@ class Rounds:
         self._name = f"{position} {config.run_name}".strip()
         self._quiet = position == "quiet"
         self._console = console
+        # Terminals that cannot move the cursor, such as those of editors, get lines like a pipe.
+        self._live = console.is_terminal and not console.is_dumb_terminal
         self._progress = _Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -48,7 +50,7 @@ class Rounds:
             TimeRemainingColumn(),
             console=console,
             transient=True,
-            disable=self._quiet or not console.is_terminal,
+            disable=self._quiet or not self._live,
         )
         self._bars = []
         if "/" in position:
@@ -78,7 +80,7 @@ class Rounds:
             text += f", spent at most {spent.brief}, by a quick bound" if private else f", {spent.brief}"
         self._progress.note = text
         self._progress.update(self._bars[-1], completed=row["round"])
-        if self._quiet or self._console.is_terminal or row["round"] == 0:
+        if self._quiet or self._live or row["round"] == 0:
             return
         if row["round"] == self._total or row["round"] % max(1, self._total // _LINES) == 0:
             self._console.print(f"{self._name}: round {row['round']}/{self._total}, {text}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What happened in each round, recorded beside the model it made.
+"""Recording of each round: its figures and the model that it made.
 
 ``RecordingStrategy`` sits between PrivQuantStrategy and the strategy that aggregates, where updates
 are ordinary arrays again, and listens to the records of rounds that PrivQuantStrategy hands out. Only a
@@ -59,7 +59,7 @@ class Probe:
         np.savez(self.directory / f"{server_round}-{client}.npz", allow_pickle=False, **trained)
 
     def take(self, server_round: int) -> list[Arrays]:
-        """What clients trained in a round, in the order of clients; it is then deleted."""
+        """The true updates of a round, in the order of clients; they are deleted once they are read."""
         if self._kept is not None:
             places = sorted(place for place in self._kept if place[0] == server_round)
             return [self._kept.pop(place) for place in places]
@@ -82,11 +82,11 @@ class RecordingStrategy(StrategyWrapper):
     Parameters
     ----------
     strategy
-        What aggregates.
+        The strategy that aggregates.
     task
-        What evaluates.
+        The task that evaluates models.
     probe
-        Where clients leave the true updates.
+        The place where clients leave their true updates.
     constants
         Columns that are the same in every row; ``seed`` also addresses the sampling of clients.
     on_row
@@ -217,14 +217,14 @@ class RecordingStrategy(StrategyWrapper):
 
 
 def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bool) -> Row:
-    """What a client that was asked most has spent so far, in both views, and in the last round.
+    """What the client that was asked most often has spent so far and in the last round, in both views.
 
     Parameters
     ----------
     statements
-        Those of PrivQuantStrategy; none before the first round.
+        The statements of PrivQuantStrategy; none before the first round.
     view
-        That of the last round.
+        The view of the last round.
     secure
         Whether the server sees sums only.
     """

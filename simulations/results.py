@@ -40,13 +40,13 @@ class ResultsError(PrivQuantError):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Where the results of one run are."""
+    """The directory with the results of one run."""
 
     path: Path
 
     @classmethod
     def of(cls, config: RunConfig) -> RunDirectory:
-        """The directory of a run, made if need be."""
+        """The directory of a run, which is made if it is not there."""
         path = Path(config.output) / config.study / config.run_name
         with _clear_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ class RunDirectory:
     def held(self) -> Iterator[None]:
         """Keep every other process out of the directory while the block lasts.
 
-        Two that ran the same run would each overwrite what the other counts.
+        Two processes with the same run would each overwrite what the other counts.
         """
         with contextlib.ExitStack() as stack:
             with _clear_errors(self.path):
@@ -72,7 +72,7 @@ class RunDirectory:
 
     @property
     def probe(self) -> Path:
-        """Where clients leave their true updates while a round lasts."""
+        """The folder in which clients leave their true updates during a round."""
         return self.path / "probe"
 
     def summary(self) -> dict[str, Any] | None:
@@ -180,7 +180,7 @@ def _git_commit() -> str:
 
 @contextlib.contextmanager
 def _clear_errors(path: Path) -> Iterator[None]:
-    """Errors of the disk as messages: what is there stays, and the run can be gone on with."""
+    """Turn errors of the disk into messages: what was written stays, and the run can be resumed."""
     try:
         yield
     except OSError as error:

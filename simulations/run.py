@@ -4,11 +4,11 @@
     python -m simulations.run -m mechanism=optm,rqm mechanism.epsilon=0.5,1,2 seed=0,1,2
     python -m simulations.run -m experiment=default/whole_run hydra/launcher=joblib
 
-A run whose results are there is skipped, one that was interrupted goes on from its checkpoint. Results
-are in ``outputs/<study>/<run>``, which one process at a time may write to; a sweep ends with a report.
+Finished runs are skipped, and interrupted ones go on from their last checkpoint. Results are in
+``outputs/<study>/<run>``, which one process at a time may write to; a sweep ends with a report.
 
 Exit codes: 0 if every run was completed; 3 if a privacy budget ended some of them early, with the model so
-far as their result; 2 if there were errors.
+far as their result; 2 if there were errors; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -50,7 +51,7 @@ _EXIT_BUDGET = 3
 
 
 def execute(config: RunConfig) -> dict[str, Any]:
-    """The summary of a run: read if it is finished, else run, or gone on with.
+    """The summary of a run, which is read if the run is finished; otherwise the run is started or resumed.
 
     ``summary["stopped"]`` is None, or says why the run's budget ended it before the last round.
     """
@@ -58,7 +59,7 @@ def execute(config: RunConfig) -> dict[str, Any]:
     finished = directory.summary()
     if finished is None:
         with directory.held():
-            # Whoever held it before may have finished it.
+            # The process that held it before may have finished the run.
             finished = directory.summary() or _run(config, directory)
     # Also after a kill between the summary and this.
     directory.tidy()
@@ -120,9 +121,11 @@ def job(config_of_job: DictConfig) -> None:
         note["error"] = str(error)
     except OmegaConfBaseException as error:
         note["error"] = str(error).strip().splitlines()[0]
-    with (Path(os.environ[_SESSION]) / _NOTES).open("a") as session:
+    notes = Path(os.environ[_SESSION]) / _NOTES
+    with notes.open("a") as session:
         session.write(json.dumps(note) + "\n")
-    _say(note)
+    total = os.environ.get(_SWEEP_TOTAL, "")
+    _say(note, f"{len(notes.read_text().splitlines())}/{total} " if total else "")
 
 
 def main() -> None:
@@ -137,14 +140,9 @@ def main() -> None:
     except PrivQuantError as error:
         program.fail(error)
     with tempfile.TemporaryDirectory() as folder:
-        session = Path(folder) / _NOTES
-        session.touch()
-        os.environ[_SESSION] = folder
-        os.environ[_SWEEP_TOTAL] = str(total) if asked.multirun else ""
-        job()
-        notes = [json.loads(line) for line in session.read_text().splitlines()]
+        notes = _notes_of_jobs(Path(folder) / _NOTES, total if asked.multirun else None)
     if not notes:
-        return  # --help, --cfg and the like
+        return  # --cfg and the like
     for study in sorted({note["study"] for note in notes if "summary" in note}):
         if asked.multirun:
             from simulations.report import show_report
@@ -160,8 +158,28 @@ def main() -> None:
         sys.exit(_EXIT_BUDGET)
 
 
+def _notes_of_jobs(session: Path, total: int | None) -> list[dict[str, Any]]:
+    """Run the jobs, ``total`` of them if they are a sweep; what each has noted.
+
+    Ctrl-C ends the process with one line: every run that has begun has a checkpoint of its last round.
+    """
+    session.touch()
+    os.environ[_SESSION] = str(session.parent)
+    os.environ[_SWEEP_TOTAL] = "" if total is None else str(total)
+    if total is not None:
+        opening = f"sweep of {total} runs; a line for each that ends, and a report after the last"
+        Console(stderr=True).print(opening, highlight=False)
+    try:
+        job()
+    except KeyboardInterrupt:
+        done = sum("summary" in json.loads(line) for line in session.read_text().splitlines())
+        finished = f"{done} of {total} runs are finished; " if total else ""
+        program.interrupted(f"{finished}the same command goes on where this one stopped")
+    return [json.loads(line) for line in session.read_text().splitlines()]
+
+
 def _asked() -> argparse.Namespace:
-    """What the command line asks for; what Hydra's parser does not understand ends in one line."""
+    """The parsed command line; one line of error for what Hydra's parser does not understand."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -184,7 +202,7 @@ def _print_help(overrides: list[str], own: Path | None) -> None:
 
 
 def _position() -> str:
-    """Where this run stands in its sweep; in parallel ones nothing is drawn."""
+    """The position of this run in its sweep; "quiet" in parallel sweeps, which draw no bars."""
     runtime = HydraConfig.get()
     if "joblib" in str(runtime.launcher.get("_target_", "")).lower():
         return "quiet"
@@ -196,7 +214,7 @@ def _position() -> str:
     )
 
 
-def _say(note: dict[str, Any]) -> None:
+def _say(note: dict[str, Any], position: str) -> None:
     if "error" in note:
         program.print_error(note["error"])
         return
@@ -204,25 +222,27 @@ def _say(note: dict[str, Any]) -> None:
     row = note["summary"]
     quality = f"loss {row['loss']:.4g}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
     console.print(
-        f"{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; {note['spent']}",
-        soft_wrap=True,
+        f"{position}{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; "
+        f"{note['spent']}",
+        soft_wrap=not console.is_terminal,
     )
     if row.get("stopped"):
-        console.print(f"[bold]stopped:[/] {escape(row['stopped'])}", soft_wrap=True, highlight=False)
+        reason = f"[bold]stopped:[/] {escape(row['stopped'])}"
+        console.print(reason, soft_wrap=not console.is_terminal, highlight=False)
 
 
 def _spent(config: RunConfig, row: dict[str, Any]) -> str:
     """What a client has spent, counted in full, in the view that the run is about and in the local one.
 
-    With a trusted server that is the view of whoever sees the models, with secure aggregation that of sums,
-    and else the local view itself.
+    With a trusted server that is the view of an adversary who sees the models, with secure aggregation that
+    of sums, and else the local view itself.
     """
     delta = row["delta_client_total"]
     local = PrivacyStatement(row["epsilon_client_total"], delta, Unit.TOTAL, str(LOCAL))
     if config.mechanism["name"] == CENTRAL:
         about = central_statement(config)
     elif row["epsilon_client_total_sum"] is None or row["num_honest"] is None:
-        return f"spent, counted in full: {local.brief}"
+        return f"spent, counted in full: {local.brief}" if math.isfinite(local.epsilon) else local.brief
     else:
         view = str(View(int(row["num_honest"])))
         about = PrivacyStatement(row["epsilon_client_total_sum"], delta, Unit.TOTAL, view)

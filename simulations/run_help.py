@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -32,8 +33,9 @@ python -m simulations.run KEY=VALUE ...        one run
 python -m simulations.run -m KEY=A,B ...       a sweep, ends with a report
 python -m simulations.run -m experiment=NAME   a study that is written down
 
-Exit codes: 0 all runs completed; 2 an error; 3 a privacy budget ended a run early,
-with the model so far as its result. Finished runs are not computed again.
+Exit codes: 0 all runs completed; 2 an error; 3 a privacy budget ended a run
+early, with the model so far as its result; 130 Ctrl-C. Finished runs are not
+computed again, and interrupted ones go on from their last checkpoint.
 """
 
 
@@ -89,7 +91,16 @@ def meanings(kind: Callable[..., Any]) -> dict[str, str]:
             said |= dict.fromkeys(names, "")
         else:
             said |= {name: f"{said[name]} {line.strip()}".strip() for name in names}
-    return {name: meaning.replace("``", "") for name, meaning in said.items()}
+    return {name: _plain(meaning) for name, meaning in said.items()}
+
+
+def _plain(meaning: str) -> str:
+    """A description without the markup of docstrings: names in code quotes, and references to objects.
+
+    >>> _plain("See :class:`~simulations.data.Examples` or ``none``.")
+    'See Examples or none.'
+    """
+    return re.sub(r":\w+:`~[\w.]*?(\w+)`|:\w+:`([\w.]+)`", r"\1\2", meaning).replace("``", "")
 
 
 def _keys(kind: type, values: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
@@ -102,7 +113,7 @@ def _keys(kind: type, values: Mapping[str, Any], path: str) -> Iterator[tuple[st
         elif isinstance(value, Mapping):
             spec = _of_task(value) if TARGET in value else _of_mechanism(str(value.get("name")))
             for parameter, number in value.items():
-                yield f"{key}.{parameter}", number, spec.get(parameter, "It is ignored here.")
+                yield f"{key}.{parameter}", number, spec.get(parameter, "The other choices do not use it.")
         else:
             yield key, value, said.get(field.name, "")
 

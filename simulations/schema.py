@@ -1,7 +1,7 @@
 """From composed values to frozen dataclasses: unknown keys and wrong types are refused by name.
 
-OmegaConf's structured configs would do the like for dataclasses that can be changed: nested frozen ones it
-takes for read-only, tuples become lists, and the word "yes" becomes true.
+OmegaConf's structured configs do this for mutable dataclasses only: nested frozen ones become read-only,
+tuples become lists, and the word "yes" becomes true.
 """
 
 from __future__ import annotations

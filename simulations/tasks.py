@@ -41,7 +41,7 @@ _MOST_LABELS_DRAWN = 100
 
 @runtime_checkable
 class Task(Protocol):
-    """What a federation works on."""
+    """The task of a federation: data, model and training."""
 
     def initial_arrays(self) -> Arrays:
         """The model before the first round, by the names of its arrays."""
@@ -281,7 +281,7 @@ def _build(config_json: str) -> Task:
 
 
 def described(values: Mapping[str, Any]) -> list[Callable[..., Any]]:
-    """What documents the keys of a task: its class, and the functions that these name."""
+    """The objects whose docstrings document the keys of a task: its class and the functions that it names."""
     homes = {"data": _DATA, "model": _MODELS}
     functions = [located(f"task.{key}", values[key], home) for key, home in homes.items() if values.get(key)]
     return [located(f"task.{TARGET}", values[TARGET]), *functions]

@@ -1,10 +1,10 @@
 """The accountant: what a client has spent, as a statement with its unit, view, method and assumptions.
 
-The mechanism answers what a release costs. There are several ways to count it: by coordinates (the law of
-the loss), by a theorem of its own (a Rényi bound for sums), or by the norm of the whole update; seen locally
-or in the sum. Where a way does not apply to a release, that one is counted by coordinates. Each way gives a
-valid total, and so does the local view for whoever sees less than that; the smallest is stated, with its
-name.
+The mechanism says what a release costs. It can be counted in several ways: by coordinates (the distribution
+of the privacy loss), by a theorem for this mechanism (a Rényi bound for sums), or by the norm of the whole
+update; each of them in the local view or in the sum. Where a way does not apply to a release, that release is
+counted by coordinates. Each way gives a valid total, and a total in the local view also holds for an
+adversary who sees less. The statement gives the smallest total and names the way.
 
 No amplification by sampling of clients is counted: the server draws the sample, so that against it nothing is
 amplified, and outsiders who see only the models would have to be kept from learning who took part.
@@ -58,12 +58,12 @@ class Budget:
 
     @property
     def unlimited(self) -> bool:
-        """Whether anything may be spent."""
+        """Whether any amount may be spent."""
         return math.isinf(self.epsilon)
 
 
 class _By(Enum):
-    """By what a release is counted."""
+    """What a release is counted by: its coordinates, a theorem, or its norm."""
 
     COORDINATES = auto()
     THEOREM = auto()
@@ -72,7 +72,7 @@ class _By(Enum):
 
 @dataclass(frozen=True)
 class _Way:
-    """How releases are counted: in the sum, or locally; and by what."""
+    """A way to count releases: in the sum or in the local view, and by what."""
 
     in_sum: bool
     by: _By
@@ -81,8 +81,8 @@ class _Way:
 class Accountant:
     """Counts the releases of one client.
 
-    Adding is cheap, and so is stating again after each round: losses are kept by mechanism and view, and
-    equal releases are counted together.
+    Adding a release is cheap, and so is a statement after each round: losses are cached by mechanism and
+    view, and equal releases are counted together.
 
     Guarantee: the epsilon of a statement is never below the exact one, for adaptively chosen releases.
     Assumes: that every release of the client was added.
@@ -122,7 +122,8 @@ class Accountant:
     def check(self, number: int, release: Release, budgets: Iterable[Budget]) -> None:
         """Raise BudgetExhaustedError, with what was spent, if one more release would exceed a budget.
 
-        Cheap while there is room: only what quick bounds do not settle is counted in full.
+        This is cheap while much of the budget is left: releases are counted in full only where quick bounds
+        do not decide.
         """
         after = self.copy()
         after.add(release)
@@ -167,10 +168,10 @@ def round_statement(release: Release, delta: float) -> PrivacyStatement:
 
 
 def statement_levels(release: Release, rounds: int, delta: float) -> list[PrivacyStatement]:
-    """The levels of what an epsilon can mean, for a client that releases alike in all rounds.
+    """Statements for each unit and view, for a client that makes the same release in all rounds.
 
-    One coordinate and release, one round, and all rounds; the last two in the local view and, if the release
-    has another one, in that view too.
+    The units are one coordinate in one release, one round, and all rounds. The last two are stated in the
+    local view and, if the release has another view, in that one too.
     """
     local = release.seen(LOCAL)
     views = [local] if release.view.is_local else [local, release]
@@ -202,7 +203,7 @@ def _smallest(
     least = min(rough for rough, _, _, _ in ways)
     bounds: list[tuple[Bound, tuple[str, ...]]] = []
     for rough, way, parts, names in ways:
-        # A rough figure that is far above another's will not fall below it.
+        # A quick bound that is far above another one will not fall below it when it is counted in full.
         if rough <= _FAR * least or rough == least:
             bound = composed_epsilon(parts, delta, refine)
             bounds.append((Bound(bound.epsilon, _method(bound, names)), _assumptions(releases, way)))
@@ -210,7 +211,7 @@ def _smallest(
 
 
 def _merged(parts: Iterable[Part]) -> list[Part]:
-    """The parts with equal losses counted together: releases of about as many clients share one."""
+    """The parts, with those of equal losses merged: releases with about as many clients share a loss."""
     counts: dict[int, tuple[Moments, int]] = {}
     for part in parts:
         _, before = counts.get(id(part.loss), (part.loss, 0))
@@ -227,7 +228,7 @@ def _method(bound: Bound, names: list[str]) -> str:
 
 
 def _part(release: Release, count: int, way: _Way, delta: float, refine: bool) -> tuple[Part, str, bool]:
-    """What is composed for a release, what its bound is called, and whether the way applies to it."""
+    """The loss to compose for a release, the name of its bound, and whether the way applies to it."""
     in_sum = way.in_sum and not release.view.is_local
     view = View(coarse_count(release.view.honest_count)) if in_sum else LOCAL
     losses: list[NamedLoss] = []
@@ -258,7 +259,7 @@ def _least(losses: list[NamedLoss], count: int, delta: float, refine: bool) -> N
 
 @dataclass(frozen=True)
 class _Known:
-    """A mechanism that is known by its bytes: of equal ones only the first is asked."""
+    """A mechanism identified by its bytes, so that equal mechanisms compute their losses once."""
 
     fingerprint: str
     mechanism: Mechanism = field(compare=False)

@@ -27,7 +27,7 @@ class Aggregation(ABC):
 
     @abstractmethod
     def view(self, num_clients: int) -> View:
-        """What is seen, at the worst, of a round in which ``num_clients`` clients are asked.
+        """The view of the server, in the worst case, of a round that asks ``num_clients`` clients.
 
         No sum with fewer honest clients than this view has is ever opened.
         """
@@ -46,7 +46,7 @@ class Aggregation(ABC):
 
     @property
     def sums_exactly(self) -> bool:
-        """Whether sums hold whatever clients' codes add up to, and not only what honest ones do."""
+        """Whether sums are wide enough for any codes, and not only for those of honest clients."""
         return True
 
 

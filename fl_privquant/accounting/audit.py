@@ -30,9 +30,9 @@ from fl_privquant.statement import PrivacyStatement, Unit
 Counts = NDArray[np.int64]
 
 _INPUTS = (-1.0, -0.6, -0.2, 0.0, 0.2, 0.6, 1.0)
-# Outputs beyond this many are gathered between quantiles.
+# If there are more outputs than this, they are grouped by quantiles.
 _MOST_OUTPUTS = 512
-# Share of the draws that looks for the pair and the set.
+# Share of the draws that is used to choose the pair of inputs and the set of outputs.
 _SEARCH = 0.25
 
 
@@ -77,7 +77,7 @@ def empirical_bound(
     Parameters
     ----------
     mechanism
-        What is attacked: its ``encode`` and ``decode`` only.
+        The mechanism that is attacked, through ``encode`` and ``decode`` only.
     num_draws
         Outputs drawn for each input of the pair; a share of them is used to find it.
     confidence

@@ -1,8 +1,8 @@
-"""The server's ledger: what it asked of which client, in which sums that went, and the worst client's cost.
+"""The server's ledger: what it asked of which client, which sum each release was part of, and the worst cost.
 
-A client that encoded and whose reply was lost has spent all the same. So the server counts whom it *asked*,
-before anything is sent, and its count is never below a client's own: each request states how many releases of
-its kind the server has counted for that client, and a client that counts more refuses it (see
+A client that encoded an update has spent privacy even if its reply was lost. So the server counts whom it
+*asked*, before anything is sent, and its count is never below a client's own: each request states how many
+releases of its kind the server has counted for that client, and a client that counts more refuses it (see
 :mod:`fl_privquant.flower.client_ledger`). By induction over the requests that were answered, every kind of
 release of every client is counted at least as often here as there, whatever was lost on the way.
 
@@ -24,11 +24,11 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-# Clients whose histories are counted one by one; beyond, one history that is worse than all.
+# With at most this many histories, each is counted by itself; with more, one history that is worse than all.
 _MOST_HISTORIES = 4
 
 
-# What releases have in common that differ in who sees them only.
+# What releases have in common if they differ only in who sees them.
 _Kind = tuple[str, int, Norms]
 # How often a client was asked for what; sorted, so that equal histories are equal.
 _History = tuple[tuple[int, int], ...]
@@ -67,13 +67,13 @@ class FederationLedger:
 
     @property
     def releases(self) -> list[tuple[int, Release]]:
-        """What was asked for, in order: the round, and the release as whoever sees all codes has it."""
+        """All requests in order: the round, and the release in the local view."""
         return list(self._asked)
 
     def ask(self, number: int, release: Release, nodes: Iterable[int]) -> None:
-        """Count a release of every node, before round ``number`` asks for it.
+        """Count a release for every node, before round ``number`` asks for it.
 
-        It counts as seen by everybody until :meth:`summed` is told otherwise.
+        It counts in the local view until :meth:`summed` says that only a sum can be seen.
         """
         self._close()
         local = release.seen(LOCAL)
@@ -89,7 +89,7 @@ class FederationLedger:
             self._stated.clear()
 
     def cancel(self) -> None:
-        """Take the last release off: nothing of it was sent to anybody."""
+        """Remove the last release, of which nothing was sent to anybody."""
         if self._open is not None:
             self._open = None
             self._asked.pop()
@@ -117,8 +117,8 @@ class FederationLedger:
             try:
                 _accountant(counts).check(number, planned, [budget])
             except BudgetExhaustedError:
-                # Each sum as if it had been the smallest one, which is no better. A plan is made so: equal
-                # releases are composed on one grid, without what mixing different ones gives away.
+                # Each sum is counted like the smallest one, which costs no less. Plans count in the same way:
+                # equal releases are composed on one grid, without what mixing different ones gives away.
                 smallest = _smallest_sums([*counts, planned])
                 floored = _accountant(_floored(counts, smallest))
                 floored.check(number, _at_least(planned, smallest), [budget])
@@ -129,11 +129,12 @@ class FederationLedger:
         Parameters
         ----------
         delta
-            At which epsilon is stated.
+            The δ of the statement.
         in_sum
-            Whether for whoever sees sums only, where there were sums; else for whoever sees all codes.
+            Whether the statement is for an adversary who sees only sums, where there were sums; otherwise it
+            is for one who sees all codes.
         refine
-            Whether to count in full; quick bounds are good enough for every round.
+            Whether to count in full; quick bounds are good enough after each round.
         """
         key = (delta, in_sum, refine)
         if key not in self._stated:
@@ -148,18 +149,18 @@ class FederationLedger:
 
     @property
     def last_view(self) -> View:
-        """What can be seen of the last release; local before the first."""
+        """The view of the last release; the local view before the first release."""
         last = self._last
         return LOCAL if last is None else last.view
 
     @property
     def last_release(self) -> Release | None:
-        """The last release, as whoever sees all codes has it; None before the first."""
+        """The last release in the local view; None before the first."""
         last = self._last
         return None if last is None else last.seen(LOCAL)
 
     def last_statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
-        """What the last release has cost a client by itself: one round, whatever came before.
+        """What the last release alone has cost a client: one round, without what came before.
 
         Parameters as for :meth:`statement`.
         """
@@ -204,7 +205,7 @@ class FederationLedger:
         return self._last_closed if self._open is None else self._open[0]
 
     def _close(self) -> None:
-        """Move the round that was open to the histories of those who were asked."""
+        """Move the open round to the histories of the clients that were asked."""
         if self._open is not None:
             histories = self._all()
             self._last_closed = self._open[0]
@@ -231,7 +232,7 @@ class FederationLedger:
         return histories
 
     def _most(self, histories: Iterable[_History]) -> dict[Release, int]:
-        """For each kind the most that any client was asked for, and what was before a restart."""
+        """For each kind of release, the largest count of any client, those before a restart included."""
         most: dict[Release, int] = {}
         for history in set(histories):
             for at, count in history:
@@ -241,7 +242,7 @@ class FederationLedger:
         return most
 
     def _worst(self, histories: Mapping[int, _History], in_sum: bool) -> list[dict[Release, int]]:
-        """Counts of each kind such that every client's cost at most as much as one of them."""
+        """Histories such that every client has spent at most as much as one of them."""
         different = set(histories.values())
         distinct = {self._seen(history, in_sum) for history in different}
         worst = _maximal(distinct)
@@ -267,7 +268,7 @@ class FederationLedger:
     def _seen(
         self, history: _History, in_sum: bool, smallest: Mapping[_Kind, int] | None = None
     ) -> frozenset[tuple[Release, int]]:
-        """A history as one of the views has it; sums with the honest clients of ``smallest``, if given."""
+        """A history in one of the views; sums have the honest clients of ``smallest``, if that is given."""
         counts: dict[Release, int] = {}
         for at, count in history:
             asked = self._kinds[at]
@@ -286,7 +287,7 @@ def _accountant(counts: Mapping[Release, int]) -> Accountant:
 
 
 def _in_sum(num_honest: int) -> View:
-    """The view of a sum: few different numbers of honest clients, each on the safe side."""
+    """The view of a sum, its honest clients rounded down so that few different numbers occur."""
     return View(coarse_count(max(num_honest, 1)))
 
 

@@ -37,7 +37,7 @@ _RATIO = 1.02
 _LEAST_EPSILON, _MOST_EPSILON = 0.01, 16.0
 _LOWEST = round(math.log(_LEAST_EPSILON, _RATIO))
 _FAR = 1.6
-# Largest epsilon on the grid: what is spent on a whole round may be that of all coordinates.
+# Largest epsilon on the grid: a mechanism for whole updates may spend as much as all coordinates together.
 _MOST_OF_A_ROUND = 1024.0
 
 
@@ -52,18 +52,18 @@ def run_statement(wish: Wish, mechanism: Mechanism, refine: bool = True) -> Priv
 
 @dataclass(frozen=True)
 class PlannedDesign:
-    """A design that was looked at, and what it does in the run.
+    """A design that was considered, and its cost and error in the run.
 
     Parameters
     ----------
     mean_squared_error
-        Of one coordinate of the mean update, in units of clip^2: for rotated updates at the norm bound where
-        there is an L2 clip, at unit gain (:mod:`fl_privquant.design.spread`), so that what the clip takes of
-        the signal counts; else for inputs uniform on [-clip, clip].
+        The error of one coordinate of the mean update, in units of clip^2. With an L2 clip, it is for rotated
+        updates at the norm bound and at unit gain (:mod:`fl_privquant.design.spread`), so that signal lost by
+        clipping counts as error; otherwise for inputs uniform on [-clip, clip].
     bytes_per_round
         What one client sends, without headers.
     clip
-        What updates are clipped by.
+        How updates are clipped, in words.
     norm_ratio
         L2 clip over coordinate clip, if there is an L2 clip.
     ratio_to_central
@@ -88,7 +88,7 @@ class PlannedDesign:
 
 @dataclass(frozen=True)
 class Advice:
-    """What would meet a target that nothing meets; None where even that would not."""
+    """What to change where no design meets the target; None for a change that would not help."""
 
     least: PrivacyStatement
     rounds: int | None
@@ -133,13 +133,13 @@ def plan(
     wish
         The run and the target.
     names
-        Mechanisms to look at; by default :func:`planned_for` the wish.
+        Mechanisms to consider; by default :func:`planned_for` the wish.
     curve
-        Whether to look at a range of targets around the wanted one, for a plot of error against epsilon.
+        Whether to consider a range of targets around the wanted one, for a plot of error against epsilon.
     progress
         Called with the name of each mechanism before it is looked at.
     """
-    # Instant to design and never far from the others: it tells where to look, and what would meet a target.
+    # This mechanism is designed at once, and its cost is near those of the others: it tells where to search.
     scout = _Search(dataclasses.replace(wish, parameters=()), scout_mechanism(), by_epsilon=True)
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
@@ -168,8 +168,8 @@ def plan(
 class _Search:
     """The designs of one mechanism on the grid of epsilons, each made once.
 
-    An epsilon is for what the mechanism's spec spends it on, or a share of the whole target, where it
-    proposes a design for that and is not searched ``by_epsilon``.
+    An epsilon of the grid is the one that the mechanism's spec takes. Where the mechanism proposes a design
+    for the whole target and is not searched ``by_epsilon``, it is a share of that target.
     """
 
     def __init__(self, wish: Wish, name: str, by_epsilon: bool = False) -> None:
@@ -185,23 +185,23 @@ class _Search:
         self._made: dict[int, PlannedDesign | None] = {}
 
     def met(self, scout: _Search) -> int | None:
-        """The grid point of the design that meets the target, looked for where the scout's is, if need be."""
+        """The grid point of the design that meets the target, searched from that of the first mechanism."""
         if self.unit is Unit.TOTAL:
             return 0 if self.spend(0) <= self.wish.epsilon else None
         if self.unit is Unit.ROUND:
-            # A round of all coordinates is what a mechanism for whole updates spends at once.
+            # A mechanism for whole updates spends the epsilon of all coordinates at once.
             share = max(self.wish.epsilon / self.wish.rounds, _LEAST_EPSILON)
             return self.largest(round(math.log(share, _RATIO)))
         start = scout.own_largest
         if start is None:
-            # What the scout cannot do no other one can that spends on each coordinate.
+            # What the first mechanism cannot meet, no other mechanism for coordinates can.
             self.reason = scout.reason
             return None
         return self.largest(start)
 
     @cached_property
     def own_largest(self) -> int | None:
-        """The largest grid point that meets the target, looked for from 1 on."""
+        """The largest grid point that meets the target, searched from epsilon 1."""
         return self.largest(round(math.log(1.0, _RATIO)))
 
     def at(self, index: int) -> PlannedDesign:
@@ -212,7 +212,7 @@ class _Search:
         return design
 
     def seen(self) -> tuple[PlannedDesign, ...]:
-        """All designs that were made, by their cost."""
+        """All designs that were made, ordered by their cost."""
         made = [design for design in self._made.values() if design is not None]
         return tuple(sorted(made, key=lambda design: design.statement.epsilon))
 
@@ -225,7 +225,7 @@ class _Search:
 
     def largest(self, start: int) -> int | None:
         """The largest grid point that meets the target, from a guess; None if none does."""
-        # Known to meet the target, and known to miss it: at first just outside the grid.
+        # One point meets the target and one misses it; both start just outside the grid.
         low, high = _LOWEST - 1, self.highest + 1
         index, guided = min(max(start, _LOWEST), self.highest), True
         while high - low > 1:
@@ -281,7 +281,7 @@ class _Search:
         )
 
     def _statement(self, mechanism: Mechanism) -> PrivacyStatement:
-        """What the run costs; far from the target quick bounds will do: what they meet is met."""
+        """What the run costs. Far from the target, quick upper bounds are good enough."""
         if self.unit is not Unit.TOTAL:
             quick = run_statement(self.wish, mechanism, refine=False)
             if not 1.0 / _FAR < quick.epsilon / self.wish.epsilon < _FAR:
@@ -290,7 +290,7 @@ class _Search:
 
 
 def _bits_sent(mechanism: Mechanism, wish: Wish) -> float:
-    """Bits of a coordinate on the wire: in a secure sum as wide as that of all who are asked."""
+    """Bits per coordinate on the wire: in a secure sum, the width of the sum of all clients asked."""
     if not wish.in_sum:
         return mechanism.bits_per_coordinate
     if wish.exact_sums:
@@ -299,7 +299,7 @@ def _bits_sent(mechanism: Mechanism, wish: Wish) -> float:
 
 
 def _error_of_mean(mechanism: Mechanism, wish: Wish) -> float:
-    """Of one coordinate of the mean update, in units of clip^2; see :class:`PlannedDesign`."""
+    """The error of one coordinate of the mean update, in units of clip^2; see :class:`PlannedDesign`."""
     if mechanism.norm == "l2":
         # Its error is in units of the ball's radius: that of the norm, or of the ball around the cube.
         radius = math.sqrt(wish.dimension) if wish.norms.l2 is None else wish.norms.l2
@@ -310,13 +310,13 @@ def _error_of_mean(mechanism: Mechanism, wish: Wish) -> float:
 
 
 def _central_error(wish: Wish) -> float:
-    """The same of a central Gaussian, whose noise is for the sum of all updates that are averaged."""
+    """The same error of a central Gaussian, which adds noise to the sum of all averaged updates."""
     l2 = wish.norms.l2 or math.inf
     return (2.0 * l2 / (wish.run_target.separation * wish.survivors)) ** 2
 
 
 def _advice(wish: Wish) -> Advice:
-    """What would meet the target with the most private design on the grid."""
+    """The changes that would let the most private design on the grid meet the target."""
     mechanism = design(scout_mechanism(), epsilon=_RATIO**_LOWEST)
     least = run_statement(wish, mechanism)
 

@@ -1,4 +1,4 @@
-"""What left a client, apart from how it is counted: one update, encoded once, and who saw it."""
+"""Releases: one update, encoded once, and who saw it, apart from how its cost is counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_NORM = "-"
 
 
 def fingerprint(blob: bytes) -> str:
-    """What identifies a mechanism, from its bytes: 32 hexadecimal digits."""
+    """The fingerprint of a mechanism's bytes: 32 hexadecimal digits."""
     return hashlib.sha256(blob).hexdigest()[:32]
 
 
@@ -31,13 +31,13 @@ class Release:
     Parameters
     ----------
     mechanism
-        What encoded it, with its exact law; made for the dimension, where that matters to it.
+        The mechanism that encoded the update, made for the dimension if it depends on it.
     dimension
         Number of coordinates.
     view
         What the adversary sees.
     norms
-        Norms that updates were clipped to before, in units of the coordinate clip.
+        Norms that updates were clipped to before they were encoded, in units of the coordinate clip.
     """
 
     mechanism: Mechanism
@@ -57,7 +57,7 @@ class Release:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What identifies the mechanism."""
+        """The fingerprint of the mechanism."""
         return fingerprint(self.blob)
 
     @cached_property
@@ -72,7 +72,7 @@ class Release:
         return hash((self.kind, self.view))
 
     def seen(self, view: View) -> Release:
-        """The same release as somebody with that view has it."""
+        """The same release in another view."""
         if view == self.view:
             return self
         other = dataclasses.replace(self, view=view)
@@ -82,7 +82,7 @@ class Release:
 
     @property
     def text(self) -> str:
-        """All but the view, in one line, without loss; the mechanism by its fingerprint.
+        """The release without its view in one line, exactly; the mechanism is named by its fingerprint.
 
         >>> import fl_privquant as pq
         >>> Release(pq.design("one_bit", epsilon=0.5), 10, norms=Norms(l2=2.0)).text.split()[1:]

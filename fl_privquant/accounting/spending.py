@@ -1,7 +1,7 @@
 """The spending ledger of one client: append-only, kept in a file, and counted by the accountant.
 
-It keeps the mechanisms themselves and the view of each release, so that the accountant can state what they
-come to together, and a budget means that. A release is written, and on the disk, before it may leave the
+It keeps the mechanisms themselves and the view of each release, so that the accountant can compose them all;
+a budget bounds that total. A release is written, and on the disk, before it may leave the
 client: after a crash in between the ledger counts too much, never too little.
 
 The file has one JSON object a line: mechanisms by fingerprint, releases in order. Each line carries a hash of
@@ -13,9 +13,9 @@ crash harmless: the line is written and on the disk, then the head is replaced a
 the release leave. After a crash in between the ledger is longer than its head by a release that never left,
 and that stays counted. A ledger shorter than its head has lost something, and nothing more is spent.
 
-**What remains possible.** Whoever can write to the folder can take back both files together, delete both, or
-write others: the two files have no secret. This is about crashes, full disks, backups and other accidents;
-against a thief of the whole disk, or its owner, no file on it can help.
+**What remains possible.** Whoever can write to the folder can restore old versions of both files together,
+delete both, or write others, because the files contain no secret. The head protects against crashes, full
+disks, backups and other accidents, and not against somebody who controls the disk.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOTHING_MORE = "what was spent is not known, so nothing more may be"
 
 @dataclass(frozen=True)
 class _Entry:
-    """One line: what it says, and the hash of it and all before."""
+    """One line of the file: its content, and the hash of it and of all lines before."""
 
     content: dict[str, Any]
     chain: str
@@ -55,7 +55,7 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Head:
-    """How far a ledger had come when a release was last let go."""
+    """The length of the ledger, and its last hash, when a release last left the client."""
 
     lines: int
     releases: int
@@ -129,11 +129,11 @@ class SpendingLedger:
 
     @classmethod
     def accept(cls, path: Path | str) -> Self:
-        """Take the file as it is for the whole ledger, and write its head anew.
+        """Accept the file as the complete ledger, and write its head anew.
 
-        For the client's owner alone, who knows that nothing is missing in it, or counts what is missing by
-        other means: this is what a damaged ledger's message offers as the last resort. The lines
-        themselves must still be whole.
+        Only the client's owner may do this, who knows that nothing is missing or counts what is missing by
+        other means. The message about a damaged ledger offers it as the last resort. The lines that are
+        there must still be intact.
         """
         ledger = cls()
         ledger.path = Path(path)
@@ -279,7 +279,7 @@ class SpendingLedger:
                 self._take(_Entry(content, chain))
             except LedgerDamagedError:
                 raise
-            except Exception as error:  # of whatever kind: what is in the file is not known
+            except Exception as error:  # any error: the content of the file is not known
                 raise LedgerDamagedError(
                     f"ledger {self.path}: line {number} cannot be relied on ({one_line(error)}); "
                     f"{_NOTHING_MORE}; restore it and its head from a backup"
@@ -330,7 +330,7 @@ def _advice(ledger: Path) -> str:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Flush the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -340,7 +340,7 @@ def _sync(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _reported(path: Path) -> Iterator[None]:
-    """What the system refuses, as an error of the ledger."""
+    """Report errors of the operating system as errors of the ledger."""
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:

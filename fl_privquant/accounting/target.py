@@ -34,7 +34,7 @@ from fl_privquant.statement import PrivacyStatement, Unit
 
 _MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
-# Noise of up to this many times the signal's energy leaves a round's direction mostly right.
+# With noise of up to this many times the signal's energy, a round's direction is mostly right.
 _LEARNS = 3.0
 
 
@@ -45,7 +45,7 @@ class Target:
     Parameters
     ----------
     epsilon, delta
-        Of a client's total over all rounds, in the view of the plan's aggregation.
+        The (ε, δ) of a client's total over all rounds, in the view of the plan's aggregation.
     rounds
         Rounds that a client takes part in, at most.
     num_clients
@@ -71,11 +71,11 @@ class Target:
 
     @property
     def budget(self) -> Budget:
-        """What stops a run before it exceeds the target."""
+        """The budget that stops a run before it exceeds the target."""
         return Budget(self.epsilon, self.delta)
 
     def statement(self, view: str) -> PrivacyStatement:
-        """The target in words, for whoever has that view."""
+        """The target as a statement in that view."""
         return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=f"{self.rounds} rounds")
 
     def plan(
@@ -149,9 +149,9 @@ class Target:
         most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
     ) -> list[Plan]:
-        """The plan of each number of bits up to ``max_bits``, the best first; otherwise as :meth:`plan`.
+        """One plan for each number of bits up to ``max_bits``, the best first; arguments as for :meth:`plan`.
 
-        Best is the one with the fewest bytes for an error, or with the least error for a size. Give one of
+        The best plan has the fewest bytes for an error, or the least error for a size. Give one of
         ``most_error`` and ``most_kilobytes``.
         """
         joint = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {}).joint()
@@ -188,7 +188,7 @@ class Target:
 
 
 def _check_at_most_one(**given: int | float | None) -> None:
-    """Refuse arguments that each choose what is kept, if there are several."""
+    """Refuse more than one of the arguments that choose how many coordinates are kept."""
     named = [f"{name} {value}" for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise InvalidSpecError(f"{' and '.join(named)}: each chooses what is kept; give one of the two")
@@ -218,7 +218,7 @@ class _Planner:
         return JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated)
 
     def planned(self, max_bits: int, keep: int | float | None) -> Plan:
-        """The certified plan with so many bits at most, and so many coordinates."""
+        """The certified plan with at most so many bits and with so many kept coordinates."""
         wish = self._wish(max_bits, keep)
         best = self._best(wish)
         chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / (best.norm_ratio or 1.0)
@@ -226,14 +226,14 @@ class _Planner:
         return Plan.of(self.target, encoding, self.aggregation, self.dimension, best)
 
     def _estimated(self, max_bits: int, kept: int) -> Estimate | None:
-        # A clip that is given is not what estimates are for.
+        # Estimates assume the mechanism's own clip, not one that is given.
         if self.clip is not None or self.parameters:
             return None
         estimate: Estimate | None = entry(self.mechanism).spec.estimate(self._wish(max_bits, kept))
         return estimate
 
     def _wish(self, max_bits: int, keep: int | float | None) -> Wish:
-        """What the mechanism is asked for; it chooses its own clip where none is given."""
+        """The wish that is handed to the mechanism, which chooses its own clip if none is given."""
         target, aggregation = self.target, self.aggregation
         bound = kept_norm(self.l2_clip, keep, self.dimension)
         return Wish(
@@ -282,9 +282,9 @@ class Plan:
     statement
         What the whole run costs a client, if every round loses the clients that it may lose.
     mean_squared_error
-        Of one coordinate of the mean update, where all clients have the same update at the norm bound: noise
-        for the nearly normal coordinates that it has after the rotation, what clipping them distorts and
-        takes away (:mod:`fl_privquant.design.spread`), and what is lost with coordinates that are not kept.
+        The error of one coordinate of the mean update, where all clients have the same update at the norm
+        bound. It contains the noise, the distortion by clipping the rotated coordinates, which are nearly
+        normal (:mod:`fl_privquant.design.spread`), and what is lost with coordinates that are not kept.
     bytes_per_round
         What one client sends in a round, without headers and keys.
     central_error
@@ -309,7 +309,7 @@ class Plan:
         dimension: int,
         design: PlannedDesign,
     ) -> Plan:
-        """The plan of a design for what is kept of an update."""
+        """The plan for a design of the kept coordinates."""
         kept = encoding.kept(dimension)
         own = design.mean_squared_error * encoding.clip**2
         central = None if design.ratio_to_central is None else own / design.ratio_to_central
@@ -318,7 +318,7 @@ class Plan:
             variance, share = encoding.l2_clip**2 / dimension, norm_share(kept)
             spread = encoding.clip / (share * math.sqrt(variance))
             error = variance * error_of_kept(own / variance, spread, kept, dimension, share)
-            # That of the whole norm, on a coordinate of the mean update.
+            # The error of a central Gaussian for the whole norm, per coordinate of the mean update.
             central = None if central is None else central * dimension / (kept * share**2)
         return cls(
             target=target,
@@ -372,7 +372,7 @@ class Plan:
 
     @property
     def budget(self) -> Budget:
-        """The target, as what the run's ledger holds."""
+        """The target as the budget of the run's ledger."""
         return self.target.budget
 
     def __str__(self) -> str:
@@ -382,7 +382,7 @@ class Plan:
         Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
         Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.0855.
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
-        It sends ... bytes a round; the mean update's coordinates have a standard error of 0.0...
+        It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
         The noise in the mean update has ... times the energy of an update at the L2 clip: ...
         """
         target, encoding = self.target, self.encoding
@@ -393,7 +393,7 @@ class Plan:
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
                 f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",
                 f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
-                f"It sends {self.bytes_per_round} bytes a round; the mean update's coordinates have a "
+                f"It sends {self.bytes_per_round} bytes per round; the mean update's coordinates have a "
                 f"standard error of {math.sqrt(self.mean_squared_error):.3g}.",
                 self.verdict,
             ]

@@ -8,7 +8,7 @@ from fl_privquant.accounting import Plan, SecureSum, Target, Wish
 from fl_privquant.cli.plan_table import print_plans
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 
-# Of a central Gaussian's error among the honest clients, unless told: little for what it saves.
+# Error over a central Gaussian's among the honest clients, by default: it costs little and saves much.
 _USUAL_ERROR = 1.1
 
 

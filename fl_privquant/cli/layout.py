@@ -2,8 +2,8 @@
 
 A table that fits the width is drawn with all its columns. Where it does not fit, and the width is 100 columns
 or more, columns are left out in the order that the table states, and a line under it names them. Below 100
-columns, or where leaving them out is not enough, each row becomes a block of "heading value" pairs, which are
-wrapped between pairs.
+columns, or where leaving them out is not enough, each row becomes a block of headings with their values ("MSE
+0.25", "counted by: pld"), which are wrapped between these pairs.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _lines(width: int, columns: Sequence[Column], row: Sequence[Text]) -> Iterat
     for column, cell in zip(columns[1:], row[1:], strict=True):
         if not cell.plain:
             continue
-        pair = Text.assemble((column.heading, "dim"), " ", cell)
+        pair = Text.assemble((column.heading + ":" * column.words, "dim"), " ", cell)
         if len(line) > len(_INDENT) and line.cell_len + len(_BETWEEN_PAIRS) + pair.cell_len > width:
             yield line
             line = Text(_INDENT)

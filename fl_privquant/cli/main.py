@@ -72,7 +72,7 @@ def design_command(
     output: options.Output = None,
     plot: options.Plot = None,
 ) -> None:
-    """Design a mechanism, certify it, and say what it does."""
+    """Design the mechanism NAME, such as optm, certify it, and say what it does; compare lists all names."""
     from fl_privquant.cli import layout, printing
 
     given = options.assignments(settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective)
@@ -95,7 +95,7 @@ def audit(
     ] = False,
     draws: Annotated[int, typer.Option(help="Outputs that the attack draws for each input.")] = 400_000,
 ) -> None:
-    """Certify a mechanism file anew and print its exact figures."""
+    """Certify a mechanism FILE that design --output wrote, and print its exact figures."""
     from fl_privquant.accounting import empirical_bound
     from fl_privquant.cli import layout, printing
 
@@ -149,7 +149,16 @@ def statement(
         printing.print_statements(layout.output_console(), encoder.name, statements)
 
 
-@app.command("plan")
+_PLAN_HELP = (
+    "Plan a whole run that meets a privacy target, and say how to run it.\n\n"
+    "For secure sums, updates are clipped to an L2 norm and rotated, and a random part of the coordinates is "
+    "clipped and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism, "
+    "--local, --unit, --l2-norm or --plot, the command lists designs that send all coordinates, the least "
+    "error first."
+)
+
+
+@app.command("plan", help=_PLAN_HELP)
 def plan_command(
     epsilon: Annotated[float, typer.Option(help="Target: the ε of the unit and view below.")] = 8.0,
     clients: options.Clients = _CLIENTS,
@@ -168,12 +177,7 @@ def plan_command(
     mechanism: options.Mechanisms = None,
     plot: options.Plot = None,
 ) -> None:
-    """Plan a whole run that meets a privacy target, and say how to run it.
-
-    For secure sums updates are clipped to an L2 norm and rotated; a random part of the coordinates is clipped
-    and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism, --local, --unit,
-    --l2-norm or --plot, it lists designs that send all coordinates, the least error first.
-    """
+    """Plan a whole run, by its error or size, or list designs for its target: see the help above."""
     from fl_privquant.accounting import Wish
     from fl_privquant.cli import joint_plans, layout, printing
     from fl_privquant.cli.plan_progress import plan_with_progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,9 @@ from fl_privquant.errors import InvalidSpecError
 _NO_PARAMETERS = ("name", "cache")
 
 PICTURES = (".pdf", ".png", ".svg")
+
+# No federation is larger; far above, integers are no floats any more.
+_MOST = 10**12
 
 
 def picture(path: Path | None) -> Path | None:
@@ -30,11 +34,18 @@ def _writable(path: Path | None) -> Path | None:
 
 
 def _possible(path: Path | None) -> Path | None:
+    """The file, if it can be written, or made in the nearest folder that is there."""
+    if path is None:
+        return None
     try:
-        if path is not None and path.is_dir():
+        if path.is_dir():
             raise typer.BadParameter(f"{str(path)!r} is a folder; give a file")
+        if not path.exists():
+            folder = next(parent for parent in path.parents if parent.exists())
+            with tempfile.TemporaryFile(dir=folder):
+                pass
     except OSError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(f"{str(path)!r} cannot be written ({error.strerror})") from None
     return path
 
 
@@ -55,11 +66,15 @@ Levels = Annotated[int | None, typer.Option(help="Number of output values, where
 Objective = Annotated[
     str | None, typer.Option(help="mse (governs averages over clients) or mae (the paper's).")
 ]
-Clients = Annotated[int, typer.Option(min=1, help="Clients whose updates are added up in a round.")]
-Dimension = Annotated[int, typer.Option(min=1, help="Coordinates of an update.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds that a client takes part in.")]
-Corrupt = Annotated[int, typer.Option(min=0, help="Clients that collude with whoever sees the sums.")]
-Dropped = Annotated[int, typer.Option(min=0, help="Clients that drop out of a round.")]
+Clients = Annotated[
+    int, typer.Option(min=1, max=_MOST, help="Clients whose updates are added up in a round.")
+]
+Dimension = Annotated[int, typer.Option(min=1, max=_MOST, help="Coordinates of an update.")]
+Rounds = Annotated[int, typer.Option(min=1, max=_MOST, help="Rounds that a client takes part in.")]
+Corrupt = Annotated[
+    int, typer.Option(min=0, max=_MOST, help="Clients that collude with whoever sees the sums.")
+]
+Dropped = Annotated[int, typer.Option(min=0, max=_MOST, help="Clients that drop out of a round.")]
 Error = Annotated[
     float | None,
     typer.Option(

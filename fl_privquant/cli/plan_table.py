@@ -37,10 +37,10 @@ def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     print_table(console, columns, [_cells(plan) for plan in plans], title)
     say(console, f"The first: {best.verdict}")
     say(console, "Simulate it:")
-    say(console, f"  {_command(best)}")
-    say(console, "Run it in Python, with the FedAvg of flwr.serverapp.strategy:")
+    say(console, f"  {_command(best)}", copied=True)
+    say(console, "Run it in a Flower server app:")
     for line in _lines(best):
-        say(console, f"  {line}")
+        say(console, f"  {line}", copied=True)
 
 
 def _cells(plan: Plan) -> list[str]:
@@ -96,7 +96,7 @@ def _command(plan: Plan) -> str:
 
 
 def _lines(plan: Plan) -> list[str]:
-    """Three lines that make the same plan, and a strategy that runs it."""
+    """Python that makes the same plan, and a strategy that runs it."""
     target, (corrupt, lost) = plan.target, _fractions(plan)
     cost = ", ".join(f"{name}={value}" for name, value in _asked(plan).items())
     kept = plan.encoding.kept(plan.dimension)
@@ -104,7 +104,10 @@ def _lines(plan: Plan) -> list[str]:
     summed = f"pq.SecureSum(corrupt_fraction={corrupt:g}, dropout_fraction={lost:g})"
     mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={_bits(plan)}"
     return [
+        "import fl_privquant as pq",
+        "from flwr.serverapp.strategy import FedAvg",
+        "from fl_privquant.flower import PrivQuantStrategy",
         f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients})",
         f"plan = target.plan({plan.dimension}, {mechanism}{keep}, aggregation={summed})",
-        "strategy = fl_privquant.flower.PrivQuantStrategy(FedAvg(), plan)",
+        "strategy = PrivQuantStrategy(FedAvg(), plan)",
     ]

@@ -16,9 +16,15 @@ from fl_privquant.errors import one_line
 from fl_privquant.mechanisms.base import Mechanism
 
 
-def say(console: Console, sentence: str) -> None:
-    """Print a sentence as it is: no markup, and line breaks only where the terminal puts them."""
-    console.print(Text(sentence), soft_wrap=True, highlight=False)
+def say(console: Console, sentence: str, copied: bool = False) -> None:
+    """Print a sentence, wrapped between words on a terminal; in a pipe it stays one line.
+
+    Parameters
+    ----------
+    copied
+        Whether it is to be copied, such as a command: a terminal may break it anywhere then.
+    """
+    console.print(Text(sentence), soft_wrap=copied or not console.is_terminal, highlight=False)
 
 
 def asked(epsilon: float) -> str:
@@ -31,7 +37,7 @@ def print_mechanism(console: Console, mechanism: Mechanism) -> None:
     table = Table(title=mechanism.name, show_header=False)
     table.add_row("certified", mechanism.statement.brief)
     table.add_row("exact MAE, MSE", f"{mechanism.mae():.6g}, {mechanism.mse():.6g} (uniform on [-1, 1])")
-    table.add_row("bits a coordinate", f"{mechanism.bits_per_coordinate:g}")
+    table.add_row("bits per coordinate", f"{mechanism.bits_per_coordinate:g}")
     for heading, text in mechanism.details().items():
         table.add_row(heading, text)
     for key, value in mechanism.parameters.items():

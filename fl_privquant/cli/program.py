@@ -10,10 +10,13 @@ from click.exceptions import Abort, ClickException, NoArgsIsHelpError, UsageErro
 
 from fl_privquant.errors import PrivQuantError, one_line
 
-__all__ = ["EXIT_ERROR", "fail", "print_error", "run"]
+__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "fail", "interrupted", "print_error", "run"]
 
 EXIT_ERROR = 2
 """The exit code after an error."""
+
+EXIT_INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
 
 # None of our own messages is that long; what they quote may be anybody's.
 _MOST_CHARACTERS = 2000
@@ -26,14 +29,14 @@ def run(app: typer.Typer) -> None:
     except NoArgsIsHelpError as error:
         typer.echo(error.format_message())
         sys.exit(EXIT_ERROR)
-    except Abort:
-        fail("interrupted")
+    except (Abort, KeyboardInterrupt):
+        interrupted("the same command can be run again")
     except ClickException as error:
         context = error.ctx if isinstance(error, UsageError) else None
         advice = "" if context is None else f"; see {context.command_path} --help"
         fail(f"{error.format_message().rstrip('.')}{advice}")
     except BrokenPipeError:
-        # Whoever reads the output has enough of it, as head has. What is left in the buffer goes nowhere.
+        # The reader of the output has closed it, as head does. What is left in the buffer is dropped.
         sys.stdout = None
         sys.exit(EXIT_ERROR)
     except (PrivQuantError, OSError) as error:
@@ -46,10 +49,22 @@ def fail(error: object) -> NoReturn:
     sys.exit(EXIT_ERROR)
 
 
+def interrupted(state: str) -> NoReturn:
+    """Print one line that says what an interrupted program leaves behind, and end the process."""
+    _print_line("interrupted: ", state)
+    sys.exit(EXIT_INTERRUPTED)
+
+
 def print_error(error: object) -> None:
     """Print an error as one line; texts of others in it are no markup, and cannot forge other lines."""
+    _print_line("error: ", error)
+
+
+def _print_line(opening: str, content: object) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    message = Text.assemble(("error: ", "bold red"), one_line(error, _MOST_CHARACTERS))
-    Console(stderr=True).print(message, soft_wrap=True, highlight=False)
+    message = Text.assemble((opening, "bold red"), one_line(content, _MOST_CHARACTERS))
+    console = Console(stderr=True)
+    # One line in a pipe or a log; a terminal wraps it between words.
+    console.print(message, soft_wrap=not console.is_terminal, highlight=False)

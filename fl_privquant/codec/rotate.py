@@ -18,9 +18,9 @@ Each step is an orthogonal map, so their product is one.
 
 **Isotropic.** Both sizes are powers of two, with block * rows >= 64 d where d >= 256; below, they are the
 largest that fit. Random signs make the expected energy of each output of a transform the mean energy of its
-inputs. So the first layer leaves any update in runs of neighbours, each of even expected energy and, but for
-what a last block shares with the one before, as long as a block. A column then takes one coordinate of each
-row, K = block * rows / d or one more or less from each block, at random positions.
+inputs. So the first layer leaves any update in runs of neighbours, each of even expected energy and, except
+for what a last block shares with the one before, as long as a block. A column then takes one coordinate of
+each row, K = block * rows / d or one more or less from each block, at random positions.
 
 * *Second moments.* The expected square of every rotated coordinate is R^2 / d, up to a share of some 1 / K:
   less than 4 % for d >= 32, and less than 17 % for any d, whatever the update.
@@ -188,5 +188,5 @@ def _columns(part: NDArray[Any], starts: NDArray[np.int64], shifts: NDArray[np.i
 
 
 def _scale(part: NDArray[Any], size: int) -> Any:
-    """What makes a transform of that size orthonormal, in the vector's own precision: rounded once."""
+    """The factor that makes a transform of that size orthonormal, rounded once to the vector's precision."""
     return part.dtype.type(1.0 / math.sqrt(size))

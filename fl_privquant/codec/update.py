@@ -64,7 +64,7 @@ class EncodedUpdate:
     Parameters
     ----------
     codec
-        Of the update.
+        The codec of the update.
     drawn
         What the mechanism drew; the trained arrays themselves where nothing is encoded.
     """
@@ -142,7 +142,7 @@ class UpdateCodec:
 
     @property
     def mechanism(self) -> Mechanism:
-        """What encodes updates of this layout."""
+        """The mechanism that encodes updates of this layout."""
         return self.encoding.mechanism
 
     @property
@@ -238,7 +238,7 @@ class UpdateCodec:
     def encoded_nothing(
         self, old: Arrays, rng: RandomStream | None = None, threads: int = 1
     ) -> EncodedUpdate:
-        """What a client without a usable update sends, encoded: zeros, with metrics and vote."""
+        """The encoded zeros that a client without a usable update sends, with metrics and vote."""
         if not self.carries_difference:
             return EncodedUpdate(self, old)
         return self._drawn(np.zeros(self.dimension, dtype=self.layout.dtype), rng, threads)
@@ -300,7 +300,7 @@ class UpdateCodec:
         return self._added(decoded, old)
 
     def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], NDArray[Any]]]:
-        """What :meth:`apply` gives, each array computed when it is asked for, and anew each time.
+        """The arrays of :meth:`apply`, each computed when it is read, and anew each time.
 
         The payload is checked now. Until an array is wanted it takes one byte a coordinate, not the
         four or eight of the array: a server can hold the updates of many clients.

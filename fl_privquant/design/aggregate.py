@@ -56,7 +56,7 @@ _GUESS = 0.01
 
 @dataclass(frozen=True)
 class AggregateShape:
-    """What the outer search chooses: how far out values lie, and the least weight of an output.
+    """The variables of the outer search: how far out values lie, and the least weight of an output.
 
     Parameters
     ----------

@@ -54,13 +54,13 @@ def error_of_strata(trials: int, rare: int, rounding: float) -> float:
 
 
 def error_of_bits(trials: int, rare: int, input_variance: float) -> float:
-    """The same of the Poisson binomial mechanism, for inputs of mean square ``input_variance``."""
+    """The error of the Poisson binomial mechanism, for inputs of mean square ``input_variance``."""
     theta = (_HALF - rare) / TOTAL_WEIGHT
     return (0.25 / theta**2 - input_variance) / trials
 
 
 def least_error_of_tables(separation: float, input_variance: float, num_honest: int) -> float:
-    """What no table of two rows is better than at that separation; see the module."""
+    """A lower bound on the error of every table of two rows at that separation; see the module."""
     return 1.0 / (num_honest * separation**2) + 1.0 - input_variance
 
 

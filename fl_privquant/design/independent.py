@@ -134,7 +134,7 @@ class _Family:
         return costs
 
     def error_costs(self, power: int) -> tuple[Floats, Floats]:
-        """What each output probability at the ends of the pieces adds to the error."""
+        """The coefficient in the error of each output probability at the ends of the pieces."""
         if power not in self._error_costs:
             starts = np.array([piece.start for piece in self.pieces])
             ends = np.array([piece.end for piece in self.pieces])
@@ -142,7 +142,7 @@ class _Family:
         return self._error_costs[power]
 
     def cost(self, q: Floats, power: int) -> float:
-        """What is minimised: the paper's bound of the absolute error, or the exact squared error."""
+        """The objective: the paper's bound on the absolute error, or the exact squared error."""
         if power == 1:
             return float(self.bound_costs @ q)
         law = self.law(q)

@@ -66,7 +66,7 @@ class NoiseKind:
     clamps: bool = False
 
     def integer(self, variance: float, max_shift: int) -> NoisyInteger:
-        """What a coordinate is released as."""
+        """The release of one coordinate, as the loss functions take it."""
         noise = self.make(Fraction(variance))
         reach = max(((noise.largest or 0) - max_shift) // 2, 1) if self.clamps else None
         return NoisyInteger(noise, max_shift, reach)

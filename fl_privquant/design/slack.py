@@ -18,7 +18,7 @@ CertifiedT = TypeVar("CertifiedT")
 def design_with_slack(
     law_of: Callable[[float], Law], certify: Callable[[Law], CertifiedT], epsilon: float
 ) -> CertifiedT:
-    """What ``certify`` makes of the first law that it accepts, designed ever further inside ``epsilon``.
+    """The first certified law, as ``certify`` returns it, of laws designed ever further below ``epsilon``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""At how many standard deviations to clip the coordinates of a rotated update: lost signal against noise.
+"""The choice of the coordinate clip of rotated updates, in standard deviations: lost signal against noise.
 
 A random rotation spreads an update of L2 norm R over its d coordinates: at the norm bound they are nearly
 normal, with standard deviation R / sqrt(d). What is left of such a coordinate Z after clipping it to
@@ -37,9 +37,9 @@ from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 LEAST_SPREAD = 1.0
 """Where the search begins: a third of the signal is lost there, far more than any noise is worth."""
 
-# Coordinate clip of a rotated update, in standard deviations of its coordinates, unless told otherwise.
+# Coordinate clip of a rotated update, in standard deviations of its coordinates, by default.
 _USUAL_SPREAD = 3.0
-# Normal pairs compose exactly but for rounding, which designs leave this much of epsilon.
+# Normal pairs compose exactly except for rounding, which designs leave this much of epsilon.
 _ROUNDING_ROOM = 1e-9
 _MOST = 6.0
 _CLOSE = 0.01
@@ -73,7 +73,7 @@ class RunTarget:
 
     @property
     def separation(self) -> float:
-        """What one round may cost: the separation of two updates, as normal laws."""
+        """The privacy budget of one round, as the separation of two normal laws."""
         return gaussian_separation(self.epsilon, self.delta) / math.sqrt(self.rounds)
 
     @property
@@ -166,7 +166,7 @@ def at_unit_gain(noise: float, spread: float, num_clients: int) -> float:
 
 @lru_cache(maxsize=1024)
 def kept_moments(kept: int, dimension: int, norm_share: float) -> tuple[float, float]:
-    """What the L2 clip leaves of a random part of a rotated update at the norm bound: mean square, and gain.
+    """Mean square and gain of a random part of a rotated update at the norm bound, after the L2 clip.
 
     The squared norm of ``kept`` of ``dimension`` coordinates is t times its mean, with t of a beta
     distribution. The norm is clipped to a share f of the root of that mean, so that min(t, f^2) is left. The

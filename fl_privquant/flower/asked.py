@@ -81,7 +81,7 @@ def hand_over(message: Message, asked: Asked) -> None:
 
 
 def taken(message: Message) -> Asked:
-    """What a mod before has read of the message, taken out of it; else it is read now."""
+    """What an earlier mod has read of the message, taken out of it; otherwise it is read now."""
     handed = message.content.get(_RECORD_HANDED)
     if not isinstance(handed, _HandedOver):
         return Asked.read(message)

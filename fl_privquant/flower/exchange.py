@@ -40,12 +40,12 @@ Decoded = Mapping[str, Callable[[], NDArray[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """What a round's replies came to.
+    """The result of opening a round's replies.
 
     Parameters
     ----------
     nodes
-        Whose updates are in it.
+        The nodes whose updates are in it.
     total
         The sum of their codes; None where updates were decoded one by one.
     decoded
@@ -82,7 +82,7 @@ class Exchange:
     def open(
         self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
     ) -> Opened:
-        """What the replies, by node, come to. ``model`` is what clients were sent.
+        """Open the replies, by node; ``model`` is the one that clients were sent.
 
         Raises SecureAggregationError where no sum may be opened, or none can.
         """
@@ -130,7 +130,7 @@ class SummingExchange(Exchange):
 
 
 class HonestSumExchange(Exchange):
-    """What is opened is one sum, of no fewer honest clients than the view of the round promises."""
+    """Opens one sum, with no fewer honest clients than the view of the round promises."""
 
     def __init__(self, aggregation: Aggregation) -> None:
         super().__init__(aggregation)
@@ -151,11 +151,11 @@ class HonestSumExchange(Exchange):
             honest_sum_test(codec, len(opened.nodes)).check(opened.total)
 
     def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
-        """As wide as the sum, as masked codes are."""
+        """Bytes of an update whose codes are as wide as the sum, as masked codes are."""
         return packed_size(codec.dimension, width=self._ring(codec, num_clients).bits)
 
     def _ring(self, codec: UpdateCodec, num_clients: int) -> SumRing:
-        """What the codes of so many clients are added up in."""
+        """The ring in which the codes of so many clients are added up."""
         return codec.sum_ring(num_clients, self.aggregation.sums_exactly)
 
     def _opened(self, total: NDArray[Any], num_clients: int) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What stands below the figures of a privacy statement: what they do not cover, and what clients say."""
+"""Remarks below the figures of a privacy statement: what they do not cover, and what clients report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> 
 
 
 def randomness_lines(simulated: bool, nodes: Collection[int]) -> list[str]:
-    """That privacy is simulated, if the operator says so; else which clients say so of themselves."""
+    """A line that privacy is simulated, if the operator says so; otherwise the clients that report it."""
     if simulated:
         return ["privacy is simulated: clients draw from seeded streams, whoever knows the seed knows all"]
     if not nodes:

@@ -1,4 +1,4 @@
-"""What clients are asked in each round."""
+"""The requests to clients in each round."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Requests:
         self.policy = as_policy(encoding)
 
     def request(self, server_round: int) -> Request:
-        """What clients are asked in a round."""
+        """The request to clients in a round."""
         encoding = self.policy(server_round)
         return Request(
             round=server_round,

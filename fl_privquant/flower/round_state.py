@@ -22,7 +22,7 @@ from fl_privquant.flower.wrapping import mean_reply
 
 @dataclass
 class RoundState:
-    """What is known of a round.
+    """The state of a round at the server.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class RoundState:
     arrays, model
         The model that they were sent, as Flower's arrays and as numpy's.
     codec
-        Of their updates.
+        The codec of their updates.
     asked
         The nodes that were asked.
     request_bytes

@@ -61,7 +61,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
     Guarantee: with :class:`~fl_privquant.flower.PrivQuantMod` on the clients, what the server sees of a
     client's update has the mechanism's certified privacy, for each coordinate and release (local view).
     :attr:`ledger` counts every client that was asked, whether or not it answered; each request says so, and
-    clients that count more refuse it. :meth:`statements` is what all that comes to.
+    clients that count more refuse it. :meth:`statements` gives what all releases cost together.
     :attr:`survivors` is how many clients are in each round's aggregate.
     No amplification by client sampling is counted: Flower's strategies draw a sample of fixed size, but the
     server knows who is in it, and so do all who see its messages.
@@ -102,7 +102,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         :class:`~fl_privquant.flower.StoppedResult`; before the first round it is an error
         (:class:`~fl_privquant.errors.BudgetExhaustedError`).
     delta
-        At which statements are made.
+        The δ of statements.
     simulated
         Whether clients are known to draw from seeded streams: every privacy statement then says that
         privacy is simulated. This is the operator's word. Clients that say so of themselves are counted in

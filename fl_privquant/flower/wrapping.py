@@ -1,4 +1,4 @@
-"""What strategies that wrap another one share: delegation, the stack that they make, and how a run ends.
+"""Common code of strategies that wrap another one: delegation, the stack, and how a run ends.
 
 :class:`StrategyWrapper` hands everything on to the strategy that it wraps; a wrapper overrides what it
 changes, and nothing else. :func:`strategy_stack` walks from a wrapper to the strategy that aggregates.

@@ -1,8 +1,8 @@
 """Laws on the integers, and their sums, with what floating point and cut tails can be wrong by.
 
 Sums of many codes or noises are convolutions. In floating point they come with errors, and their tails must
-be cut somewhere. Whoever uses a law from here charges both: the relative error in every probability, and
-the small part that is missing, of which nothing is known. So neither can make a figure smaller than the
+be cut somewhere. A caller that uses a law from here charges both: the relative error in every probability,
+and the small part that is missing, of which nothing is known. So neither can make a figure smaller than the
 truth.
 """
 

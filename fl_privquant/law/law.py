@@ -194,7 +194,7 @@ def error_costs(
     power: int,
     density: Density | ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:
-    """What each probability adds to E|M(X) - X|^power: the error is linear in the rows of a law.
+    """Coefficients of E|M(X) - X|^power, which is linear in the probabilities of a law.
 
     Returns
     -------

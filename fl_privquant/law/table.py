@@ -167,7 +167,7 @@ class CertifiedTable:
         return cls(codebook, weights, start_rows, end_rows).certify(epsilon)
 
     def details(self) -> dict[str, str]:
-        """What certifies the table, and what it holds, in words."""
+        """The certificate of the table and its contents, in words."""
         top, bottom = self.worst_ratio
         law, book = self.law, self.codebook
         lines = {
@@ -285,7 +285,7 @@ def _distinct_rows(law: Law) -> tuple[Floats, Floats, Ints, Ints]:
 
 
 def _bounds(rows: Floats, epsilon: float) -> tuple[Ints, Ints]:
-    """For each column the integers lo, hi with hi <= e^epsilon lo that its weights are kept in."""
+    """Integers lo, hi for each column with hi <= e^epsilon lo, between which its weights are kept."""
     largest, smallest = rows.max(axis=0) * TOTAL_WEIGHT, rows.min(axis=0) * TOTAL_WEIGHT
     if math.isinf(epsilon):
         return np.zeros(rows.shape[1], np.int64), np.full(rows.shape[1], TOTAL_WEIGHT, np.int64)

@@ -140,7 +140,7 @@ def _poisson_binomial(trials: int, theta: float, num_honest: int, max_loss: floa
 def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -> float:
     """Largest Rényi divergence of the sum of ``num_clients`` codes when one client's input is replaced.
 
-    Exact by convolution but for rounding, which is upwards, at inputs where the worst case lies:
+    Exact by convolution except for rounding, which is upwards, at inputs where the worst case lies:
 
     * The likelihood ratio of two sums of independent bits, one client's more likely to be 1 in the
       first, rises with the sum. So the divergence grows as that client's probabilities move apart: its

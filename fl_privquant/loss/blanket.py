@@ -170,7 +170,7 @@ class _Hull:
     def add(self, first: Floats, second: Floats) -> None:
         """Take pairs with these masses in each cell into the hull."""
         for curve, top, bottom in zip(*self.curves(first, second), strict=True):
-            # Hopping between curves that are equal but for rounding would only add rounding errors.
+            # Hopping between curves that are equal except for rounding would only add rounding errors.
             above = curve > self.curve * (1.0 + 0.1 * _SLACK)
             self.curve = np.where(above, curve, self.curve)
             self._top = np.where(above, top, self._top)

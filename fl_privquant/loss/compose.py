@@ -1,8 +1,8 @@
 """Composition: the epsilon of many releases at a given delta, by the smallest of several bounds.
 
 What is composed is a list of parts, each a loss and how many times it occurs (coordinates times rounds).
-Normal pairs, each but for a probability of its own, compose exactly: their squared separations add up (Dong,
-Roth, Su 2022, Corollary 2). Of everything else there are three bounds, each valid on its own:
+Normal pairs, each except for a probability of its own, compose exactly: their squared separations add up
+(Dong, Roth, Su 2022, Corollary 2). Of everything else there are three bounds, each valid on its own:
 
 **pure.** The sum of the largest losses; holds at every delta.
 
@@ -58,7 +58,7 @@ _MAX_LOG_RATE, _MIN_LOG_RATE = math.log(1e9), math.log(1e-9)
 
 
 class Moments(Protocol):
-    """What the Rényi bound needs of a release; :class:`PrivacyLoss` has it, and so have norm bounds."""
+    """The interface that the Rényi bound needs; :class:`PrivacyLoss` and norm bounds implement it."""
 
     @property
     def infinity(self) -> float:
@@ -82,7 +82,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class NamedLoss:
-    """What something costs, as mechanisms answer it: a loss, ``count`` times over, and the bound's name.
+    """The answer of a mechanism about its cost: a loss that is spent ``count`` times, and the bound's name.
 
     The name is stated before the method of composition; it is empty where the loss is exact.
     """
@@ -375,12 +375,12 @@ class _Total:
 
     @cached_property
     def _excess(self) -> Floats:
-        """What a total that far above epsilon adds to delta, but for the common scale."""
+        """The contribution to delta of a total that far above epsilon, up to the common scale."""
         return np.asarray(np.exp(-self.rate * self._beyond) * -np.expm1(-self._beyond))
 
 
 def _window(losses: list[tuple[PrivacyLoss, int]], rate: float) -> tuple[float, float, float]:
-    """Between which totals the tilted law lies, but for about exp(_LOG_OUTSIDE) on either side.
+    """Between which totals the tilted law lies, except for about exp(_LOG_OUTSIDE) on either side.
 
     And the shift of the rate that gives the upper one: any shift bounds the tail, this one well.
     """
@@ -453,7 +453,7 @@ def _single_epsilon(loss: PrivacyLoss, delta: float) -> float:
 
 
 def _minimise(function: Callable[[float], float]) -> float:
-    """Where a function of a logarithm, that falls and then rises, is least: by golden sections."""
+    """The minimizer of a function of a logarithm that falls and then rises, by golden-section search."""
     low, high = _MIN_LOG_RATE, _MAX_LOG_RATE
     coarse = np.linspace(low, high, 22)
     values = [function(float(x)) for x in coarse]

@@ -81,7 +81,7 @@ class PrivacyLoss:
         return float(self.masses @ self.losses)
 
     def delta(self, epsilon: float) -> float:
-        """The smallest delta of one release at ``epsilon``: exact but for rounding, which is upwards."""
+        """The smallest delta of one release at ``epsilon``: exact except for rounding, which is upwards."""
         first = int(np.searchsorted(self.losses, epsilon, side="right"))
         excess = -np.expm1(epsilon - self.losses[first:])
         return min(float(self.masses[first:] @ excess) * (1.0 + self.slack) + self.infinity, 1.0)
@@ -112,7 +112,7 @@ class PrivacyLoss:
         """
         scaled = self.losses / step
         below = np.floor(scaled)
-        # A loss that is a grid point but for rounding goes to the point above it.
+        # A loss that is a grid point except for rounding goes to the point above it.
         share = np.expm1(np.minimum(below * step - self.losses, 0.0)) / math.expm1(-step)
         upper = self.masses * np.minimum(share * (1.0 + ROUNDING) + ROUNDING * (scaled > below), 1.0)
         first = int(below[0])

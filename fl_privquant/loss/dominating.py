@@ -35,7 +35,7 @@ _UNSURE = 64.0
 
 
 def dominating_loss(table: CertifiedTable) -> PrivacyLoss:
-    """The privacy loss of one release of the table: exact, but for logarithms that are rounded up."""
+    """The privacy loss of one release of the table: exact, except for logarithms that are rounded up."""
     corners = hull_corners(table.weights)
     steps = np.diff(corners, axis=0)
     finite = steps[steps[:, 0] > 0]

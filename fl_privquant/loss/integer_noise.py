@@ -48,7 +48,7 @@ _DIRECT = 1 << 29
 
 @dataclass(frozen=True)
 class NoisyInteger:
-    """What a coordinate is released as: an integer in 0..max_shift plus noise.
+    """The release of one coordinate: an integer in 0..max_shift plus noise.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def noise_sum(noise: IntegerNoise, count: int) -> LatticeLaw:
 
 
 def ideal_sum(noise: IntegerNoise, count: int, least: float = _LEAST) -> LatticeLaw:
-    """The same of the laws that tables are made for, with probabilities down to ``least``."""
+    """The same for the laws that tables are made for, with probabilities down to ``least``."""
     if isinstance(noise, Skellam) and (count > 1 or least < _LEAST):
         variance = count * float(noise.variance)
         return _two_sided(lambda k: np.asarray(ive(k, variance), dtype=np.float64), variance, _BESSEL, least)

@@ -19,7 +19,7 @@ differences up to t0 bounds it by H_(a k)(F(t0)) <= H_(a k)(s). The lower end mi
 both ends H_(a k)(s) >= 1 - s. What is drawn is within n times the tables' total variation of the ideal law,
 which is added to s.
 
-So k costs N(0, 1) against N(a k, 1), but for a probability that
+So k costs N(0, 1) against N(a k, 1), except for a probability that
 :func:`~fl_privquant.loss.normal_pairs.spare_for` keeps small. Given all k, coordinates add up to N(0, 1)
 against N(a K, 1), K^2 = sum of k_i^2. And K exceeds some bounds with small probabilities only: the loss is a
 mixture of those at the bounds, which cover K. By Chernoff, for every rate r,
@@ -151,7 +151,7 @@ def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: 
         gaussian_loss(separation * rounded_length(max_shift, squared, dimension, chance))
         for chance in _CHANCES
     ]
-    # The length is told to the adversary, and is no more than each bound but for its chance.
+    # The length is told to the adversary, and is no more than each bound except for its chance.
     weights = [likely - rare for likely, rare in pairwise(chances)]
     values = np.concatenate([loss.losses for loss in losses])
     masses = np.concatenate([weight * loss.masses for weight, loss in zip(weights, losses, strict=True)])

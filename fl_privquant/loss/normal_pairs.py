@@ -24,7 +24,7 @@ is subadditive. This is group privacy (Dong, Roth, Su, "Gaussian Differential Pr
 2.14) with what is spared carried along.
 
 **Steps of unequal length.** Now let step i have separation m v_i and spare s v_i, with lengths v_i <= 1 that
-are 1 but for the first and the last, and V = v_1 + ... + v_j <= k. What it adds is at most H_M(c_i) <= c_i
+are 1 except for the first and the last, and V = v_1 + ... + v_j <= k. What it adds is at most H_M(c_i) <= c_i
 e^(M L), with M <= k m and L taken where Phi(-z) = s v_i. The bound v e^(M (z + sqrt(z^2 + 4)) / 2) of this,
 z^2 = 2 log(1 / (2 s v)), grows with v as long as z > M, and so does v z: with the values at v = 1 each step
 adds at most t = s (1 + e^(m L)) e^(k m L). If V >= 1, there are at most V + 2 <= 3 V steps. If V < 1, there
@@ -91,7 +91,7 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
 
 
 def spare_for(rate: float, steps: int, most: float, unequal: bool = False) -> float:
-    """What may be spared in each step, so that a chain reveals everything with probability ``rate`` at most.
+    """The probability that each step may ignore, so that a chain reveals everything with at most ``rate``.
 
     Parameters
     ----------

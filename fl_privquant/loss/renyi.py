@@ -1,4 +1,4 @@
-"""What L2-bounded vectors cost: a Rényi divergence in proportion to the squared distance of the inputs.
+"""The cost of L2-bounded vectors: a Rényi divergence in proportion to the squared distance of the inputs.
 
 For a continuous piecewise-linear law the rate
 
@@ -10,7 +10,7 @@ C (2 R / clip)^2 a release. As x' goes to x the quotient goes to order / 2 times
 sum_i p_i'(x)^2 / p_i(x), which is how I-MVU counts; C covers distant inputs too.
 
 The bound is rigorous, for the law that is sampled. Boxes of pairs (x, x'), each input inside one piece, are
-split until all are known to stay below the largest quotient found, but for a tolerance. With rows p at x
+split until all are known to stay below the largest quotient found, except for a tolerance. With rows p at x
 and q at x', d = |x - x'|, h_i = p_i / q_i - 1 and f(h) = ((1 + h)^a - 1 - a h) / h^2,
 
     exp((a - 1) D_a) = sum q_i (1 + h_i)^a = 1 + sum q_i h_i^2 f(h_i) = 1 + d^2 sum f(h_i) s_i^2 / q_i

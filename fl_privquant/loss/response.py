@@ -41,7 +41,7 @@ def response_loss(epsilon: float, delta: float = 0.0) -> PrivacyLoss:
 
 @dataclass(frozen=True, eq=False)
 class NormalLoss(PrivacyLoss):
-    """The loss of N(0, 1) and N(``separation``, 1), but for the probability ``infinity``.
+    """The loss of N(0, 1) and N(``separation``, 1), except for the probability ``infinity``.
 
     The atoms are a little worse than the pair itself. What composes nothing but such pairs needs no atoms
     (:func:`fl_privquant.loss.compose.composed_epsilon`).

@@ -1,12 +1,12 @@
-r"""What a secure sum tells of one client's update: a Gaussian guarantee by the L2 norm, certified.
+r"""What a secure sum reveals about one client's update: a certified Gaussian guarantee by the L2 norm.
 
 The server sees, for each coordinate, the sum of the codes of ``n`` honest clients. This module certifies,
 for a continuous table (:class:`~fl_privquant.law.table.CertifiedTable` whose law does not jump), two figures:
 
 * a **separation** a and a rate b: for inputs x, x' of one client at distance D = abs(x - x'), whatever the
-  others' inputs, the two laws of the sum are no easier to tell apart than N(0, 1) and N(a D, 1), but for
-  a probability b D. Gaussian pairs add up as squares, so two updates at L2 distance R, of d coordinates,
-  cost no more than N(0, 1) and N(a R, 1), but for a probability b sqrt(d) R: *whatever d*. Over T rounds the
+  others' inputs, the two laws of the sum are no easier to tell apart than N(0, 1) and N(a D, 1), except for a
+  probability b D. Gaussian pairs add up as squares, so two updates at L2 distance R, of d coordinates, cost
+  no more than N(0, 1) and N(a R, 1), except for a probability b sqrt(d) R: *whatever d*. Over T rounds the
   separation is a R sqrt(T), and (epsilon, delta) follow from it by the exact formula for the normal law;
 * a **Rényi rate** for each order, the same in terms of divergences; weaker, and a cross-check.
 
@@ -120,7 +120,7 @@ _MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 
 @dataclass(frozen=True, eq=False)
 class SumCertificate:
-    """What the secure sum of ``num_honest`` clients tells of one client's coordinate, for any distance.
+    """What the secure sum of ``num_honest`` clients reveals about one client's coordinate, for any distance.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class SumCertificate:
     def separation(self, rate: float) -> float:
         """The least a that is certified with the given b = ``rate``; infinite if there is none.
 
-        Two inputs at distance D are told apart no better than N(0, 1) and N(a D, 1), but for a probability
+        Two inputs at distance D are told apart no better than N(0, 1) and N(a D, 1), except for a probability
         ``rate`` * D.
         """
         spare = _SHARE * rate

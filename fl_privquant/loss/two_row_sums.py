@@ -5,7 +5,7 @@ a client's code from the mixture r_u = (1 - u) low + u high, with a share u in [
 input: one bit, or any table with one piece. This module certifies the same as
 :mod:`fl_privquant.loss.secure_sum`, a **separation** a for a given rate b: for inputs of one client at
 distance D, whatever the others' inputs, the two laws of the sum are no easier to tell apart than N(0, 1) and
-N(a D, 1), but for a probability b D. That module tells the adversary which clients drew from the blanket;
+N(a D, 1), except for a probability b D. That module tells the adversary which clients drew from the blanket;
 here nothing is told.
 
 Proof
@@ -36,8 +36,8 @@ sum of the others, * the convolution, and H_e the hockey-stick divergence.
 5. *Stratified bits.* The code is again the sum of k draws, but of a share u the first m = floor(k u) are from
    the upper row, the next is from r_(k u - m), and the others are from the lower row: the mean is the same,
    and its variance is the same at all knots m / k. From u to u' the draws change one after the other, only
-   one of them at a time, by lengths that add up to k v and are 1 but for the first and the last; all others
-   are at one of the two rows. This is a chain as in step 4, with steps of unequal length
+   one of them at a time, by lengths that add up to k v and are 1 except for the first and the last; all
+   others are at one of the two rows. This is a chain as in step 4, with steps of unequal length
    (:mod:`fl_privquant.loss.normal_pairs`), and has the same separation.
 6. *Updates.* As in step 5 of :mod:`fl_privquant.loss.secure_sum`, normal pairs add up by squares over
    coordinates and rounds. What is spared is in proportion to v, and so is what it grows to: with
@@ -48,7 +48,7 @@ sum of the others, * the convolution, and H_e the hockey-stick divergence.
 noise. In the cases with first..last clients at the upper row, ``first`` are at the upper and n - 1 - ``last``
 at the lower row for certain; of the g others nothing is known but that each draws, with a probability c,
 from the part that the two rows have in common, independently of its row. Tell which of them do so, and leave
-out those that do not. How many are left, but for a probability that is charged as a cut tail is, follows
+out those that do not. How many are left, except for a probability that is charged as a cut tail is, follows
 from Chernoff's bound. So one sum of three kinds of rows covers all these cases. Groups of cases are split,
 the worst first, until the worst bound belongs to a single case or is close to one; whenever this stops, the
 worst bound of all groups holds.
@@ -106,7 +106,7 @@ _UNCOUNTED = math.log(1e-30)
 
 
 class _Kind(Enum):
-    """What is known of another draw: its row, or that it is from the common part of both."""
+    """What is known about another draw: its row, or that it is from the common part of both rows."""
 
     LOWER = 0
     UPPER = 1
@@ -187,7 +187,7 @@ class TwoRows:
         return float(np.minimum(self.low, self.high).sum()) * (1.0 - self.low.size * _UNIT)
 
     def drawn_in_common(self, draws: int) -> int:
-        """How many of so many draws are from the common part, but for a probability of 1e-30.
+        """How many of so many draws are from the common part, except for a probability of 1e-30.
 
         That k of n draws or more are not has, by Chernoff, the probability exp(-n KL(k / n, q)) at most, q
         being that of one; KL is the divergence of two coins.
@@ -247,8 +247,8 @@ def sum_separation(
     bits
         Draws from the law that each client's code is the sum of, all for one input.
     stratified
-        Whether the number of draws from the upper row is fixed by the input, but for one of them, as in step
-        5; else each draw has the same share, as in step 4.
+        Whether the number of draws from the upper row is fixed by the input, except for one of them, as in
+        step 5; else each draw has the same share, as in step 4.
     """
     return _separation(law, num_honest, rate, bits, stratified, _Cases.worst)
 

@@ -60,10 +60,10 @@ _FRACTION = re.compile("[1-9][0-9]{0,99}(/[1-9][0-9]{0,99})?")
 class AdditiveMechanism(Mechanism):
     """Rounding to a lattice plus integer noise modulo 2^wrap_bits, certified when it is made.
 
-    Guarantee: (``epsilon``, ``delta``)-differential privacy of each coordinate and release against
-    whoever sees the code, certified in exact arithmetic on the very table that the noise is drawn from
+    Guarantee: (``epsilon``, ``delta``)-differential privacy of each coordinate and release against an
+    adversary who sees the code, certified in exact arithmetic on the very table that the noise is drawn from
     (:mod:`fl_privquant.mechanisms.integer_privacy`); the sum of codes reveals no more. The estimate is
-    unbiased but for a wrap, of probability at most ``overflow_probability`` a coordinate.
+    unbiased except for a wrap, of probability at most ``overflow_probability`` a coordinate.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
 
     Parameters
@@ -191,7 +191,7 @@ class AdditiveMechanism(Mechanism):
 
     @property
     def _released(self) -> NoisyInteger:
-        """What a coordinate is released as."""
+        """The release of one coordinate, as the loss functions take it."""
         pure = self.epsilon if self.delta == 0.0 else math.inf
         return NoisyInteger(self.noise, self.max_shift, self.reach, pure)
 
@@ -241,7 +241,7 @@ class AdditiveMechanism(Mechanism):
         return np.asarray((1.0 - share) * wrapped[at % levels] + share * wrapped[(at - 1) % levels])
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean absolute error for inputs in [-1, 1], but for the wrap; uniform unless told.
+        """Exact mean absolute error for inputs in [-1, 1] without a wrap; uniform unless a density is given.
 
         For noise k other than 0 the error does not change its sign between the two lattice points, so
         that its mean is |k|; for 0 it is that of rounding, twice the variance.
@@ -252,7 +252,7 @@ class AdditiveMechanism(Mechanism):
         return self.step * (mean_magnitude + no_noise * 2.0 * rounding_variance(self.levels, density))
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean squared error for inputs in [-1, 1], but for the wrap; uniform unless told.
+        """Exact mean squared error for inputs in [-1, 1] without a wrap; uniform unless a density is given.
 
         The variance of the noise and of the rounding, which are independent.
         """

@@ -1,4 +1,4 @@
-"""What integer noise on a lattice is asked to be: for a loss of a coordinate, or for a whole run in the sum.
+"""The specification of integer noise on a lattice, for a coordinate's loss or for a target of secure sums.
 
 For a run whose updates have a bounded L2 norm, of which only sums are seen, the number of lattice points, the
 clip and the noise follow from the target (:mod:`fl_privquant.design.noise_lattice`).
@@ -44,7 +44,7 @@ _WIDE, _WORTH = 24, 1.01
 
 @dataclass(frozen=True)
 class AdditiveSpec(Spec):
-    """What an additive mechanism is asked to be: give ``epsilon`` or ``variance``.
+    """The specification of an additive mechanism: give ``epsilon`` or ``variance``.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class AdditiveSpec(Spec):
 
     @classmethod
     def best_clip(cls, wish: Wish) -> float:
-        """That of its own noise."""
+        """The clip with the least error for this noise."""
         return cls._lattice(wish, wish.run_target, SPREADS).spread
 
     @classmethod
@@ -143,7 +143,7 @@ class AdditiveSpec(Spec):
 
 @dataclass(frozen=True)
 class ApproximateSpec(AdditiveSpec):
-    """What an additive mechanism of approximate differential privacy is asked to be.
+    """The specification of an additive mechanism of approximate differential privacy.
 
     Parameters
     ----------

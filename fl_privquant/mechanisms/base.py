@@ -76,11 +76,11 @@ class Mechanism(ABC):
 
     @property
     def statement(self) -> PrivacyStatement:
-        """What one :attr:`unit` costs, local view: how an epsilon of this mechanism is put before people."""
+        """The privacy statement of one :attr:`unit` in the local view, for people to read."""
         return PrivacyStatement(self.epsilon, self.delta, Unit(self.unit), method="exact")
 
     def loss(self, view: View = LOCAL) -> NamedLoss:
-        """What one :attr:`unit` costs against whoever has that view, with the name of the bound.
+        """What one :attr:`unit` costs in that view, with the name of the bound.
 
         In a sum it must hold whatever the inputs of the other ``view.honest_count - 1`` honest clients are.
         Unless a mechanism says more, only its certified figures are known: the worst law that has them.
@@ -90,7 +90,7 @@ class Mechanism(ABC):
         return NamedLoss(response_loss(self.epsilon, self.delta), "worst law")
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """What a whole update of so many coordinates costs, where more is known than by coordinates.
+        """Bounds on the cost of a whole update that are better than counting coordinates, if there are any.
 
         With norms: every bound that rests on them, in units of the clip. Without norms: every bound that
         holds for updates of any norm, such as a theorem about sums. The accountant states the smallest total.
@@ -190,11 +190,11 @@ class Mechanism(ABC):
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
-        """What is known of the value of one honest code, whatever the input in [-1, 1]."""
+        """Bounds on the value of one honest code that hold for every input in [-1, 1]."""
         raise InvalidSpecError(f"mechanism {self.name!r} does not encode each coordinate to a code that sums")
 
     def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
-        """What the mean of honest codes, in clips, exceeds with these odds at most.
+        """Limits, in clips, that the mean of honest codes exceeds with at most these odds.
 
         ``l2_bound`` is the largest L2 norm of a client's inputs in clips, where it is bounded.
         """
@@ -209,7 +209,7 @@ class Mechanism(ABC):
         """Exact mean squared error for inputs in [-1, 1]; uniform unless a density is given."""
 
     def _header(self) -> dict[str, Any]:
-        """What describes the mechanism besides its arrays, as JSON: its fields, floats without loss."""
+        """The description of the mechanism without its arrays: its fields as JSON, floats without loss."""
         return written_fields(self)
 
     def _arrays(self) -> list[NDArray[Any]]:
@@ -267,7 +267,7 @@ class Mechanism(ABC):
             return mechanism
         except CertificationError as error:
             raise CertificationError(one_line(error)) from error
-        except Exception as error:  # of whatever kind: the bytes are somebody else's
+        except Exception as error:  # any error: the bytes come from somebody else
             reason = one_line(f"{type(error).__name__}: {error}")
             raise CertificationError(f"mechanism: malformed ({reason})") from error
 
@@ -332,7 +332,7 @@ class LatticeMechanism(Mechanism):
 class TableMechanism(LatticeMechanism, kind="table"):
     """A mechanism that draws from a certified table of integer weights.
 
-    Guarantee: ``epsilon``-differential privacy of each coordinate and release against whoever sees
+    Guarantee: ``epsilon``-differential privacy of each coordinate and release against an adversary who sees
     the codes, certified in exact arithmetic on the very table that is sampled from.
 
     Parameters

@@ -62,7 +62,7 @@ _RATE_STEPS = 24
 
 @dataclass(frozen=True)
 class BiasedSpec(Spec):
-    """What biased quantization is asked to be; what is not given is tuned for the least error inside epsilon.
+    """The specification of biased quantization; omitted parameters are tuned for the least error.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
 def biased_law(bins: Floats, keep: float, rate: float, rows_per_interval: int) -> Law:
     """The law at ``rows_per_interval`` inputs between neighbouring bins, linear in between.
 
-    With a rate of 0 the input does not matter but for the selection:
+    With a rate of 0 the input does not matter except for the selection:
 
     >>> biased_law(np.array([-1.0, 1.0]), 0.5, 0.0, 2).pmf([-1.0, 0.3])
     array([[0.5, 0.5],

@@ -1,6 +1,6 @@
-"""What a sum of bits would do in a run, about and quickly: for choosing among designs before one is made.
+"""Quick estimates of a sum of bits in a run, to choose among designs before one is made.
 
-Nothing here is a guarantee. Whoever chooses by an estimate designs and certifies what was chosen.
+Nothing here is a guarantee. A caller that chooses by an estimate designs and certifies what was chosen.
 """
 
 from __future__ import annotations

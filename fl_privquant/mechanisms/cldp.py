@@ -7,7 +7,7 @@ coordinate: 1 + log2(d) bits.
 **l2** (Euclidean norm at most 1). A direction V is chosen uniformly on the sphere, and what is told of the
 update x is the sign of <V, x>, which counts with probability |x| and is a fair coin otherwise. The estimate
 is ± V (e^epsilon + 1) / (e^epsilon - 1) / E|V_1|. This has the law of the hemisphere mechanism of Duchi,
-Jordan and Wainwright, which CLDP quantizes afterwards, to some bits a coordinate and at some more error.
+Jordan and Wainwright, which CLDP then quantizes to a few bits per coordinate, with a little more error.
 Here V comes from a seed of 64 bits which is sent in its place, 65 bits in all: V does not depend on the
 data, so that the receiver may know it, and nothing is lost by compressing it (as Feldman and Talwar say).
 
@@ -130,7 +130,7 @@ def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
 
 @dataclass(frozen=True, kw_only=True)
 class CldpL2Spec(PrivateVectorSpec):
-    """What ``cldp_l2`` is asked to be; see :class:`PrivateVectorSpec`."""
+    """The specification of ``cldp_l2``; see :class:`PrivateVectorSpec`."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

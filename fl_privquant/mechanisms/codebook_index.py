@@ -1,4 +1,4 @@
-"""What mechanisms share that tell an index into a random codebook which both ends know.
+"""Common code of mechanisms that send an index into a random codebook which both ends know.
 
 Some codewords, those near the update, have one weight, all others another: these are integers, so that the
 chances of an index are exact. Mechanisms differ in which codewords are near, and in the weights.
@@ -27,7 +27,7 @@ from fl_privquant.mechanisms.vector import happens
 from fl_privquant.sampling.rejection import Continuation
 
 _MOST_LEVELS = 1 << 16
-# Some minutes of one core: whoever sends an encoding must not ask clients for more.
+# This takes some minutes of one core; a server must not ask clients for more.
 _MOST_NUMBERS = 1 << 34
 RARE = 1 << 64
 """Weight of a far codeword."""
@@ -71,7 +71,7 @@ class CodebookIndexMechanism(SeededVectorMechanism):
 
     @abstractmethod
     def _usual_levels(self, dimension: int) -> int:
-        """How many codewords it takes for so many coordinates, unless told otherwise."""
+        """The default number of codewords for so many coordinates."""
 
     @property
     @abstractmethod

@@ -29,7 +29,7 @@ class FloatMechanism(UnsummableMechanism):
 
     @property
     def bits_per_coordinate(self) -> float:
-        """That of single precision, as models have; double precision takes twice as many."""
+        """The width of single precision, as models have; double precision takes twice as many bits."""
         return 32.0
 
     def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> PackedFloats:

@@ -28,7 +28,7 @@ from fl_privquant.sampling.discrete import DiscreteGaussian
 
 @dataclass(frozen=True)
 class DiscreteGaussianSpec(ApproximateSpec):
-    """What discrete Gaussian is asked to be; see :class:`ApproximateSpec`."""
+    """The specification of discrete Gaussian; see :class:`ApproximateSpec`."""
 
     noise_kind = GAUSSIAN
 

@@ -31,7 +31,7 @@ _ROUNDING_ROOMS = [Fraction(1, 10**digits) for digits in range(12, 5, -1)]
 
 @dataclass(frozen=True)
 class DiscreteLaplaceSpec(AdditiveSpec):
-    """What discrete Laplace is asked to be; see :class:`AdditiveSpec`."""
+    """The specification of discrete Laplace; see :class:`AdditiveSpec`."""
 
     noise_kind = LAPLACE
 

@@ -43,7 +43,7 @@ _ROUNDING_ROOM = 1e-7
 
 @dataclass(frozen=True)
 class ErmSpec(Spec):
-    """What ERM is asked to be: tuned to ``epsilon``, or with ``gamma`` and ``bins`` as given.
+    """The specification of ERM: tuned to ``epsilon``, or with ``gamma`` and ``bins`` as given.
 
     ``lattice``, ``max_code`` and ``max_value`` are as for OPTM.
     """

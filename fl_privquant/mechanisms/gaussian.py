@@ -33,7 +33,7 @@ _FLOAT_ROOM = 1.0 + 1e-10
 
 @dataclass(frozen=True)
 class GaussianSpec(Spec):
-    """What the Gaussian baseline is asked to be."""
+    """The specification of the Gaussian baseline."""
 
     epsilon: float
     delta: float = 1e-6

@@ -33,7 +33,7 @@ _MAX_LEVELS = 1024
 
 @dataclass(frozen=True)
 class GrrSpec(Spec):
-    """What generalised randomized response is asked to be."""
+    """The specification of generalised randomized response."""
 
     epsilon: float
     levels: int = 4

@@ -50,7 +50,7 @@ _LEAST_PIECE = 1e-5
 
 @dataclass(frozen=True)
 class ImvuSpec(Spec):
-    """What I-MVU is asked to be.
+    """The specification of I-MVU.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ from fl_privquant.statement import LOCAL, View
 
 @dataclass(frozen=True)
 class LaplaceSpec(Spec):
-    """What the Laplace baseline is asked to be."""
+    """The specification of the Laplace baseline."""
 
     epsilon: float
 

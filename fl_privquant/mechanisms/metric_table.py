@@ -73,7 +73,7 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
 
     @property
     def metric_statement(self) -> PrivacyStatement:
-        """What one coordinate costs, local view, for each unit of the distance of its inputs."""
+        """The privacy loss of one coordinate in the local view, per unit of distance between inputs."""
         return PrivacyStatement(self.metric_epsilon, 0.0, Unit.COORDINATE, method="exact")
 
     @cached_property
@@ -82,7 +82,7 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
         return certified_metric_epsilon(self.table, self.metric)
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """With metric "l1" also the loss per distance, in all coordinates together."""
+        """The usual bounds and, with metric "l1", the loss by the L1 distance of whole updates."""
         losses = super().update_losses(norms, dimension, view)
         # Not for "l2-grid": its bound is for inputs that are knots. Others are dithered to knots first, and
         # the dithered updates can be further apart than the norm allows, so the norm says nothing of them.

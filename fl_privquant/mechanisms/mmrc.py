@@ -46,7 +46,7 @@ _USUAL_LEVELS = tuple(1 << bits for bits in range(1, 13))
 
 
 class MmrcSpec(SharedCodebookSpec):
-    """What MMRC is asked to be; see :class:`SharedCodebookSpec`. ``levels`` None: the least error."""
+    """The specification of MMRC; see :class:`SharedCodebookSpec`. ``levels`` None: the least error."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

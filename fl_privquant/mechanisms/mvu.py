@@ -65,7 +65,7 @@ _SAME_VALUE = 1e-3
 
 @dataclass(frozen=True)
 class MvuSpec(Spec):
-    """What MVU is asked to be.
+    """The specification of MVU.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
 """None: the update as it is, neither clipped nor quantized nor private.
 
-The twin of every mechanism that tells what learning reaches without any of them. Where updates must be
+It is the baseline that shows what training reaches without quantization and privacy. Where updates must be
 integers, as under secure aggregation, it becomes fixed point (:mod:`fl_privquant.mechanisms.fixed_point`).
 
 Guarantee: none; ``epsilon`` is infinite. No error: floats come back bit for bit.
-Assumes: nothing about the inputs but that they are finite.
+Assumes: finite inputs.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from fl_privquant.mechanisms.wish import Wish
 
 @dataclass(frozen=True)
 class OneBitSpec(Spec):
-    """What the two-point mechanism is asked to be; it has two levels."""
+    """The specification of the two-point mechanism; it has two levels."""
 
     designed_for_sums = True
 

@@ -64,7 +64,7 @@ _MOST_EPSILON = 32.0
 
 @dataclass(frozen=True)
 class OptmSpec(Spec):
-    """What OPTM is asked to be.
+    """The specification of OPTM.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ class OptmSpec(Spec):
     family
         ``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws).
     objective
-        ``mse``, which governs averages over clients, or ``mae`` (the paper). With ``aggregate`` ``design``
-        takes the words of :class:`fl_privquant.mechanisms.optm_aggregate.AggregateSpec` instead.
+        ``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
+        takes the parameters of ``optm_aggregate`` instead.
     bins
         Output values for inputs in [-1, 1], where they are not to be searched.
     density
@@ -223,7 +223,7 @@ def _evaluation(spec: OptmSpec) -> Callable[[Floats], Evaluation]:
 
 
 def _typical(density: Density, levels: int) -> Floats:
-    """Where inputs usually are: quantiles of the density."""
+    """Quantiles of the input density, where inputs usually are."""
     nodes, weights = density.quadrature(np.linspace(-1.0, 1.0, 65))
     order = np.argsort(nodes)
     cumulated = np.cumsum(weights[order])

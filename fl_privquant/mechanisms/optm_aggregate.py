@@ -15,7 +15,7 @@ It is the best of three kinds: sums of up to ``levels - 1`` stratified bits
 (:mod:`fl_privquant.design.aggregate`); and the bits of the Poisson binomial mechanism themselves
 (:mod:`fl_privquant.mechanisms.pbm`) where they may lean further, above all where few clients or a lax budget
 are counted better by a blanket. So its error is never above that of the Poisson binomial mechanism with as
-many levels and the same clip, certified for the same target, but for how closely leans are searched for.
+many levels and the same clip, certified for the same target, except for how closely leans are searched for.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ _MOST_CLIENTS = 1 << 24
 _MOST_ROUNDS = 1 << 20
 _MOST_COORDINATES = 1 << 31
 _MOST_EPSILON = 1e6
-# Error over that of a central Gaussian from which on independent bits are looked at.
+# Independent bits are tried if the error over a central Gaussian's is at least this.
 _LAX = 1.1
-# Tables are looked at where they could have less error by more than this; the search takes long.
+# Tables are tried if they could reduce the error by more than this; the search takes long.
 _WORTH = 1.005
 
 
@@ -89,7 +89,7 @@ def planned_norm_ratio(spec: AggregateSpec) -> float:
 
 @dataclass(frozen=True)
 class AggregateSpec(Spec):
-    """What OPTM for the secure sum is asked to be: give ``run_epsilon`` or ``mse``.
+    """The specification of OPTM for the secure sum: give ``run_epsilon`` or ``mse``.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class AggregateSpec(Spec):
 
     @classmethod
     def proposes(cls, wish: Wish) -> bool:
-        """Always: it is designed for nothing else."""
+        """True: this mechanism is always designed for a target."""
         return True
 
     @classmethod
@@ -192,7 +192,7 @@ class AggregateSpec(Spec):
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """That of stratified bits."""
+        """The estimate for stratified bits."""
         if not wish.in_sum or wish.delta == 0.0:
             return None
         return estimate_bits(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified=True)
@@ -209,7 +209,7 @@ class AggregateSpec(Spec):
 
     @property
     def target(self) -> RunTarget:
-        """What the run may cost."""
+        """The privacy target of the run."""
         if self.run_epsilon is None:
             raise InvalidSpecError("run_epsilon: give a target, which clip and design are chosen by")
         cost = (self.run_epsilon, self.run_delta, self.rounds)
@@ -284,7 +284,7 @@ def _independent_bits_may_lead(spec: AggregateSpec, best: SumOfBitsDesign, input
 
 
 def _safest(spec: AggregateSpec, error: float, input_variance: float) -> LatticeMechanism:
-    """Of the sum of bits and the tables with that error, what hides a client best."""
+    """The most private design with that error, among sums of bits and tables."""
     honest, rate = spec.num_honest, spec.rate
     trials = numbers_of_trials(spec.levels - 1, honest)[0]
     shape, of_tables = best_shape(spec.levels, error, input_variance, honest, rate)

@@ -61,14 +61,14 @@ from fl_privquant.statement import LOCAL, View
 _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129
 _ERROR_PANELS = 512
-# Error over that of a central Gaussian from which on another certificate is tried; it takes longer.
+# Another certificate, which takes longer, is tried if the error over a central Gaussian's is at least this.
 _LAX = 1.1
 _MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
 
 
 @dataclass(frozen=True)
 class PbmSpec(Spec):
-    """What PBM is asked to be; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given.
+    """The specification of PBM; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given.
 
     Parameters
     ----------
@@ -116,14 +116,14 @@ class PbmSpec(Spec):
 
     @classmethod
     def best_clip(cls, wish: Wish) -> float:
-        """That of its own bits."""
+        """The clip with the least error for these bits."""
         target = wish.run_target
         trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
         return best_spread(trials, target, stratified=False)
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """That of its own bits."""
+        """The estimate for bits drawn independently."""
         if not wish.in_sum or wish.delta == 0.0:
             return None
         return estimate_bits(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified=False)
@@ -177,7 +177,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
         return Law.from_knots(self.values, knots, self.pmf(knots))
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Mean absolute error for inputs in [-1, 1], to 9 digits; uniform unless told."""
+        """Mean absolute error for inputs in [-1, 1], to 9 digits; uniform unless a density is given."""
         inside = self.values[np.abs(self.values) < 1.0]
         breaks = np.unique(np.concatenate([np.linspace(-1.0, 1.0, _ERROR_PANELS + 1), inside]))
         nodes, weights = as_density(density).quadrature(breaks)
@@ -191,7 +191,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
     ) -> NDArray[Any]:
-        """Random codes; takes ``trials`` words a coordinate from ``rng``."""
+        """Random codes; takes ``trials`` words per coordinate from ``rng``."""
         stream = rng if rng is not None else RandomStream.secure()
         dtype = np.uint8 if self.num_levels <= 256 else np.uint16
         total: NDArray[Any] = np.asarray(
@@ -202,7 +202,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
         return np.asarray(total)
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """What holds of every sum of bits, and each of its bits as a coordinate of its own, by a blanket."""
+        """The losses of every sum of bits, and those of a blanket, with each bit as a coordinate."""
         losses = super().update_losses(norms, dimension, view)
         if norms.l2 is None:
             return losses

@@ -70,7 +70,7 @@ _UNIFORMS = 1 << 53
 
 @dataclass(frozen=True, kw_only=True)
 class PrivUnitSpec(PrivateVectorSpec):
-    """What PrivUnit is asked to be; see :class:`PrivateVectorSpec`.
+    """The specification of PrivUnit; see :class:`PrivateVectorSpec`.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
             if self.projected:
                 seen = orthonormal_rows(directions, draw, self.drawn_coordinates, self.dimension) @ x
             norm = float(np.linalg.norm(seen))
-            # Without a direction any will do, as its sign is a fair coin.
+            # A zero update has no direction; any direction serves, because its sign is a fair coin.
             centre = sign / norm * seen if norm else np.eye(1, seen.size)[0] * sign
             words.append(self._near(centre, source).astype("<f4").view("<u4"))
         return np.concatenate(words)

@@ -41,7 +41,7 @@ _NODES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class QsgdSpec(QuantizerSpec):
-    """What QSGD is asked to be; see :class:`QuantizerSpec`.
+    """The specification of QSGD; see :class:`QuantizerSpec`.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""What quantizers of whole updates without privacy share: floors for the bits that an update takes.
+"""Common code of quantizers of whole updates without privacy.
 
-Their error is that of the direction times the squared length of the update, whatever the clip: each sends a
-length of its own, in double precision, before its other bits. Updates outside of the ball are moved to its
+Each sends the length of the update in double precision before its other bits, so that its error is that of
+the direction times the squared length, whatever the clip. Updates outside of the ball are moved to its
 surface, as for every mechanism.
 """
 
@@ -32,7 +32,7 @@ LENGTH_BITS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizerSpec(VectorSpec):
-    """What a quantizer is asked to be; see :class:`VectorSpec`. It encodes an update once."""
+    """The specification of a quantizer; see :class:`VectorSpec`. It encodes an update once."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

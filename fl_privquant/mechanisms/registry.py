@@ -25,7 +25,7 @@ from fl_privquant.statement import Unit
 
 # More bits of a code hardly move the best clip.
 _MOST_TRIALS = 255
-# Part of every cache key: a change of the programs' results must not meet designs of before.
+# This is part of every cache key, so that designs of earlier versions are not read after results changed.
 _DESIGN_VERSION = 4
 
 
@@ -36,9 +36,9 @@ class Variant:
     Parameters
     ----------
     suffix
-        What its label adds to the mechanism's name.
+        The word that its label adds to the mechanism's name.
     parameters
-        What makes it so.
+        The parameters that define the variant.
     colour
         Its colour in pictures; that of the mechanism if empty.
     """
@@ -50,7 +50,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a mechanism is asked to be. Fields are what ``design`` takes, and what YAML files hold."""
+    """The specification of a mechanism: its fields are the parameters of ``design`` and of YAML files."""
 
     spends_on: ClassVar[Unit] = Unit.COORDINATE
     """What a design's epsilon is for: one coordinate, one round of a client, or its whole run."""
@@ -63,7 +63,7 @@ class Spec:
 
     @classmethod
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the parameters that this mechanism can be told."""
+        """The given parameters that this mechanism has."""
         known = {parameter.name for parameter in dataclasses.fields(cls)}
         return {key: value for key, value in wishes.items() if key in known}
 
@@ -91,7 +91,7 @@ class Spec:
     def best_clip(cls, wish: Wish) -> float:
         """Coordinate clip of about the least error in the sum, in standard deviations of a coordinate.
 
-        That of stratified bits, to which other laws with as many levels are close.
+        By default the one for stratified bits; other laws with as many levels have about the same.
         """
         target = wish.run_target
         trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
@@ -99,7 +99,7 @@ class Spec:
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """About what its :meth:`proposal` has, quickly, where it knows: to choose by, not to state."""
+        """A quick estimate of its :meth:`proposal`, if there is one: to choose by, never to state."""
         return None
 
     @classmethod
@@ -131,7 +131,7 @@ SpecT = TypeVar("SpecT", bound=Spec)
 
 @dataclass(frozen=True)
 class Listing:
-    """Where a mechanism is listed beside others, and how it looks there.
+    """The place of a mechanism in lists, legends and plans, and its colour.
 
     Parameters
     ----------
@@ -140,9 +140,10 @@ class Listing:
     colour
         Its colour in pictures; chosen by the name if empty.
     plans_for_sums, plans_for_local
-        Whether plans for sums, and for the local view, look at it unless they are told which to look at.
+        Whether plans for sums, and for the local view, consider it by default.
     scouts
-        Whether it tells planners where to look for the others: instant to design, and never far from them.
+        Whether planners try it first, to know where to search: it is designed at once, and the others cost
+        about as much.
     """
 
     rank: int = 1000
@@ -210,9 +211,10 @@ def mechanisms() -> tuple[str, ...]:
 
 
 def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
-    """What a plan looks at unless told otherwise; first what is designed for the target itself.
+    """The mechanisms that plans consider by default; those designed for the target itself come first.
 
-    For sums ``by_norm`` of updates a mechanism is left out whose variant is designed for them.
+    For sums of updates with a norm bound (``by_norm``), a mechanism with a variant designed for them is left
+    out.
     """
     replaced = {_VARIANTS[name][0] for name in _VARIANTS if _ENTRIES[name].listing.plans_for_sums}
     chosen = [
@@ -228,12 +230,12 @@ def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
 
 
 def planned_for(wish: Wish) -> tuple[str, ...]:
-    """What a plan for such a run looks at unless told otherwise."""
+    """The mechanisms that a plan for such a run considers by default."""
     return planned_mechanisms(wish.in_sum, wish.own_clips or wish.counts_norms)
 
 
 def scout_mechanism() -> str:
-    """The mechanism that tells planners where to look."""
+    """The mechanism that planners try first, to know where to search."""
     return next(name for name, listed in _ENTRIES.items() if listed.listing.scouts)
 
 

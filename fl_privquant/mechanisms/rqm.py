@@ -44,7 +44,7 @@ _WIDEST = 8.0
 
 @dataclass(frozen=True)
 class RqmSpec(Spec):
-    """What RQM is asked to be: tuned to ``epsilon``, or with ``margin`` and ``keep`` as given.
+    """The specification of RQM: tuned to ``epsilon``, or with ``margin`` and ``keep`` as given.
 
     ``margin`` is how far the outermost bins lie beyond [-1, 1] (the paper's Delta), ``keep`` the
     probability of keeping an inner bin (its q).

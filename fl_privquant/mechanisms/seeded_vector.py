@@ -1,4 +1,4 @@
-"""What mechanisms share whose messages are bits: a seed that both ends expand, and what each draw tells.
+"""Common code of mechanisms whose messages are a seed, which both ends expand, and a few bits per draw.
 
 The seed does not depend on the data, so that the receiver may know it. Messages with seeds of their own have
 no sum that means anything: these mechanisms are for the local view.

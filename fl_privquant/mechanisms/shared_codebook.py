@@ -71,7 +71,7 @@ _LEAST_COMPARED = 64
 
 @dataclass(frozen=True, kw_only=True)
 class SharedCodebookSpec(PrivateVectorSpec):
-    """What a mechanism with a shared codebook is asked to be; see :class:`PrivateVectorSpec`.
+    """The specification of a mechanism with a shared codebook; see :class:`PrivateVectorSpec`.
 
     Parameters
     ----------

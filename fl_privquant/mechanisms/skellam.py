@@ -26,7 +26,7 @@ from fl_privquant.sampling.discrete import Skellam
 
 @dataclass(frozen=True)
 class SkellamSpec(ApproximateSpec):
-    """What Skellam is asked to be; see :class:`ApproximateSpec`."""
+    """The specification of Skellam; see :class:`ApproximateSpec`."""
 
     noise_kind = SKELLAM
 

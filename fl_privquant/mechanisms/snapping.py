@@ -1,7 +1,7 @@
 """Snapping: Laplace noise whose sum with the input is snapped to a lattice and clamped.
 
 The input, clamped to [-clip, clip], gets Laplace noise of scale lambda; the sum is rounded to the nearest
-multiple of Lambda, the smallest power of two that is not below lambda (but for 1e-6 of it), and clamped to
+multiple of Lambda, the smallest power of two that is not below lambda (except for 1e-6 of it), and clamped to
 [-bound, bound]. So no digit of a float tells the input, as those of the textbook Laplace mechanism do.
 
 **How it is drawn.** The published algorithm computes noise as a logarithm in floats, of a full-precision
@@ -71,7 +71,7 @@ _EXPONENTS = range(-9, 41)
 
 @dataclass(frozen=True)
 class SnappingSpec(Spec):
-    """What the snapping mechanism is asked to be.
+    """The specification of the snapping mechanism.
 
     Parameters
     ----------

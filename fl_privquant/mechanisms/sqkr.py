@@ -47,7 +47,7 @@ _MOST_SAMPLED = 24
 
 @dataclass(frozen=True, kw_only=True)
 class SqkrSpec(PrivateVectorSpec):
-    """What SQKR is asked to be; see :class:`PrivateVectorSpec`.
+    """The specification of SQKR; see :class:`PrivateVectorSpec`.
 
     Parameters
     ----------

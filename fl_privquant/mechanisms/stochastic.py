@@ -33,7 +33,7 @@ from fl_privquant.sampling.stream import RandomStream
 
 @dataclass(frozen=True)
 class StochasticSpec(Spec):
-    """What randomized rounding is asked to be."""
+    """The specification of randomized rounding."""
 
     levels: int = 16
 

@@ -9,8 +9,8 @@ that mean varies less than. So the variance of the estimate is
 
     (1 / (4 theta^2) - 1) / trials + 4 f (1 - f) / trials^2    instead of    (1 / (4 theta^2) - x^2) / trials:
 
-the same at all inputs, but for the rounding, so that no client hides less where its inputs are large. And the
-certificate of the secure sum is the same (:mod:`fl_privquant.loss.two_row_sums`, step 5).
+the same at all inputs, except for the rounding, so that no client hides less where its inputs are large. And
+the certificate of the secure sum is the same (:mod:`fl_privquant.loss.two_row_sums`, step 5).
 
 Guarantee: as every :class:`~fl_privquant.mechanisms.sum_of_bits.SumOfBits`, for each coordinate and release,
 local view. In the secure sum of clients whose updates have a bounded L2 norm, that of ``optm_aggregate``,
@@ -62,11 +62,11 @@ class StratifiedBits(SumOfBits, kind="stratified_bits"):
         return self.law.pmf(np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0))
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean absolute error for inputs in [-1, 1]; uniform unless told."""
+        """Exact mean absolute error for inputs in [-1, 1]; uniform unless a density is given."""
         return self.law.mae(density)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean squared error for inputs in [-1, 1], as above; uniform unless told."""
+        """Exact mean squared error for inputs in [-1, 1], as above; uniform unless a density is given."""
         rounding = 4.0 * rounding_variance(self.trials + 1, density) / self.trials**2
         return (0.25 / self.theta**2 - 1.0) / self.trials + rounding
 

@@ -1,4 +1,4 @@
-"""What a sum of honest codes can look like, whatever the honest clients' data.
+"""Limits of sums of honest codes that hold for all data of the honest clients.
 
 Secure aggregation hides single codes, so a hostile client can put any integers into the sum. What the server
 can do is test the *sum*: honest codes are the input plus noise of a known law, and noise concentrates.
@@ -52,7 +52,7 @@ _CLIP_ROOM = 1.0 + 1e-4
 
 @dataclass(frozen=True)
 class CoordinateNoise:
-    """What is known of one honest client's value of one coordinate, for *every* input in [-1, 1].
+    """Bounds on one honest client's decoded value of a coordinate, for *every* input in [-1, 1].
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class CoordinateNoise:
     slip: float = 0.0
 
     def tail(self, count: float, log_odds: float) -> float:
-        """What a sum of ``count`` independent noises exceeds with odds of exp(-log_odds) at most."""
+        """A bound that a sum of ``count`` noises exceeds with probability at most exp(-log_odds)."""
         rates, moments = self._moments()
         return float(np.min((count * moments + log_odds) / rates))
 
@@ -107,7 +107,7 @@ def bounded_noise(largest_mean: float, max_bias: float, variance: float, largest
 
 @dataclass(frozen=True)
 class SumLimits:
-    """What the mean of honest codes, in units of the clip, exceeds with at most these odds.
+    """Limits, in units of the clip, that the mean of honest codes exceeds with at most these odds.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ class SumOfBits(LatticeMechanism):
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     stratified: ClassVar[bool] = False
-    """Whether the input fixes how many bits are from the upper row, but for one of them."""
+    """Whether the input fixes how many bits are from the upper row, except for one of them."""
 
     def __post_init__(self) -> None:
         checked_levels(self.trials + 1)

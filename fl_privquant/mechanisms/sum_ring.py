@@ -86,7 +86,7 @@ class SumRing:
     largest: int = 0
 
     def residues(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """What is added up of a client's codes, or of the sum of some."""
+        """A client's codes, or the sum of several clients' codes, modulo 2^bits."""
         return codes if self.centre is None else codes & ((1 << self.bits) - 1)
 
     def opened(self, total: ArrayLike, num_clients: int) -> NDArray[Any]:
@@ -111,12 +111,13 @@ class SumRing:
 
 @lru_cache(maxsize=64)
 def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension: int) -> SumRing:
-    """The narrowest ring in which no honest sum wraps, but for :data:`WRAP_ODDS` in a round.
+    """The narrowest ring in which no honest sum wraps, except for :data:`WRAP_ODDS` in a round.
 
     Parameters
     ----------
     codebook, law
-        Of one coordinate. Without a law, or where none is narrower, it is the ring of all sums.
+        The codebook and the law of one coordinate. Without a law, or where no ring is narrower, the result is
+        the ring of all sums.
     num_clients, dimension
         How many codes are in each sum, at the most, and how many sums there are.
     """
@@ -141,7 +142,7 @@ def bits_of_reach(reach: float) -> int:
 
 
 def honest_reach(deviations: Floats, rows: Floats, num_clients: int, log_odds: float) -> float:
-    """What the sum of ``num_clients`` draws exceeds with odds of exp(-log_odds) at most, on either side.
+    """A two-sided bound that the sum of ``num_clients`` draws exceeds with odds of at most exp(-log_odds).
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ _VALUE_BITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class TopKSpec(QuantizerSpec):
-    """What top-k is asked to be; see :class:`QuantizerSpec`.
+    """The specification of top-k; see :class:`QuantizerSpec`.
 
     Parameters
     ----------

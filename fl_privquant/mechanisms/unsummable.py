@@ -1,4 +1,4 @@
-"""What mechanisms share whose encoded updates have no sum that decodes: they are for the local view."""
+"""Common code of mechanisms whose encoded updates cannot be added up; they are for the local view."""
 
 from __future__ import annotations
 

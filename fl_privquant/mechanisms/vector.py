@@ -62,7 +62,7 @@ _SHARES = 1 << 53
 
 @dataclass(frozen=True, kw_only=True)
 class VectorSpec(Spec):
-    """What a vector mechanism is asked to be.
+    """The specification of a vector mechanism.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class VectorSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateVectorSpec(VectorSpec):
-    """What a private vector mechanism is asked to be; see :class:`VectorSpec`.
+    """The specification of a private vector mechanism; see :class:`VectorSpec`.
 
     Parameters
     ----------
@@ -111,8 +111,8 @@ class PrivateVectorSpec(VectorSpec):
 class VectorMechanism(Mechanism):
     """A mechanism that encodes a whole update at once.
 
-    Guarantee: ``epsilon``-differential privacy of one client round against whoever sees the message, for
-    any two updates; infinite if not ``private``.
+    Guarantee: ``epsilon``-differential privacy of one client round against an adversary who sees the message,
+    for any two updates; infinite if not ``private``.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
 
     Parameters
@@ -343,7 +343,7 @@ class ResponseMechanism(VectorMechanism):
 
     @cached_property
     def _gain(self) -> float:
-        """What answers are multiplied by to be unbiased: 1 / (share of common less share of rare)."""
+        """The factor that makes answers unbiased: 1 / (chance of the true answer - that of another one)."""
         if not self.private:
             return 1.0
         common, rare = self._weights

@@ -1,4 +1,4 @@
-"""What a run should be like: what mechanisms are asked to make candidate designs for."""
+"""The run and the target for which mechanisms propose designs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST = {"num_clients": MOST_CLIENTS, "dimension": 1 << 31, "rounds": 10**9, "bi
 
 @dataclass(frozen=True)
 class Wish:
-    """What a run should be like.
+    """The run and the privacy target that a plan is made for.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ AddOnDemand = Callable[[slice, NDArray[Any]], NDArray[Any]]
 
 
 class Decoder(Protocol):
-    """What a wire format asks of its mechanism."""
+    """The interface of a mechanism that a wire format needs."""
 
     def decode(self, indices: NDArray[Any], clip: float = 1.0) -> NDArray[Any]:
         """Estimates of the inputs that were encoded."""
@@ -85,7 +85,7 @@ class WireFormat(ABC):
 
     @abstractmethod
     def unpack(self, payload: bytes) -> NDArray[Any]:
-        """What :meth:`pack` was given; raises InvalidUpdateError for what it never makes."""
+        """The input of :meth:`pack`; raises InvalidUpdateError for bytes that it never writes."""
 
     def codes(self, encoded: NDArray[Any]) -> NDArray[np.int64]:
         """The integers of an encoded update that can be added up over clients."""

@@ -24,7 +24,7 @@ def add_two_bits(
 ) -> None:
     """Add the bits ``first`` to ``last``, two or one, of each input, from the halves of its word.
 
-    Those below ``upper`` are 1 but for ``rare`` of 2^32 half-words, the others are 0 but for these.
+    Those below ``upper`` are 1 except for ``rare`` of 2^32 half-words, the others are 0 except for these.
     """
     weight, all_words = np.uint64(rare), np.uint64(1 << 32)
     for i in range(words.size):

@@ -101,7 +101,7 @@ def encode_in_chunks(
     threads: int,
     words_per_input: int = 1,
 ) -> NDArray[Any]:
-    """What ``encode_chunk`` makes of the inputs, in their shape.
+    """The inputs encoded by ``encode_chunk``, in their shape.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class _Cut:
             return sum(pool.map(self._encode_range, bounds[:-1], bounds[1:]))
 
     def _encode_range(self, begin: int, end: int) -> int:
-        """As ``encode``, for the inputs from ``begin`` to ``end``."""
+        """Encode the inputs from ``begin`` to ``end``, as ``encode`` does."""
         buffer = np.empty(min(_CHUNK, end - begin) if self.needs_words else 0, dtype=np.uint64)
         reader = self.stream.reader(self.first_word + begin)
         not_finite = 0

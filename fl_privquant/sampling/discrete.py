@@ -55,7 +55,7 @@ _NEGLIGIBLE = 2.0**-70
 
 
 class _IntegerNoise(ABC):
-    """What the three noises share: drawing from a table, and what the draws are worth."""
+    """Common code of the three noises: drawing from a table, and the moments of the draws."""
 
     parameter: ClassVar[str]
 
@@ -98,7 +98,7 @@ class _IntegerNoise(ABC):
 
     @property
     def _table(self) -> NoiseTable | None:
-        """What draws come from; None where they need no table."""
+        """The table that draws come from; None if they need no table."""
         return _tabulate(self)
 
     @abstractmethod
@@ -181,7 +181,7 @@ class DiscreteGaussian(_NoiseWithoutBound):
     """Integer noise k with probability proportional to exp(-k^2 / (2 sigma^2)).
 
     Guarantee: added to an integer of sensitivity D, the output has D^2 / (2 sigma^2) zero-concentrated
-    differential privacy (coordinates add up), but for what :attr:`total_variation` adds to delta.
+    differential privacy (coordinates add up), except for what :attr:`total_variation` adds to delta.
     Reference: Canonne, Kamath, Steinke 2020, Theorem 4. A *sum* of such noises is not of this
     law: its privacy is computed from its own probabilities.
 

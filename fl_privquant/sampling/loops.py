@@ -126,7 +126,7 @@ def _clip(
 
 @compiled
 def _find_pieces(tables: Tables, position: NDArray[np.float64], index: NDArray[np.int32]) -> None:
-    """From grid cells to pieces, and from inputs to the share of their piece, in units of 2^-32."""
+    """Map grid cells to pieces, and inputs to their position within the piece, in units of 2^-32."""
     grid, starts, scales = tables.grid, tables.starts, tables.scales
     for i in range(index.size):
         index[i] = grid[np.uint64(index[i])]
@@ -145,7 +145,7 @@ def _find_pieces(tables: Tables, position: NDArray[np.float64], index: NDArray[n
 
 @compiled
 def _choose_rows(words: NDArray[np.uint64], position: NDArray[np.float64], index: NDArray[np.int32]) -> None:
-    """From pieces to their start (2 piece) or end (2 piece + 1), dithered by the high half-words."""
+    """Map pieces to their start (2 piece) or end (2 piece + 1), at random by the high half-words."""
     for i in range(words.size):
         # Half a unit makes it the nearest multiple of 2^-32, not the next one.
         high = np.float64(np.int64(words[i] >> _HALF_WORD)) + 0.5

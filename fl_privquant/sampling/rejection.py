@@ -20,7 +20,7 @@ _WORDS_AT_ONCE = 32
 
 
 def continuation_address(word: int) -> int:
-    """Where the stream holds what a draw needs beyond its own word: 2^64 words for each word.
+    """The part of the stream for a draw that needs more than its own word: 2^64 words for each word.
 
     Streams hand out addresses from 0 on and have 2^129 of them. So whoever reserved a word below
     2^64 owns these too, and how many of them a draw uses changes no other draw.

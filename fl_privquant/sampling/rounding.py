@@ -68,7 +68,7 @@ def encode_on_lattice(
 
 
 def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) -> Callable[[Chunk], int]:
-    """What encodes a chunk, and returns how many of its inputs are not finite."""
+    """A function that encodes a chunk and returns how many of its inputs are not finite."""
 
     def encode_chunk(chunk: Chunk) -> int:
         # Numba takes a second to import: only who encodes pays for it.

@@ -1,4 +1,4 @@
-"""What the encode kernel reads: a certified table, rearranged so that a draw takes a few loads."""
+"""Tables of the encode kernel: a certified table, rearranged so that a draw takes a few loads."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ or logs anything.
    among its neighbours and itself. One less than the threshold of them derive their shares from the pair
    secret, so that nothing is sent; for the others a share each is sealed so that only the receiver can open
    it (:mod:`fl_privquant.secagg.sharing`).
-3. *Accept shares.* A client says which shares do not open. Two of whom one disputes the other's share leave
-   each other out; who is at odds with more clients than can be corrupt is dropped.
+3. *Accept shares.* A client says which shares do not open. If one of two clients disputes the other's share,
+   neither masks with the other; a client in dispute with more clients than can be corrupt is dropped.
 4. *Masked input.* A client adds to its codes the self mask and, for each neighbour, a mask that both
    derive from their root and from all that they were told, and that one of them subtracts; modulo 2^width.
    In the sum these cancel.
@@ -24,10 +24,10 @@ or logs anything.
    masks that are left.
 
 :func:`~fl_privquant.secagg.handshake.handshake_bytes` says how much all this takes besides the codes: 4.9 kB
-a client for 100 clients, 5.7 kB for 500. **No key that hides something serves in two rounds.** If one did,
-the roots that a dropout reveals, or a client that is broken into, would give away other rounds; and since the
-graph is drawn anew, few neighbours meet again (8 % of 500 clients), so that little would be saved. Only the
-keys that identities share are kept, which hide nothing by themselves.
+per client for 100 clients, 5.7 kB for 500. **No secret key is used in two rounds.** If one were, the roots
+that are revealed after a dropout, or a compromised client, would expose other rounds as well. Little would be
+saved, because the graph is drawn anew and few neighbours meet again (8 % of 500 clients). Only the keys that
+pairs of identities share are kept; on their own they hide nothing.
 
 Threat model
 ------------
@@ -36,12 +36,12 @@ know; D = dropout_fraction * n, rounded up, may be lost. These are counted among
 whom the server chooses*: it can leave out honest ones. So a client's ``min_clients`` must be so large that
 ``corrupt_fraction`` of it are all the clients that one takes to be corrupt.
 
-**The server** learns the sum of the codes of the clients whose input arrived, who they are, and when
-others were lost. Of the honest clients it learns the sum of their codes and no more, even together with C
-corrupt clients that follow the protocol. This fails with odds of at most ``max_security_failure`` (2^-40) a
-round over the drawing of the graph (:mod:`fl_privquant.secagg.parameters`), as long as X25519, HKDF-SHA256,
-SHAKE-256 and AES-256 hold. What the sum itself tells about a client is the mechanism's privacy to
-bound.
+**The server** learns the sum of the codes of the clients whose input arrived, who they are, and when others
+were lost. About the honest clients it learns the sum of their codes and nothing else, even together with C
+corrupt clients that follow the protocol. This fails with a probability of at most ``max_security_failure``
+(2^-40) per round over the drawing of the graph (:mod:`fl_privquant.secagg.parameters`), as long as X25519,
+HKDF-SHA256, SHAKE-256 and AES-256 hold. What the sum itself reveals about a client is bounded by the
+differential privacy of the mechanism.
 
 **A client** learns the ids and public keys of its neighbours and which of them were lost, in signed rounds
 the ids of all clients and of all that were lost; no sum.
@@ -60,18 +60,20 @@ whom were sent the same invitation, list of clients, request and model:
   keys of the round, a key that their identities share (X25519 between the two identities), *and* the digest
   of the graph, which holds the keys of all. So nobody else can open what is sealed for a client, derive a
   share that it holds, or know the root of a mask that it adds; and two clients that were shown different keys
-  of anybody have different roots, which do not cancel. Whom a sealed share reaches learns of this at once, as
-  it does not open; with a derived share the round ends without a sum instead. The keys that identities share
-  are kept in the client's state from round to round
-  (:mod:`fl_privquant.secagg.pair_keys`). They prove who is who and hide nothing by themselves: with a stolen
-  identity others can be posed as to its owner from then on, but earlier rounds stay closed.
+  of anybody have different roots, which do not cancel. A client that receives a sealed share notices this at
+  once, because the share does not open; with a derived share the round ends without a sum instead. The keys
+  that identities share are kept in the client's state from round to round
+  (:mod:`fl_privquant.secagg.pair_keys`). They authenticate clients and hide nothing by themselves: a thief of
+  an identity key can impersonate other clients towards its owner from then on, but earlier rounds stay
+  secret.
 - With more than 33 clients a client gets the list of all, from whose hash the graph follows, and checks its
   own neighbours.
 - The server cannot choose the graph, but it can try many, by keys of its corrupt clients or by leaving
-  somebody out. Signed rounds are computed for 2^40 tries: the odds of 2^-40 hold after them. Beyond, each
-  doubling doubles the odds. Up to 150 clients (at fractions of a tenth) every graph is good, and nothing is
-  gained.
-- Masks are derived from a digest of all that a client was told: told different things, they do not cancel.
+  somebody out. The parameters of signed rounds allow for 2^40 tries: the odds of 2^-40 hold after all of
+  them. Each further doubling of the tries doubles the odds. Up to 150 clients (at fractions of a tenth) every
+  graph is good, and nothing is gained.
+- Masks are derived from a digest of everything that a client was told. If two clients were told different
+  things, their masks do not cancel.
 - A client signs one list of survivors, of at least n - D, and unmasks once a quorum of the witnesses signed
   the same: C + D + 1 of C + 2 D + 1. Two quorums have an honest client in common: there is one list
   (:mod:`fl_privquant.secagg.witnesses`).
@@ -81,37 +83,38 @@ whom were sent the same invitation, list of clients, request and model:
 
 It can always end a round without a sum, and it chooses who is invited.
 
-**Corrupt clients** can put any integers into the sum. Whoever applies it tests the opened sum against the law
-of honest codes (:mod:`fl_privquant.codec.sum_check`) and refuses one that honest clients cannot have sent;
-that happens to honest clients once in 10^9 rounds at most (for discrete Laplace noise as the test states).
-What passes is a mean that honest clients could have sent if all of them held the same update: for 100
-clients, 100 000 coordinates and OPTM of 2 bits at an epsilon of 1, a shift of 0.34 clips in every coordinate
-with l2_clip = sqrt(d) / 3 clips, and of 1.01 clips without an L2 clip. So one client can act as all of them
-together could, or have every sum refused; proofs of validity (Prio3, ACORN) would limit it to its own clip.
+**Corrupt clients** can put any integers into the sum. The server tests the opened sum against the law of
+honest codes (:mod:`fl_privquant.codec.sum_check`) and refuses one that honest clients cannot have sent. A
+round of honest clients is refused with a probability of at most 10^-9 (for discrete Laplace noise, as the
+test states). What passes is a mean that honest clients could have sent if all of them held the same update:
+for 100 clients, 100 000 coordinates and OPTM of 2 bits at an epsilon of 1, a shift of 0.34 clips in every
+coordinate with l2_clip = sqrt(d) / 3 clips, and of 1.01 clips without an L2 clip. So one client can act as
+all of them together could, or have every sum refused; proofs of validity (Prio3, ACORN) would limit it to its
+own clip.
 
-One client that seals garbage loses its place, and the round goes on; one that disputes falsely costs each
-accused client one mask, and whoever is at odds with more than C others (or with the threshold, if that is
-less; but always with one) is dropped. A dealer of shares that open but do not fit together ends one round
+A client that seals garbage is dropped, and the round goes on. One that disputes falsely costs each accused
+client one mask, and a client in dispute with more than C others (or with the threshold, if that is less; one
+dispute is always allowed) is dropped. A dealer of shares that open but do not fit together ends one round
 without a sum. Both are named (:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders
 with more wrong shares than can be corrected could have an honest dealer named. Wrong shares are corrected, up
 to half of those beyond the threshold, and their senders named; a wrong sum of the honest inputs does not pass
 by them: opened seeds are checked against a commitment. A client that wraps wrong roots and then leaves spoils
 the sum like one that sends a wrong input, and is not named.
 
-**Dropouts.** Whoever is lost before masks are added costs nothing but its place among the D. One lost later
-costs the server a key agreement and a mask for each of its neighbours. Up to D of these the sum comes out
-with odds of 1 - ``max_correctness_failure``; past that the round ends without a sum, nothing was released,
-and the next round starts afresh. What was opened of a lost client are the roots of its masks in this round,
-which say nothing about other rounds.
+**Dropouts.** A client that is lost before masks are added costs no work, and counts among the D. One that is
+lost later costs the server a key agreement and a mask for each of its neighbours. With up to D lost clients
+the sum is opened with a probability of 1 - ``max_correctness_failure``; with more, the round ends without a
+sum, nothing is released, and the next round starts afresh. Only the roots of a lost client's masks in this
+round are revealed, which say nothing about other rounds.
 
 **One state, one answer.** A client answers each stage once. Flower stores a client's state after the reply
 was sent, and messages that arrive at once get copies of it; within a process the second copy is refused
 (:mod:`fl_privquant.secagg.answered`). Assumed: no two processes answer for a client at the same time, and a
 state that was restored from a backup is not asked again.
 
-**Not covered**: what the transport leaks or loses (use TLS), attacks by timing on the same machine,
-copies of secrets that Python made before they were erased. Keys that hide something are drawn for each round
-and erased with it: a client that is broken into later does not give away its earlier codes.
+**Not covered**: what the transport leaks or loses (use TLS), attacks by timing on the same machine, copies of
+secrets that Python made before they were erased. Secret keys are drawn for each round and erased with it: a
+client that is compromised later does not expose its earlier codes.
 """
 
 from fl_privquant.secagg.client import ClientRound

@@ -1,4 +1,4 @@
-"""What the clients of this process have answered: nobody answers the same stage twice, from whatever copy.
+"""A record of the stages that clients of this process have answered, so that none is answered twice.
 
 A Flower client's state is stored after its reply was sent, and messages that arrive at once are handed copies
 of the same state. Two copies could answer the same stage differently: open the self-mask seed of a neighbour
@@ -6,8 +6,8 @@ once and its wrapping seed the other time, or sign two lists of survivors. So th
 client and session, the last round and stage that were answered, and nothing before or at it is answered
 again.
 
-The memory is of this process alone, and of the :data:`CAPACITY` pairs of session and client used last. A
-client whose messages are handled by several processes at once is not covered.
+The record is kept in the memory of this process, for the :data:`CAPACITY` pairs of session and client that
+were used last. It does not cover a client whose messages are handled by several processes at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CAPACITY: Final = 1 << 16
 
 
 class AnsweredStages:
-    """For each session and client the last round and stage that were answered.
+    """The last round and stage that were answered, for each session and client.
 
     >>> stages = AnsweredStages()
     >>> stages.claim(b"session", client_id=3, number=1, stage=4)

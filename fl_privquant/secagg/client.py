@@ -249,7 +249,7 @@ class ClientRound(ClientState):
             return self._signed(Confirmation(self.round_id, self._client_id, b"", self._agreement))
 
     def unmask(self, request: _Bytes) -> bytes:
-        """For each neighbour one share: of its self-mask seed, or of its wrapping seed if it was lost."""
+        """One share for each neighbour: of its self-mask seed, or of its wrapping seed if it was lost."""
         with self._step(Stage.CONFIRMED if self._invitation.signed else Stage.MASKED, Stage.ENDED):
             message = self._addressed(UnmaskRequest.from_bytes(request))
             holders = sorted(self._held)
@@ -277,7 +277,7 @@ class ClientRound(ClientState):
 
     @contextmanager
     def _step(self, before: Stage, after: Stage) -> Iterator[None]:
-        """From one stage to the next, or to the end with everything erased."""
+        """Go from one stage to the next; an error erases all secrets and ends the round."""
         if self._stage is not before:
             stage = self._stage
             self.abandon()
@@ -324,7 +324,7 @@ class ClientRound(ClientState):
         return identity.public_key().public_bytes_raw()
 
     def _pairs_with(self, entries: Sequence[RosterEntry]) -> dict[bytes, bytes]:
-        """In a signed round, the keys by which identities prove who seals for whom, by identity."""
+        """The keys that this client's identity shares with others, by identity; for signed rounds."""
         identity = self._policy.identity
         if not self._invitation.signed or identity is None:
             return {}

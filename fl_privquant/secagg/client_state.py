@@ -26,7 +26,7 @@ _SHARE: Final = shamir.SHARE_BYTES
 
 
 class Stage(IntEnum):
-    """What a client has done in its round."""
+    """The stage that a client has reached in its round."""
 
     JOINED = 0
     ADVERTISED = 1
@@ -40,7 +40,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class RosterTerms:
-    """What a client goes by for the rest of the round, of the roster that it checked."""
+    """What a client keeps of the roster that it checked, for the rest of the round."""
 
     num_clients: int
     threshold: int
@@ -64,7 +64,7 @@ class ClientState:
         # All clients of the round, where this client was told; and what it was told, as digests.
         self._everyone: tuple[int, ...] = ()
         self._graph_digest = self._masks_digest = self._agreement = b""
-        # Who takes part; then those of whom this client holds shares and whose inputs arrived.
+        # The clients that take part; later those whose shares this client holds and whose inputs arrived.
         self._members: tuple[int, ...] = ()
         self._active: tuple[int, ...] = ()
         # The private half of the public key, and the seed of the self mask.
@@ -87,12 +87,12 @@ class ClientState:
 
     @property
     def invitation(self) -> Invitation:
-        """What the client was invited to sum."""
+        """The sum that the client was invited to."""
         return self._invitation
 
     @property
     def stage(self) -> Stage:
-        """What was done last."""
+        """The last stage that was completed."""
         return self._stage
 
     def __repr__(self) -> str:

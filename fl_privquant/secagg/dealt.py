@@ -1,4 +1,4 @@
-"""What clients dealt to one another, as the server passes it on: who holds which share, sealed or derived."""
+"""The shares that clients deal to one another, as the server passes them on: sealed or derived."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DealtShares:
         return self.messages[dealer].sealed[receivers.index(holder)] if holder in receivers else None
 
     def delivery(self, round_id: RoundId, holder: int, dealers: Sequence[int]) -> ShareDelivery:
-        """What a client is told of the shares of these neighbours that it holds."""
+        """The message that tells a client about its shares of these neighbours."""
         blocks = {dealer: self.block(dealer, holder) for dealer in dealers}
         sealed = {dealer: block for dealer, block in blocks.items() if block is not None}
         known = list(self.points[holder])

@@ -1,10 +1,10 @@
 """Shares that do not open: which pairs of clients do not mask with each other, and who is to blame.
 
 A share that does not open was sealed badly by its sender or is disputed falsely by its receiver; nobody but
-the two can tell. Either way one of them is corrupt, and the two leave each other out: neither masks with the
-other or holds a share of it. So a false accusation costs the accused that one edge, and nobody is evicted by
-it: an honest client is at odds with corrupt ones only, and only who is at odds with more than there can be is
-to blame.
+the two can tell. Either way one of them is corrupt, and neither masks with the other or holds a share of it.
+So a false accusation costs the accused client that one edge, and does not evict it: an honest client is in
+dispute with corrupt clients only, and only a client with more disputes than there can be corrupt clients is
+blamed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def pairs_apart(receipts: Iterable[ShareReceipt]) -> set[frozenset[int]]:
 
 
 def blamed(apart: Pairs, corrupt: int, threshold: int) -> dict[int, str]:
-    """Who is at odds with more clients than corrupt ones can be its neighbours, with the reason.
+    """Clients in dispute with more neighbours than can be corrupt, each with the reason.
 
     An honest client has ``threshold`` or more corrupt neighbours with negligible odds only.
     """
@@ -40,7 +40,7 @@ def blamed(apart: Pairs, corrupt: int, threshold: int) -> dict[int, str]:
 def members_left(
     graph: Mapping[int, tuple[int, ...]], members: Set[int], apart: Pairs, threshold: int
 ) -> dict[int, tuple[int, ...]]:
-    """Those of the members that have enough holders among each other, each with its neighbours.
+    """The members that have enough holders among the members, each with its neighbours.
 
     >>> graph = {1: (2, 3), 2: (1, 3), 3: (1, 2)}
     >>> members_left(graph, {1, 2, 3}, {frozenset({1, 3})}, threshold=2)

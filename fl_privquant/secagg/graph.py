@@ -1,4 +1,4 @@
-"""Who is whose neighbour: a ring in an order that nobody chooses, with edges to the nearest, or everyone."""
+"""The graph of neighbours: a ring whose order nobody can choose, with edges to the nearest, or to all."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _KEY, _DIGEST, _SEED = bytes(KEY_BYTES), bytes(DIGEST_BYTES), bytes(SEED_BYTES)
 
 
 def handshake_bytes(graph: GraphParameters, num_witnesses: int = 0, quorum: int = 0) -> float:
-    """Bytes of all messages of a round that a client sends or is sent, but for its packed codes.
+    """Bytes of all messages of a round that a client sends or is sent, except for its packed codes.
 
     This is the mean over the clients of a round in which nobody is lost and no share is disputed.
 

@@ -59,7 +59,7 @@ class IdentityKey:
 
 @dataclass(frozen=True)
 class KnownClients(Mapping[int, tuple[bytes, ...]]):
-    """Who takes part: for each client id the public keys that it may sign with on a given day.
+    """The known clients: for each id the public keys that it may sign with on a given day.
 
     Parameters
     ----------

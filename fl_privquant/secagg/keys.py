@@ -42,7 +42,7 @@ Identity = bytes | tuple[bytes, ...]
 """A client's public Ed25519 key, or the several that it may sign with while it changes its key."""
 
 KEY_BYTES: Final = 32
-"""Bytes of every key, public or secret, but for those of seals and seeds."""
+"""Bytes of every key, public or secret, except for those of seals and seeds."""
 
 SEED_BYTES: Final = 16
 """Bytes of secrets that are shared or wrapped: with the round and the owner they derive keys of 32 bytes."""
@@ -154,7 +154,7 @@ def agree(
 
 
 def identity_pairs(own: Ed25519PrivateKey, peers: Collection[bytes]) -> dict[bytes, bytes]:
-    """For each of these identities the key of 32 bytes that its owner shares with the own one, for good.
+    """The lasting key of 32 bytes that each of these identities shares with the client's own one.
 
     Nobody else can derive it. Ed25519 keys are points of the curve of X25519 in other coordinates (RFC 7748).
     """
@@ -195,7 +195,7 @@ def is_usable(public: bytes) -> bool:
 
 
 def is_usable_identity(identity: bytes) -> bool:
-    """The same of an Ed25519 public key, with :func:`identity_pairs`."""
+    """Whether :func:`identity_pairs` can agree on a key with the owner of this Ed25519 public key."""
     return len(identity) == KEY_BYTES and _coordinate(identity) not in _SMALL_ORDER_Y
 
 
@@ -222,13 +222,13 @@ def digest(*parts: bytes) -> bytes:
 
 
 def sign(identity: Ed25519PrivateKey, told: bytes, body: bytes) -> bytes:
-    """The signature of a message by one who was told what this digest stands for."""
+    """The signature of a message together with ``told``, the digest of what the signer was told before."""
     secret = identity.private_bytes_raw() + identity.public_key().public_bytes_raw()
     return crypto_sign(_signed(told, body), secret)[:SIGNATURE_BYTES]
 
 
 def verifies(identity: Identity, signature: bytes, told: bytes, body: bytes | memoryview) -> bool:
-    """Whether the owner of a 32-byte Ed25519 public key, or of one of several, signed this when told that."""
+    """Whether the owner of an Ed25519 public key, or of one of several, signed ``told`` and ``body``."""
     text = _signed(told, body)
     if isinstance(identity, bytes):
         return _verifies(identity, signature, text)

@@ -82,7 +82,7 @@ _ROSTER: Final = struct.Struct("<IIIB")
 
 @dataclass(frozen=True)
 class Invitation(Message):
-    """What is summed: vectors of ``dimension`` codes up to ``max_code``, modulo 2^width.
+    """The sum: vectors of ``dimension`` codes up to ``max_code``, modulo 2^width.
 
     ``num_clients`` is how many are invited, so a bound on how many are summed. Without a
     ``max_code`` the codes are residues, and their sum is exact modulo 2^width only.
@@ -147,7 +147,7 @@ class RosterEntry:
 
     @property
     def fingerprint(self) -> bytes:
-        """What stands for the keys in the list of all clients."""
+        """The fingerprint of the keys in the list of all clients."""
         return digest(b"keys", self.public_key + self.identity)
 
 
@@ -241,7 +241,7 @@ class SealedShares(ClientMessage):
 
 @dataclass(frozen=True)
 class ShareDelivery(Message):
-    """Whose shares the client holds, and what was sealed for it.
+    """The clients whose shares the receiver holds, and the shares that were sealed for it.
 
     ``senders`` are the holders on its roster that shared their seeds, without itself; ``sealing`` those of
     them whose share is in ``sealed``, in this order. The shares of the others it derives.
@@ -296,7 +296,7 @@ class ShareReceipt(ClientMessage):
 
 @dataclass(frozen=True)
 class MaskRequest(Message):
-    """Who takes part, and what was said about shares that do not open.
+    """The clients that take part, and the disputes about shares that do not open.
 
     ``members`` are those that take part of all clients, or of the receiver's roster where it was not given a
     list of all. ``accusations`` are the receipts of neighbours that could not open the receiver's share,
@@ -344,7 +344,7 @@ class MaskedInput(ClientMessage):
 
 @dataclass(frozen=True)
 class SurvivorList(Message):
-    """Those of all clients whose masked inputs arrived."""
+    """The clients whose masked inputs arrived."""
 
     KIND = 11
 
@@ -383,7 +383,7 @@ class Confirmation(ClientMessage):
 
 @dataclass(frozen=True)
 class UnmaskRequest(Message):
-    """Of the clients whose shares the receiver holds, itself among them: those whose input arrived.
+    """The clients whose input arrived, among those whose shares the receiver holds (itself included).
 
     In signed rounds ``signers``, who are witnesses, named among all clients, and their ``signatures`` prove
     that all clients that unmask were told the same.

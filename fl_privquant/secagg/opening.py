@@ -12,7 +12,7 @@ from fl_privquant.secagg import shamir
 
 
 def correctable(num_shares: int, threshold: int) -> int:
-    """How many of these shares may be wrong and the secret still opens.
+    """How many of these shares may be wrong such that the secret can still be opened.
 
     Of r shares beyond the threshold the code corrects floor(r / 2). Where r is odd, each share in turn is
     left out, and the commitment tells when it was a wrong one: one more.

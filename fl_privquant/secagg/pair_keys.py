@@ -17,7 +17,7 @@ _BLOCK: Final = keys.DIGEST_BYTES + keys.KEY_BYTES
 
 
 class PairKeys:
-    """For pairs of identities the key that both can derive, by a digest of both.
+    """The keys that pairs of identities can derive, stored by a digest of both identities.
 
     A key is found only by the two identities that it belongs to: once either is replaced, another one is
     derived. Most stages of a round need no key, so that the bytes are read when the first one is asked for.

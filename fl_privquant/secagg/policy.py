@@ -70,7 +70,7 @@ class ClientPolicy:
 
     @property
     def signed(self) -> bool:
-        """Whether the client takes the server to lie, and takes the word of clients that sign."""
+        """Whether the client assumes that the server may lie, and relies on signatures of clients."""
         return self.known_identities is not None
 
     @property

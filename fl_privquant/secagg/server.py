@@ -211,7 +211,7 @@ class ServerRound(StagedRound):
         }
 
     def receive_receipt(self, sender: int, data: _Bytes) -> bool:
-        """Take a client's word on which shares do not open."""
+        """Take a client's receipt, which says which shares do not open."""
 
         def take(message: ShareReceipt) -> None:
             for peer, named in zip(message.disputed, message.digests, strict=True):
@@ -229,8 +229,8 @@ class ServerRound(StagedRound):
     def mask_requests(self, context: bytes = b"") -> dict[int, bytes]:
         """Tell each client with whom to mask; ``context`` is what they are asked for, which masks hang on.
 
-        Pairs of which one disputes the other's share do not mask with each other; who is at odds with too
-        many is dropped (:mod:`fl_privquant.secagg.disputes`).
+        If one of two clients disputes the other's share, they do not mask with each other; a client in
+        dispute with too many others is dropped (:mod:`fl_privquant.secagg.disputes`).
         """
         self._close(ServerStage.ACCEPT)
         apart = pairs_apart(self._receipts.values())
@@ -270,7 +270,7 @@ class ServerRound(StagedRound):
         return self._receive(ServerStage.MASK, sender, data, MaskedInput, self._active, self._members, take)
 
     def survivor_lists(self) -> dict[int, bytes]:
-        """In a signed round, tell those whose input arrived who they are; otherwise nothing is to be sent."""
+        """Tell the clients whose input arrived the list of them, in signed rounds; else nothing is sent."""
         self._close(ServerStage.MASK)
         self._need_holders(self._active, "masked inputs arrived")
         least = self._config.least_survivors(len(self._graph))
@@ -390,7 +390,7 @@ class ServerRound(StagedRound):
             raise
 
     def _collected_shares(self) -> dict[int, dict[int, bytes]]:
-        """For each member the shares of its secret that came, by point."""
+        """The shares that arrived of each member's secret, by point."""
         collected: dict[int, dict[int, bytes]] = {client: {} for client in self._members}
         for holder, reply in self._replies.items():
             owners = self._lists(holder)
@@ -400,7 +400,7 @@ class ServerRound(StagedRound):
         return collected
 
     def _lists(self, holder: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The active and the dead among those of whom a client holds shares."""
+        """The active and the lost clients among those whose shares a client holds."""
         held = self._held_by(holder)
         return (
             tuple(client for client in held if client in self._active),
@@ -408,7 +408,7 @@ class ServerRound(StagedRound):
         )
 
     def _held_by(self, holder: int) -> list[int]:
-        """Those of whose seeds a client holds shares, itself among them."""
+        """The clients of whose seeds a client holds shares, itself included."""
         return sorted([*self._members[holder], holder])
 
     def _open(
@@ -441,12 +441,12 @@ class ServerRound(StagedRound):
 
     @property
     def _told_all(self) -> bool:
-        """Whether clients know the list of all clients: where they sign, and on complete graphs."""
+        """Whether clients know the list of all clients: in signed rounds and on complete graphs."""
         complete = len(next(iter(self._graph.values()))) == len(self._graph) - 1
         return complete or self._config.identities is not None
 
     def _set_members(self, members: set[int], apart: set[frozenset[int]], what: str) -> None:
-        """Those that go on, each with the neighbours that it masks with; who has too few is dropped."""
+        """Set the members that go on and their neighbours; clients with too few neighbours are dropped."""
         self._members = members_left(self._graph, members, apart, self._threshold)
         dropped = members - self._members.keys()
         self.rejected |= dict.fromkeys(dropped, "too few of its neighbours shared their keys")

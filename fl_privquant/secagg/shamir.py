@@ -106,7 +106,7 @@ def share_from(stream: bytes) -> bytes:
 def combine(points: Sequence[int], shares: NDArray[np.uint8]) -> bytearray:
     """The secret of which ``shares`` (threshold rows or more, as :func:`split` returns) lie at ``points``.
 
-    Wrong shares give a wrong secret: whoever combines them needs a way to recognise the right one. All rows
+    Wrong shares give a wrong secret: the caller needs a way to recognise the right one. All rows
     take part, so that a single wrong one never goes unnoticed.
     Raises InvalidUpdateError where the result is no secret at all.
     """
@@ -141,7 +141,7 @@ def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int)
 
     A share is wrong if it is off the polynomials of degree threshold - 1 on which the others lie. With more
     wrong shares than that the answer is None, or names points whose removal leaves a secret that nobody
-    shared: whoever removes them needs a way to recognise the right one. Odds of 2^-31 a wrong share that it
+    shared: the caller needs a way to recognise the right one. Odds of 2^-31 a wrong share that it
     is overlooked, over a combination of the limbs that is drawn here.
 
     >>> shares = split(bytes(32), threshold=3, num_shares=7)
@@ -256,7 +256,7 @@ def _weights_beyond(num_points: int, last: int) -> Elements:
 
 @lru_cache(maxsize=1024)
 def _differences(points: tuple[int, ...]) -> Elements:
-    """For each point x the product over the other points y of x - y."""
+    """The product over the other points y of x - y, for each point x."""
     x = np.array(points, dtype=np.int64)
     differences = (x[:, None] - x[None, :]) % PRIME
     np.fill_diagonal(differences, 1)

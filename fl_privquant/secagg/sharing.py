@@ -1,11 +1,11 @@
-"""Who is sent a share and who derives it, and what a share is bound to.
+"""Which clients are sent a share and which derive it, and what a share is bound to.
 
 A client shares two seeds among its holders, who are its neighbours and itself, by increasing ids: holder i of
 them has the shares at the point i. Any threshold - 1 shares of a polynomial may be chosen freely. The first
 threshold - 1 holders therefore get shares that the dealer and they derive from their pair secret, without a
 message; those of the others follow (:func:`~fl_privquant.secagg.shamir.complete`) and are sealed for them.
-To whoever does not know the pair secrets derived shares are as good as uniform, so that what fewer than
-threshold holders know is independent of the seeds.
+Without the pair secrets, derived shares cannot be told from uniform ones, so that what fewer than threshold
+holders know is independent of the seeds.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _FromClient = TypeVar(
 
 
 class ServerStage(IntEnum):
-    """What the server is waiting for."""
+    """The messages that the server is waiting for."""
 
     ADVERTISE = 0
     SHARE = 1

@@ -1,4 +1,4 @@
-"""Digests of what a client was told so far: keys and signatures hang on them.
+"""Digests of what a client was told so far, which keys and signatures depend on.
 
 Each digest holds the one before it, so that two clients with the same digest were told the same from the
 start. A server that tells clients different things finds that their masks do not cancel, that shares sealed
@@ -15,7 +15,7 @@ from fl_privquant.secagg.messages import RosterEntry, pack_ids
 
 
 def listing_digest(clients: Sequence[int], fingerprints: Iterable[bytes]) -> bytes:
-    """Of the ids of all clients of the round, increasing, and the fingerprints of their keys."""
+    """Digest of the increasing ids of all clients of the round and the fingerprints of their keys."""
     return digest(b"listing", pack_ids(clients), b"".join(fingerprints))
 
 
@@ -32,7 +32,7 @@ def graph_digest(
     num_witnesses: int,
     listing: bytes,
 ) -> bytes:
-    """Of the invitation, the graph's parameters and the list of all clients: the order on the ring follows.
+    """Digest of the invitation, the graph's parameters and the list of all clients; it orders the ring.
 
     Signatures are no part of it: their owner could make many for one key, and so try many graphs.
     """
@@ -41,10 +41,10 @@ def graph_digest(
 
 
 def masks_digest(graph: bytes, members: Sequence[int], context: bytes) -> bytes:
-    """Of the graph, the members that mask, and the request that they answer: masks are derived with it."""
+    """Digest of the graph, the members that mask, and the request that they answer; masks depend on it."""
     return digest(b"masks", graph, digest(context), pack_ids(members))
 
 
 def agreement_digest(masks: bytes, survivors: Sequence[int]) -> bytes:
-    """Of all that came before and the clients whose inputs arrived: what a confirmation signs."""
+    """Digest of all that came before and of the clients whose inputs arrived; confirmations sign it."""
     return digest(b"agreement", masks, pack_ids(survivors))

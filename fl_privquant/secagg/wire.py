@@ -168,7 +168,7 @@ def pack_texts(texts: Sequence[bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class Message(ABC):
-    """What one side of a round sends to the other."""
+    """A message from one side of a round to the other."""
 
     KIND: ClassVar[int]
 
@@ -230,7 +230,7 @@ class ClientMessage(Message):
 
     @abstractmethod
     def content(self) -> Sequence[bytes]:
-        """What the message says besides who sends it, in parts."""
+        """The content of the message without its sender, in parts."""
 
     @classmethod
     def read_client(cls, data: bytes | bytearray | memoryview) -> tuple[RoundId, int, Reader]:

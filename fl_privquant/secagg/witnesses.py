@@ -21,7 +21,7 @@ from __future__ import annotations
 
 
 def witnesses_needed(num_clients: int, corrupt: int, lost: int) -> int:
-    """The fewest witnesses of whom a quorum is left though ``lost`` clients are; all, if they are fewer.
+    """The fewest witnesses such that a quorum is left if ``lost`` drop out; all clients, if these are fewer.
 
     >>> witnesses_needed(100, corrupt=10, lost=10)
     31

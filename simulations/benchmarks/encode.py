@@ -83,7 +83,7 @@ def numpy_encode(law: Law, x: NDArray[np.float32], generator: np.random.Generato
 
 
 def _torch_encoder(law: Law, update: NDArray[np.float32]) -> Call | None:
-    """The same in torch on one thread; None where torch is not installed."""
+    """The same law in torch on one thread; None if torch is not installed."""
     try:
         import torch
     except ImportError:

@@ -60,7 +60,7 @@ def _model(shapes: Shapes) -> ArrayRecord:
 
 
 def _client(shapes: Shapes, mods: list[Any]) -> ClientApp:
-    """An ordinary client, but for the training: what it returns was trained before."""
+    """An ordinary client, except for the training: what it returns was trained before."""
     generator = np.random.default_rng(0)
     trained = [generator.normal(0.0, CLIP / 3, shape).astype(np.float32) for shape in shapes]
     app = ClientApp()

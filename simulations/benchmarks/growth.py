@@ -177,7 +177,7 @@ def _round_of(strategy: Strategy, mods: list[PrivQuantMod], num_clients: int) ->
 
 
 def _statement(mechanism: pq.Mechanism, num_clients: int) -> None:
-    """As it is first asked for: what the accountant would keep is computed each time."""
+    """Time a statement without the accountant's cache, as when it is first asked for."""
     mechanism.loss(View(num_clients))
     accountant = Accountant()
     accountant.add(Release(mechanism, 650, View.aggregate(num_clients)), count=30)

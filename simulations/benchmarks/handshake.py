@@ -1,10 +1,11 @@
 """What a client of a secure aggregation sends and receives in a round besides its codes, over many rounds.
 
-The handshake is every byte of the protocol in both directions but for the packed codes: keys, shares, lists,
-signatures, and the headers of all messages. It is averaged over all clients that are invited and over the
-rounds. In each round one client in twenty is lost, before an answer that is drawn for it. Keys are drawn for
-every round, so that no round is cheaper for the ones before it. Signed rounds are measured too: there clients
-are sent the list of all clients and the signatures of witnesses, which grow with the number of clients.
+The handshake is every byte of the protocol in both directions except for the packed codes: keys, shares,
+lists, signatures, and the headers of all messages. It is averaged over all clients that are invited and over
+the rounds. In each round one client in twenty is lost, before an answer that is drawn for it. Keys are drawn
+for every round, so that no round is cheaper for the ones before it. Signed rounds are measured too: there
+clients are sent the list of all clients and the signatures of witnesses, which grow with the number of
+clients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was measured on: enough to judge a ratio, nothing that names the machine."""
+"""The machine that benchmarks ran on: enough to judge a ratio, nothing that names the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benchmarks share: a row beside its target, fair timing, and the table."""
+"""Common code of benchmarks: rows with their targets, fair timing, and the table."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ LONG_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What a round takes, all clients in turn, and what goes over the wire for each."""
+    """Time of a round, all clients in turn, and bytes on the wire for each client."""
 
     seconds: float
     processor_seconds: float
@@ -81,7 +81,7 @@ class Signers:
         self.states: dict[int, bytes] = {}
 
     def policy(self, client: int) -> ClientPolicy:
-        """What a client insists on: the defaults."""
+        """The policy of a client: the defaults."""
         return ClientPolicy(identity=self.identities[client], known_identities=self.known)
 
     def meet(self) -> Signers:
@@ -181,7 +181,7 @@ def _undisturbed(rounds: Sequence[Mapping[str, Sequence[float]]]) -> float:
 
 
 def _primitives(graph: GraphParameters, dimension: int) -> list[float]:
-    """For each client, the time of what every such round computes: X25519 twice a neighbour, and masks."""
+    """Time per client of what every such round must compute: two X25519 per neighbour, and masks."""
     private, public = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
     mask = bytearray(lane((graph.num_clients * MAX_CODE).bit_length()).itemsize * dimension)
     zeros, times = bytes(len(mask)), []
@@ -196,7 +196,7 @@ def _primitives(graph: GraphParameters, dimension: int) -> list[float]:
 
 
 def _growth() -> list[Row]:
-    """What a client takes as the clients grow: at given neighbours, and at those that are computed."""
+    """Time per client as the number of clients grows, with fixed and with computed numbers of neighbours."""
     least, most = GROWTH_CLIENTS[0], GROWTH_CLIENTS[-1]
     few = dict.fromkeys(GROWTH_CLIENTS, float("inf"))
     for _ in range(ROUNDS):

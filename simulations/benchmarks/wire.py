@@ -1,7 +1,7 @@
 """How fast integers are packed and unpacked, as ratios to other work on the same machine.
 
 For each layout, against numpy copying the unpacked integers: that is what memory allows, and what
-is measured is the share of it that is reached. For two bits a coordinate, also against numpy's
+is measured is the share of it that is reached. For two bits per coordinate, also against numpy's
 packbits (which knows one bit only) and against encoding. All in one process, in turns.
 """
 

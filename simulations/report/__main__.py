@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def report(study: Annotated[Path, typer.Argument(help="The directory of a study: outputs/<study>.")]) -> None:
-    """Collect the runs of a study into tables, figures and one HTML page."""
+    """Collect the runs of a STUDY, the directory outputs/<study>, into tables, figures and one HTML page."""
     show_report(study)
 
 

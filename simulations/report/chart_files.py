@@ -65,7 +65,7 @@ def _draw_row(axes: Any, chart: Chart, curve: Curve, place: int, mark: Mark) -> 
 def draw_charts(
     charts: list[Chart], dimensions: tuple[Dimension, ...], marks: Mapping[str, Mark], folder: Path
 ) -> list[Path]:
-    """Draw each chart, with a panel for each epsilon (down) and bits (across); one file a setting."""
+    """Draw each chart, with a panel for each epsilon (down) and bits (across); one file per setting."""
     written = []
     by_key = {dimension.key: dimension for dimension in dimensions}
     settings = by_key["setting"].values if "setting" in by_key else ("",)

@@ -1,4 +1,4 @@
-"""What is plotted, apart from how: curves over seeds, and in which panels they appear."""
+"""The content of charts, apart from how they are drawn: curves over seeds, and their panels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Dimension:
     values: tuple[Any, ...]
 
     def text(self, value: Any) -> str:
-        """A value, with what it is."""
+        """A value with its name."""
         if self.key == "epsilon":
             return f"ε asked {PrivacyStatement(value, 0.0, Unit.COORDINATE).epsilon_cell}"
         return f"{value:g} bits" if self.key == "bits" else str(value)
@@ -75,27 +75,27 @@ class Chart:
     percent: bool = False
     log_x: bool = False
     log_y: bool = False
-    # Few points, each a run of its own: drawn with markers and error bars, not as a band.
+    # A chart of few points, each from other runs, has markers and error bars instead of a band.
     points: bool = False
-    # One row a series, whose name is on the upright axis: each curve has one point, its mean.
+    # A chart with one row per series, named on the vertical axis: each curve has one point, its mean.
     rows: bool = False
-    # Of rows: drawn as bars, which begin at zero.
+    # Rows are drawn as bars, which begin at zero.
     bars: bool = False
     ignores: tuple[str, ...] = field(default=())
 
     @property
     def x_title(self) -> str:
-        """What is on the level axis, and that it is logarithmic if it is."""
+        """The title of the horizontal axis, with "log scale" if it is logarithmic."""
         return f"{self.x} (log scale)" if self.log_x else self.x
 
     @property
     def y_title(self) -> str:
-        """What is on the upright axis, and that it is logarithmic if it is."""
+        """The title of the vertical axis, with "log scale" if it is logarithmic."""
         return f"{self.y} (log scale)" if self.log_y else self.y
 
 
 def dimensions_of(study: Study) -> tuple[Dimension, ...]:
-    """What gives panels: the settings, then epsilon, then bits, each only where it varies."""
+    """The dimensions of panels: settings, then epsilon, then bits, each only if it varies."""
     if not study.runs:
         return ()
     summary = study.summary
@@ -112,7 +112,7 @@ def dimensions_of(study: Study) -> tuple[Dimension, ...]:
 
 
 def place_of(group: Mapping[str, Any], dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
-    """Where a group is shown; a dimension that it has no value of is left out, and it is in all panels."""
+    """The panel of a group; a group without a value of some dimension appears in all panels of it."""
     return {
         dimension.key: group[dimension.key]
         for dimension in dimensions
@@ -121,7 +121,7 @@ def place_of(group: Mapping[str, Any], dimensions: tuple[Dimension, ...]) -> dic
 
 
 def findings_of(study: Study) -> list[Chart]:
-    """A chart for each comparison that the verdict speaks of: one row a series, with its interval."""
+    """A chart for each comparison that the verdict speaks of: one row per series, with its interval."""
     charts = []
     private = dict(zip(study.summary["series"], study.summary["private"], strict=True)) if study.runs else {}
     for number, comparison in enumerate(comparisons_of(study)[:MOST_FINDINGS], start=1):
@@ -230,14 +230,14 @@ _POLICIES = (
         "bits_per_coordinate",
         "Bits",
         "What carries one coordinate, without secure aggregation.",
-        "bits a coordinate",
+        "bits per coordinate",
         False,
     ),
 )
 
 
 def _changes(study: Study, column: str) -> bool:
-    """Whether a policy changes it in the course of a run."""
+    """Whether a policy changes this setting in the course of a run."""
     return any(run.rounds[column].nunique() > 1 for run in study.runs)
 
 
@@ -298,14 +298,18 @@ def _by_round(
 
 
 def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, key: str) -> Chart:
-    """The last value against epsilon or bits; what has none of it is a level line."""
+    """The last value against epsilon or bits; a series without one of these is a horizontal line."""
     words = {
         "epsilon": (
             "privacy",
             "After the last round. Further left is more private; dashed levels have no privacy.",
             CERTIFIED,
         ),
-        "bits": ("bits", "After the last round, by the bits that carry one coordinate.", "bits a coordinate"),
+        "bits": (
+            "bits",
+            "After the last round, by the bits that carry one coordinate.",
+            "bits per coordinate",
+        ),
     }
     title, caption, axis = words[key]
     return Chart(

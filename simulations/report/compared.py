@@ -1,4 +1,4 @@
-"""Which runs of a study can be compared with each other, and by what."""
+"""Which runs of a study can be compared with each other, and by which measure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _release_words(runs: pd.DataFrame, asked: PrivacyStatement) -> str:
 
 
 def _tidy(study: Study) -> pd.DataFrame:
-    """One row a run, with its budget and what it is compared by."""
+    """One row per run, with its budget and its measure."""
     rows: list[dict[str, Any]] = []
     by_name = {run.name: run for run in study.runs}
     several_bits = study.summary.groupby(["setting", "series"])["bits"].nunique().gt(1)

@@ -32,7 +32,7 @@ from simulations.report.marks import Mark, marks_of
 from simulations.report.study_data import SECURE, Study, setting_value
 from simulations.report.summary_tables import NOTES, privacy_table, summary_table
 
-# Above this a guarantee for everything a client sent says next to nothing by itself.
+# A client total above this guarantees next to nothing by itself.
 _LARGE_TOTAL = 20.0
 
 
@@ -79,7 +79,7 @@ def render(study: Study) -> str:
 
 
 def _facts(study: Study) -> list[str]:
-    """What the study is, in a line."""
+    """The study in one line."""
     if not study.runs:
         return ["no finished run yet"]
     config = study.constant
@@ -146,7 +146,7 @@ def _indices(place: Any, dimensions: tuple[Dimension, ...]) -> dict[str, int]:
 
 
 def _description(chart: Chart) -> str:
-    """The chart for who cannot see it: its axes, and where each curve ends."""
+    """A description of the chart for those who cannot see it: its axes, and where each curve ends."""
     if chart.rows:
         shape = "{:.1%}" if chart.percent else "{:.3g}"
         means = [f"{curve.name} {shape.format(curve.points['mean'].iloc[0])}" for curve in chart.curves]
@@ -237,7 +237,7 @@ def _provenance(study: Study) -> dict[str, str]:
 def _payload(
     study: Study, dimensions: tuple[Dimension, ...], marks: dict[str, Mark], charts: list[Chart]
 ) -> str:
-    """What the page's script draws from."""
+    """The data for the page's script."""
     content = {
         "series": [
             {

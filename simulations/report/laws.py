@@ -53,14 +53,14 @@ def laws_of(study: Study, dimensions: tuple[Dimension, ...]) -> tuple[list[Drawn
 
 
 def output_colours(count: int) -> list[str]:
-    """One colour an output, from warm (low) to cool (high)."""
+    """One colour per output, from warm (low) to cool (high)."""
     at = np.linspace(0, len(_RAMP) - 1, count)
     mixed = np.column_stack([np.interp(at, np.arange(len(_RAMP)), channel) for channel in _RAMP.T])
     return ["#" + "".join(f"{round(value):02x}" for value in row) for row in mixed]
 
 
 def svg_of(law: Law, description: str) -> str:
-    """p(x, i) against x, one line an output; jumps at bins are gaps."""
+    """p(x, i) against x, one line per output; jumps at bins are gaps."""
     top = _nice_top(max(law.start_rows.max(), law.end_rows.max()))
     outputs = _chosen(law.num_levels)
     parts = [

@@ -1,4 +1,4 @@
-"""What the runs of a study left on disk, read with suspicion: a bad file costs a run, never the report."""
+"""Reading the runs of a study from disk: a damaged file costs a run, never the report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DamagedFileError(PrivQuantError):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a run, and what it costs.
+    """A problem with a run, and its consequence for the report.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def certified_epsilon(self) -> float:
-        """Per coordinate and release, local view; infinite where there is no privacy."""
+        """The certified ε per coordinate and release, local view; infinite without privacy."""
         value = self.provenance.get("certified_epsilon")
         return math.inf if value is None or math.isnan(float(value)) else float(value)
 
@@ -93,19 +93,19 @@ class Run:
 
     @property
     def private(self) -> bool:
-        """Whether somebody learns only so much: who sees the codes, or with a trusted server the models."""
+        """Whether ε is finite for those who see the codes or, with a trusted server, the models."""
         return math.isfinite(self.certified_epsilon) or self.run_target is not None
 
     @property
     def certified(self) -> PrivacyStatement:
-        """What is certified for one unit of the mechanism, local view."""
+        """The certified epsilon of one unit of the mechanism, local view."""
         stated = self.provenance.get("statements") or ()
         unit = Unit(stated[0]["unit"]) if stated else Unit.COORDINATE
         return PrivacyStatement(self.certified_epsilon, self.delta, unit, method="exact")
 
     @property
     def asked(self) -> PrivacyStatement:
-        """What the mechanism was asked to lose at most, in its unit; infinite if nothing was."""
+        """The epsilon that the mechanism was designed for, in its unit; infinite without one."""
         wish = float(self.rounds["epsilon"].iloc[-1])
         return replace(self.certified, epsilon=math.inf if math.isnan(wish) else wish)
 
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def simulated(self) -> bool:
-        """Whether the noise came from a seed, so that whoever knows it can take the noise away."""
+        """Whether the noise came from a seed: anybody who knows the seed can remove the noise."""
         return bool(self.provenance.get("simulated", False))
 
 
@@ -152,7 +152,7 @@ def _load_run(path: Path, problems: list[Problem]) -> Run:
     run = Run(path.name, config, provenance, rounds, summary, mechanism, split)
     try:
         _ = run.label, run.certified, run.asked, run.statement, run.simulated, run.private, run.trusts_server
-    except Exception as error:  # of whatever kind: a field is not what was written
+    except Exception as error:  # any error: a field is not what was written
         raise DamagedFileError(f"provenance.json: a field cannot be read ({_first_line(error)})") from error
     if run.mechanism is not None and run.mechanism.epsilon > run.certified_epsilon * (1 + 1e-9):
         raise DamagedFileError(

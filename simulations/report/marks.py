@@ -47,10 +47,10 @@ class Mark:
 
 
 def marks_of(private: Mapping[str, bool]) -> dict[str, Mark]:
-    """The look of each series of a study, in its order; whether it has privacy says the mapping.
+    """The look of each series of a study, in its order; the mapping says which series have privacy.
 
-    No two have the same symbol, as long as there are no more of them than symbols: who comes later takes the
-    next one that is free.
+    No two series have the same symbol, as long as there are enough symbols: a later series takes the next
+    free one.
     """
     marks: dict[str, Mark] = {}
     taken: set[int] = set()

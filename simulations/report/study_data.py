@@ -72,7 +72,7 @@ class Study:
         parts = 1
 
         def telling(key: str) -> tuple[bool, bool, int, str]:
-            """Of keys that change together (a task and its model) a question, then a name, tells most."""
+            """Of keys that change together (a task and its model), panels come first, then names."""
             return key != "panel", not key.endswith(".name"), key.count("."), key
 
         for key in sorted(varied, key=telling):
@@ -106,7 +106,7 @@ class Study:
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """One row a round of a finished run, with the setting and the series it belongs to."""
+        """One row per round of a finished run, with the setting and the series it belongs to."""
         frames = [run.rounds.assign(**self._columns(run)) for run in self.runs]
         if not frames:
             return pd.DataFrame(columns=[*TEXT_COLUMNS, *NUMBER_COLUMNS, "series", "setting", "private"])
@@ -114,7 +114,7 @@ class Study:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row a finished run: its last round, its seconds, and its error averaged over the rounds."""
+        """One row per finished run: its last round, its seconds, and its error averaged over the rounds."""
         rows = []
         for run in self.runs:
             row = run.rounds.iloc[-1].to_dict() | _scalars(run.summary) | self._columns(run)
@@ -125,7 +125,7 @@ class Study:
 
     @cached_property
     def series(self) -> tuple[str, ...]:
-        """What is compared, in a fixed order: mechanisms with privacy first."""
+        """The series that are compared, in a fixed order: mechanisms with privacy first."""
         order = list(COLOURS)
         private = self.summary.groupby("series")["private"].any().to_dict() if self.runs else {}
 
@@ -156,7 +156,7 @@ class Study:
         ]
 
     def setting_of(self, run: Run) -> str:
-        """What tells the run apart besides seed, mechanism, epsilon and bits, in words."""
+        """The setting of the run in words: what differs besides seed, mechanism, epsilon and bits."""
         return setting_text(self.varying, self._values(run, self.varying))
 
     def _columns(self, run: Run) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Table:
     Parameters
     ----------
     series
-        What each row is about.
+        The series of each row.
     intervals
         Mean, low and high of the result of each row, where they are to be drawn too.
     """
@@ -236,7 +236,7 @@ def _groups(study: Study) -> list[tuple[dict[str, Any], pd.DataFrame]]:
 
 
 def _privacy_order(study: Study, item: tuple[dict[str, Any], pd.DataFrame]) -> tuple[bool, float, int, float]:
-    """What has privacy first, by epsilon; then in the fixed order of mechanisms."""
+    """The order of rows: mechanisms with privacy first, by epsilon, then the fixed order."""
     group, frame = item
     epsilon, bits = (
         value if math.isfinite(value) else math.inf for value in (group["epsilon"], group["bits"])
@@ -278,7 +278,7 @@ def _delta(frame: pd.DataFrame) -> str:
 
 
 def _level(study: Study, frame: pd.DataFrame, column: str) -> str:
-    """The cell of a level; with a trusted server the total is for who sees the models."""
+    """The cell of a level; with a trusted server the total is for those who see the models."""
     if (frame["mechanism"] == CENTRAL).all():
         if column == "epsilon_client_total_sum":
             targets = [study.configs[run].get("privacy.epsilon", math.inf) for run in frame["run"]]

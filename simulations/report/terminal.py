@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fl_privquant.cli.layout import Column, output_console, print_table
+from fl_privquant.cli.printing import say
 from simulations.report.charts import CERTIFIED
 from simulations.report.compared import verdict_of
 from simulations.report.marks import marks_of
@@ -39,7 +40,7 @@ def print_summary(study: Study, console: Console | None = None) -> None:
     if table.rows:
         console.print(Text(table.caption, style="dim"), highlight=False)
     for problem in study.problems:
-        console.print(f"{problem.kind}: {problem.run}: {problem.message}", markup=False, soft_wrap=True)
+        say(console, f"{problem.kind}: {problem.run}: {problem.message}")
     for sentence in verdict_of(study):
         console.print(Text(sentence, style="bold"), highlight=False)
 

@@ -28,17 +28,17 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much a series falls behind a reference, over the seeds that both have.
+    """How far a series falls behind a reference, over the seeds that both have.
 
     Parameters
     ----------
     series
-        Whose difference it is.
+        The series that is compared with the reference.
     mean, low, high
         Positive: worse than the reference. Points of accuracy, a difference of losses, or the factor by
         which an error is larger. The ends of the interval are NaN where one seed alone was run.
     level
-        What no difference is: 0, or a factor of 1.
+        The value that means no difference: 0, or a factor of 1.
     seeds
         How many pairs there are.
     """
@@ -72,11 +72,11 @@ class Comparison:
     measure
         What they are compared by: ``accuracy``, ``loss`` or ``error`` (of the decoded mean update).
     runs
-        One row a run, with the columns ``series``, ``seed`` and that of the measure.
+        One row per run, with the columns ``series``, ``seed`` and that of the measure.
     baseline
         The series that the others are compared with; None, or a series without runs: the best one.
     baseline_words
-        What the baseline is.
+        The baseline in words.
     """
 
     budget: str
@@ -97,7 +97,7 @@ class Comparison:
 
     @property
     def reference(self) -> str | None:
-        """What the others are compared with; None if no series has results."""
+        """The series that the others are compared with; None if no series has results."""
         if self.baseline in self.complete:
             return self.baseline
         means = {series: self._mean(series) for series in self.complete}
@@ -120,7 +120,7 @@ class Comparison:
         return finite and (self.measure != ERROR or bool((values > 0.0).all()))
 
     def _results(self, series: str) -> pd.Series:
-        """What a series lost in each seed, on the scale that differences are taken on: smaller is better."""
+        """The loss of a series in each seed, on the scale of the differences; smaller is better."""
         rows = self.runs[self.runs["series"] == series]
         values = rows.groupby("seed")[self.measure].mean().astype(float)
         return -values if self.measure == ACCURACY else np.log(values) if self.measure == ERROR else values
@@ -209,7 +209,7 @@ def _interval(difference: Difference, named: bool = False) -> str:
 
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:
-    """Which differences are too small for these seeds, and between whom there is such a one."""
+    """Which differences are too small for these seeds, and which series they are between."""
     stated = [(compared, difference) for compared in comparisons for difference in compared.differences()]
     if not stated:
         return "With one series there is no difference to speak of."

@@ -27,8 +27,12 @@ from simulations.studies.page import write_page
 from simulations.studies.study import DATA_VARIABLES, QUICK, Outcome, Part, Scale, Store, Study, Tell
 
 _LONGEST_PRINTED = 100
+_HELP = (
+    "Compute what is missing of studies or of their parts, and write tables, figures and page.\n\n"
+    + "\n\n".join(f"{study.name}: {', '.join(part.name for part in study.parts)}" for study in STUDIES)
+)
 
-app = typer.Typer(pretty_exceptions_enable=False, no_args_is_help=True)
+app = typer.Typer(pretty_exceptions_enable=False, no_args_is_help=True, add_completion=False)
 
 
 def chosen_parts(names: list[str]) -> dict[Study, list[Part]]:
@@ -42,12 +46,14 @@ def chosen_parts(names: list[str]) -> dict[Study, list[Part]]:
         elif name in owners:
             chosen.setdefault(owners[name], []).append(owners[name].part(name))
         else:
-            known = [*studies, *owners]
-            raise InvalidSpecError(f"study: {name!r} is not one of {', '.join(known)}{nearest(name, known)}")
+            raise InvalidSpecError(
+                f"study: {name!r} is neither one of {', '.join(studies)} nor one of their parts; see --help"
+                f"{nearest(name, [*studies, *owners])}"
+            )
     return chosen
 
 
-@app.command()
+@app.command(help=_HELP)
 def main(
     names: Annotated[list[str], typer.Argument(help="Studies, or parts of them.")],
     mnist: Annotated[

@@ -1,4 +1,4 @@
-"""What the figures of several studies share: means over seeds with their intervals, and words on axes."""
+"""Common code of the figures of studies: means over seeds with intervals, and words on axes."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Scale:
         return str(root)
 
     def settings(self) -> dict[str, Any]:
-        """What results depend on: all but where data and results lie."""
+        """The settings that results depend on: all but the places of data and results."""
         return {name: value for name, value in vars(self).items() if name not in (*DATA_VARIABLES, "output")}
 
 
@@ -216,7 +216,7 @@ class Study:
 
     @property
     def name(self) -> str:
-        """What it is called on the command line."""
+        """The name of the study on the command line."""
         return self.home.name
 
     def part(self, name: str) -> Part:
@@ -299,7 +299,7 @@ class Store:
 
 
 def _kept(path: Path) -> Outcome | None:
-    """What was computed before, if the file is there and whole."""
+    """The outcome that was computed before, if its file is there and intact."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         tables = {name: _from_csv(io.StringIO(text)) for name, text in content["tables"].items()}

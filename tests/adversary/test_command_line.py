@@ -25,6 +25,15 @@ NUMBERS = (
     "0x10",
     "1_0",
     "９",
+    "1" + "0" * 400,
+    "9223372036854775808",
+    " ",
+    "ε",
+    "∞",
+    "\u202e1",
+    "--",
+    "[1]",
+    "1,5",
 )
 SMALL = {
     "design": ("design", "one_bit", "--epsilon", "1"),
@@ -51,7 +60,7 @@ OPTIONS = {
     ),
     "plan": (
         *("--epsilon", "--clients", "--dimension", "--rounds", "--delta", "--bits", "--unit", "--corrupt"),
-        *("--dropped", "--l2-norm", "--mechanism"),
+        *("--dropped", "--l2-norm", "--mechanism", "--error", "--kilobytes"),
     ),
 }
 
@@ -83,7 +92,10 @@ def test_odd_values_are_refused_in_one_line_or_answered(monkeypatch, capsys, com
             assert out.strip(), (option, value)
 
 
-PATHS = ("", "/", "no/such/folder/file", "picture.xyz", "picture", "a" * 300 + ".png")
+PATHS = (
+    *("", "/", ".", "no/such/folder/file", "one_bit.pqm/file.png", "picture.xyz", "picture"),
+    *("a" * 300 + ".png", "/proc/file.png", "folder.png"),
+)
 FILES = {
     "design": ("--output", "--plot"),
     "compare": ("--plot", "--curve"),
@@ -96,6 +108,7 @@ FILES = {
 def test_files_that_cannot_be_written_are_refused_in_one_line(monkeypatch, capsys, tmp_path, command, option):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one_bit.pqm").write_bytes(pq.design("one_bit", epsilon=1.0).to_bytes())
+    (tmp_path / "folder.png").mkdir()
     arguments = ("audit", "one_bit.pqm") if command == "audit" else SMALL[command]
     pictures = option != "--output"
     for path in PATHS:
@@ -158,6 +171,15 @@ def test_commands_that_cannot_be_meant_are_refused_in_one_line(monkeypatch, caps
 
 def test_the_version(monkeypatch, capsys):
     assert run(monkeypatch, capsys, "--version") == (0, f"fl-privquant {pq.__version__}\n", "")
+
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def interrupted(*arguments: object, **parameters: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pq, "design", interrupted)
+    code, out, err = run(monkeypatch, capsys, "design", "one_bit", "--epsilon", "1")
+    assert (code, out, err.strip()) == (130, "", "interrupted: the same command can be run again")
 
 
 @pytest.mark.parametrize("norm", ["-1", "0", "nan", "inf", "1e-320", "3.5", "1e308"])

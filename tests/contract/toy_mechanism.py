@@ -36,7 +36,7 @@ HALF = TOTAL_WEIGHT // 2
 
 @dataclass(frozen=True)
 class ToySpec(Spec):
-    """What the toy is asked to be."""
+    """The specification of the toy."""
 
     epsilon: float
 

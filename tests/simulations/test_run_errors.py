@@ -31,6 +31,8 @@ REFUSED = {
     "seed=${nothing}": "nothing",
     "seed=1e400": "seed",
     "study=../x": "study",
+    "study=": "study: '' is not a plain directory name",
+    "output=": "output: '' is not a directory",
     "task=3": "task",
     "task.data=foo": "task.data: there is no 'foo' in simulations.data, which has Examples, cancer",
     "task.data=mnits": "did you mean 'mnist'",
@@ -68,6 +70,27 @@ def test_an_odd_override_is_one_line(
     assert err.count("\n") == 1, err
     assert REFUSED[override] in err
     assert "Traceback" not in out + err
+
+
+def test_ctrl_c_in_a_sweep_says_what_is_finished_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def interrupted(config: RunConfig) -> None:
+        if config.seed == 1:
+            raise KeyboardInterrupt
+        raise InvalidSpecError(STARTED)
+
+    monkeypatch.setattr(run, "execute", interrupted)
+    monkeypatch.setattr(
+        sys, "argv", ["run", "-m", f"output={tmp_path}", f"hydra.sweep.dir={tmp_path}", "seed=0,1,2"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        run.main()
+    opening, first, last = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 130
+    assert opening.startswith("sweep of 3 runs")
+    assert first == f"error: {STARTED}"
+    assert last == "interrupted: 0 of 3 runs are finished; the same command goes on where this one stopped"
 
 
 def test_hydra_closes_no_file_of_pytest() -> None:

@@ -1,4 +1,4 @@
-"""What every engine takes and gives, and what they share."""
+"""The interface of engines, and their common code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _App = TypeVar("_App")
 
 @dataclass(frozen=True)
 class Federation:
-    """Who takes part, and what the app is told.
+    """The clients of a run, and the configuration that the app is given.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run leaves behind.
+    """The result of a run.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ def best_errors(errors: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_of(mechanism: str, bits: float) -> str:
-    """What a mechanism is called beside its like with other bits."""
+    """The label of a mechanism with its bits."""
     if mechanism == CENTRAL:
         return LABELS[CENTRAL]
     return f"{LABELS[mechanism]}, {bits:g} bit{'s' if bits > 1 else ''}"
@@ -182,7 +182,7 @@ def pooled(read: ReadTable, bits: int | None = None) -> Pooled:
 
 
 class Numbers:
-    """What the page's template names; each is read when the template uses it."""
+    """The values that the page's template uses; each is computed when it is read."""
 
     heading = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
     peers = PEERS
@@ -219,7 +219,7 @@ class Numbers:
 
     @cached_property
     def by_rounds(self) -> pd.DataFrame:
-        """The same of ours by coordinates and rounds (down), and by budget and bits (across)."""
+        """Our errors by coordinates and rounds (down), and by budget and bits (across)."""
         return self._read("by_rounds").pivot_table(
             "ratio_to_central", ["dimension", "rounds"], ["run_epsilon", "bits"]
         )
@@ -250,7 +250,7 @@ class Numbers:
 
     @property
     def not_trained(self) -> list[str]:
-        """Those that were not."""
+        """Parts of training by gradients that were not computed."""
         return [name for name in GRADIENTS if name not in self.trained]
 
     @property
@@ -296,12 +296,12 @@ class Numbers:
 
     @property
     def our_losses(self) -> list[Loss]:
-        """Those of the mechanism that is designed for the sum."""
+        """The rows of the mechanism that is designed for the sum."""
         return [cell for cell in self.losses if cell.ours]
 
     @property
     def planned_losses(self) -> list[Loss]:
-        """In each setting that of the fewest bits whose planned error is close to the central one."""
+        """The row with the fewest bits whose planned error is close to the central one, in each setting."""
         chosen: dict[tuple[str, int, float], Loss] = {}
         for cell in sorted(self.our_losses, key=lambda cell: cell.bits):
             if cell.ratio <= CLOSE:

@@ -55,7 +55,7 @@ def budget(epsilon: float, view: str) -> str:
 
 
 class Numbers:
-    """What the page's template names; each is read when the template uses it."""
+    """The values that the page's template uses; each is computed when it is read."""
 
     clients, dimensions, data, delta, private, widths = (
         CLIENTS,

@@ -90,7 +90,7 @@ def train(
     seed: int,
     tell: Callable[[float], None] = lambda share: None,
 ) -> Curves:
-    """What all runs reach; ``mechanism=None`` clips only. ``tell`` hears the share that is done.
+    """The accuracies of all runs; ``mechanism=None`` clips only. ``tell`` is called with the share done.
 
     Runs with the same seed start alike and see the same batches and random words, whatever the mechanism.
     """
@@ -141,7 +141,7 @@ def example_gradients(x: Floats, y: Indices, weights: Floats, bias: Floats) -> t
 def _quantizers(
     mechanism: TableMechanism | None, clip: float, seed: int
 ) -> tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]:
-    """What quantizes an array, and what quantizes it and sums over its second axis, the batch."""
+    """Two functions: one quantizes an array, one quantizes it and sums over its second axis, the batch."""
     if mechanism is None:
         return (
             lambda gradient: np.clip(gradient, -clip, clip),

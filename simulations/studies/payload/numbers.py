@@ -12,7 +12,7 @@ from simulations.studies.study import ReadTable
 
 
 class Numbers:
-    """What the page's template names; each is read when the template uses it."""
+    """The values that the page's template uses; each is computed when it is read."""
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
@@ -29,7 +29,7 @@ class Numbers:
 
     @property
     def errors(self) -> list[Any]:
-        """The same, row by row."""
+        """The same table, row by row."""
         return list(self.cells.itertuples())
 
     @property

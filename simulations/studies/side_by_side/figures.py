@@ -120,7 +120,7 @@ def _settings(read: ReadTable) -> Any:
 
 
 def _centre(table: pd.DataFrame) -> pd.DataFrame:
-    """Of a sweep over epsilon, its centre."""
+    """The rows at ε = 2, if the table is a sweep over ε; else the whole table."""
     several = table[table.mechanism == "optm"].shape[0] > 1
     return (
         table[np.isclose(table.epsilon, 2.0, rtol=1e-3) | ~np.isfinite(table.epsilon)] if several else table

@@ -30,7 +30,7 @@ _CLIPS = (
 
 
 class Numbers:
-    """What the page's template names; each is read when the template uses it."""
+    """The values that the page's template uses; each is computed when it is read."""
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read

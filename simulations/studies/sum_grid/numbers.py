@@ -57,7 +57,7 @@ def wins(cells: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
 
 
 class Numbers:
-    """What the page's template names; each is read when the template uses it."""
+    """The values that the page's template uses; each is computed when it is read."""
 
     rounds, delta = ROUNDS, DELTA
     heading = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
