@@ -1,6 +1,6 @@
 """Models and local training, in torch.
 
-The same model, examples and seed give the same arrays to the last bit, whatever else the process does. Sums
+On the CPU the same model, examples and seed give the same arrays to the last bit, whatever else the process does. Sums
 of floats depend on how many threads share them, so training and evaluation run on one thread each; clients
 train side by side instead (``engine.threads``, or the processes of Ray).
 """
@@ -19,20 +19,26 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 from torch import nn
 
+from fl_privquant import checks
+from fl_privquant.errors import InvalidSpecError
 from simulations.config import FederationConfig
 from simulations.data import Examples
-from simulations.targets import options_of
+from simulations.targets import TARGET, located, options_of
 
-__all__ = ["arrays_of", "build_model", "evaluate", "load_arrays", "train"]
+__all__ = ["DEVICES", "arrays_of", "build_model", "device_of", "evaluate", "load_arrays", "train"]
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+"""What ``task.device`` may be."""
 
 Arrays = dict[str, NDArray[Any]]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Step = Callable[[torch.Tensor, torch.Tensor], float]
 
 # The libraries behind numpy's products of matrices, all loaded by now.
 _BLAS = ThreadpoolController().select(user_api="blas").lib_controllers
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
-# Test examples that a model is given at once: what it computes for them is held in memory.
-_EVALUATED = 1 << 14
+# Test examples that a model is given at once: as many as leave what it computes in the cache.
+_EVALUATED = 1 << 10
 
 
 def build_model(
@@ -40,8 +46,9 @@ def build_model(
     examples: Examples,
     seed: int,
     options: Mapping[str, Any] = _NO_OPTIONS,
+    device: str = "cpu",
 ) -> nn.Module:
-    """The model that a function makes, with seeded initial weights.
+    """The model that a function makes, with seeded initial weights, on a device.
 
     It is given those of ``options``, the ``shape`` of an input and the number of ``classes`` that it takes.
     """
@@ -49,12 +56,32 @@ def build_model(
     taken = {key: value for key, value in known.items() if key in options_of(function)}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return function(**taken)
+        # Drawn on the CPU, so that every device starts from the same weights.
+        return function(**taken).to(device_of(device))
+
+
+def device_of(name: str = "cpu") -> torch.device:
+    """The device of that name; ``auto`` is a GPU where there is one (CUDA, then Apple's MPS), else the CPU.
+
+    Raises
+    ------
+    InvalidSpecError
+        There is no such device here.
+    """
+    checks.choice("task.device", name, DEVICES)
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    found = next(device for device in there if there[device]) if name == "auto" else name
+    if not there[found]:
+        raise InvalidSpecError(
+            f"task.device: torch {torch.__version__} finds no {found} device here; use task.device=auto or cpu, "
+            "and with engine=ray give clients a GPU by engine.client_gpus"
+        )
+    return torch.device(found)
 
 
 def arrays_of(model: nn.Module) -> Arrays:
     """The model's parameters and buffers, by name."""
-    return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
+    return {name: value.detach().cpu().numpy().copy() for name, value in model.state_dict().items()}
 
 
 def load_arrays(model: nn.Module, arrays: Arrays) -> None:
@@ -70,15 +97,15 @@ def train(
     seed: int,
     loss_of: Loss = nn.functional.cross_entropy,
 ) -> float:
-    """Train in place by SGD; the mean loss of the last epoch, without the proximal term."""
+    """Train in place, where the model is; the mean loss of the last epoch, without the proximal term.
+
+    By SGD, or by the optimizer that ``config.optimizer`` names.
+    """
     _use_one_thread()
     generator = torch.Generator().manual_seed(seed)
-    # SGD by hand, on the model's own memory: for models this small, torch's bookkeeping is most of the time.
-    parameters = [parameter.detach().numpy() for parameter in _trained(model)]
-    known = _is_softmax(model) and loss_of is nn.functional.cross_entropy
-    gradients = _by_formula if known else partial(_by_autograd, loss_of)
-    start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
-    velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
+    device = next(model.parameters()).device
+    by_hand = device.type == "cpu" and not config.optimizer
+    step = _steps_by_hand(model, config, loss_of) if by_hand else _steps_by_torch(model, config, loss_of)
     # Torch's own memory is aligned: where numpy's begins is by chance, and some kernels depend on it.
     features, labels = torch.from_numpy(x), torch.from_numpy(y)
     losses: list[float] = []
@@ -87,20 +114,58 @@ def train(
     for _ in range(config.local_epochs if steps_left is None else 10**9):
         losses.clear()
         for batch in torch.randperm(len(y), generator=generator).split(config.batch_size):
-            loss, steps = gradients(model, parameters, features[batch], labels[batch])
-            losses.append(loss)
-            for place, (parameter, step) in enumerate(zip(parameters, steps, strict=True)):
-                if start:
-                    step += np.float32(config.proximal) * (parameter - start[place])
-                if velocity:
-                    velocity[place] *= np.float32(config.momentum)
-                    velocity[place] += step
-                parameter -= np.float32(config.learning_rate) * (velocity[place] if velocity else step)
+            losses.append(step(features[batch].to(device), labels[batch].to(device)))
             if steps_left is not None:
                 steps_left -= 1
                 if steps_left == 0:
                     return float(np.mean(losses))
     return float(np.mean(losses))
+
+
+def _steps_by_hand(model: nn.Module, config: FederationConfig, loss_of: Loss) -> Step:
+    """Steps of SGD on the model's own memory: for small models, torch's bookkeeping is most of the time."""
+    parameters = [parameter.detach().numpy() for parameter in _trained(model)]
+    known = _is_softmax(model) and loss_of is nn.functional.cross_entropy
+    gradients = _by_formula if known else partial(_by_autograd, loss_of)
+    start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
+    velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        loss, slopes = gradients(model, parameters, x, y)
+        for place, (parameter, slope) in enumerate(zip(parameters, slopes, strict=True)):
+            if start:
+                slope += np.float32(config.proximal) * (parameter - start[place])
+            if velocity:
+                velocity[place] *= np.float32(config.momentum)
+                velocity[place] += slope
+            parameter -= np.float32(config.learning_rate) * (velocity[place] if velocity else slope)
+        return loss
+
+    return step
+
+
+def _steps_by_torch(model: nn.Module, config: FederationConfig, loss_of: Loss) -> Step:
+    """Steps of an optimizer of torch, with a state that begins anew in each round."""
+    parameters = _trained(model)
+    options: dict[str, Any] = {"lr": config.learning_rate}
+    if config.momentum > 0.0:
+        options["momentum"] = config.momentum
+    options |= {key: value for key, value in config.optimizer.items() if key != TARGET}
+    kind = located(f"federation.optimizer.{TARGET}", config.optimizer.get(TARGET, "SGD"), "torch.optim")
+    optimizer = kind(parameters, **options)
+    start = [parameter.detach().clone() for parameter in parameters] if config.proximal > 0.0 else []
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        loss = loss_of(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter, first in zip(parameters, start, strict=False):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - first, alpha=config.proximal)
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
 
 
 def _use_one_thread() -> None:
@@ -152,12 +217,13 @@ def evaluate(
     """Accuracy (NaN without labels) and mean loss on the test examples."""
     _use_one_thread()
     model.eval()
+    device = next(model.parameters()).device
     right, loss, count = 0, 0.0, len(examples.test_y)
     with torch.no_grad():
         for start in range(0, count, _EVALUATED):
             # Torch's own memory is aligned.
-            x = torch.from_numpy(examples.test_x[start : start + _EVALUATED]).clone()
-            y = torch.from_numpy(examples.test_y[start : start + _EVALUATED])
+            x = torch.from_numpy(examples.test_x[start : start + _EVALUATED]).clone().to(device)
+            y = torch.from_numpy(examples.test_y[start : start + _EVALUATED]).to(device)
             outputs = model(x)
             loss += float(loss_of(outputs, y)) * (len(y) / count)
             if examples.labelled:

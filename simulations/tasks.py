@@ -67,7 +67,7 @@ class Task(Protocol):
 
 
 class TorchTask:
-    """A torch model that clients train by SGD on the examples that are dealt to them.
+    """A torch model that clients train on the examples that are dealt to them, by SGD or another optimizer.
 
     Functions are named by a word for one of ours, or by an import path such as ``my_package.my_model``.
 
@@ -85,6 +85,9 @@ class TorchTask:
         What tables call the task.
     max_examples
         Training examples that are used at most; null for all.
+    device
+        Where models are trained and evaluated: ``cpu``, ``cuda``, ``mps``, or ``auto`` for a GPU where there is
+        one. Only the CPU gives the same bits everywhere.
     **options
         Arguments of the functions for data and model, by name.
 
@@ -105,9 +108,16 @@ class TorchTask:
         loss: str = "cross_entropy",
         name: str = "",
         max_examples: int | None = None,
+        device: str = "cpu",
         **options: Any,
     ) -> None:
         from simulations import learning
+
+        if device == "cuda" and run.engine.name == "ray" and run.engine.client_gpus == 0.0:
+            raise InvalidSpecError(
+                "task.device: cuda, but engine.client_gpus is 0, so that Ray shows its clients no GPU; set it, "
+                "for example to 0.5 for two clients on one GPU"
+            )
 
         self._learning = learning
         self._run = run
@@ -121,7 +131,7 @@ class TorchTask:
         )
         self.examples = _examples(*self._dealing[0])
         self.parts = _dealt(*self._dealing)
-        self._template = learning.build_model(_model(model), self.examples, run.seed, options)
+        self._template = learning.build_model(_model(model), self.examples, run.seed, options, device)
         self._initial = learning.arrays_of(self._template)
         self._free: list[Any] = []
 
