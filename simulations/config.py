@@ -48,7 +48,7 @@ _TARGET_L2_CLIP = 1.0
 # What every mechanism file has, so that one sweep can hold private and other mechanisms.
 _COMMON_PARAMETERS = ("epsilon", "bits", "levels")
 # And what task files have: a class of the user's, put in the place of ours, may not take them.
-_COMMON_OF_TASKS = ("name", "data", "model", "hidden", "max_examples", "device")
+_COMMON_OF_TASKS = ("name", "data", "model", "hidden", "max_examples", "max_test_examples", "device")
 _DIGITS = {TARGET: "simulations.tasks.TorchTask", "name": "digits", "data": "digits", "model": "softmax"}
 # Parameters of a mechanism for the secure sum that its plan fills in.
 _SET_BY_TARGET = (

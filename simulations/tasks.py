@@ -38,7 +38,11 @@ Arrays = dict[str, NDArray[Any]]
 _DATA, _MODELS, _LOSSES = "simulations.data", "simulations.models", "torch.nn.functional"
 # What a model's function is given beside the options of the task.
 _KNOWN_TO_MODELS = ("shape", "classes")
+_LIMITS = ("max_examples", "max_test_examples")
 _MOST_LABELS_DRAWN = 100
+
+# A data function, its options as JSON, and how many training and test examples are used.
+_Source = tuple[str, str, int | None, int | None]
 
 
 @runtime_checkable
@@ -83,8 +87,8 @@ class TorchTask:
         Function of outputs and labels that gives the mean loss: one of ``torch.nn.functional``, or a path.
     name
         What tables call the task.
-    max_examples
-        Training examples that are used at most; null for all.
+    max_examples, max_test_examples
+        Training and test examples that are used at most; null for all.
     device
         Where models are trained and evaluated: ``cpu``, ``cuda``, ``mps``, or ``auto`` for a GPU where there is
         one. Only the CPU gives the same bits everywhere.
@@ -108,6 +112,7 @@ class TorchTask:
         loss: str = "cross_entropy",
         name: str = "",
         max_examples: int | None = None,
+        max_test_examples: int | None = None,
         device: str = "cpu",
         **options: Any,
     ) -> None:
@@ -124,7 +129,7 @@ class TorchTask:
         self._loss = located("task.loss", loss, _LOSSES)
         chosen = {key: value for key, value in options.items() if key in options_of(_data(data))}
         self._dealing = (
-            (data, json.dumps(chosen, sort_keys=True), max_examples),
+            (data, json.dumps(chosen, sort_keys=True), max_examples, max_test_examples),
             run.federation.num_clients,
             run.partition,
             run.seed,
@@ -136,18 +141,19 @@ class TorchTask:
         self._free: list[Any] = []
 
     @staticmethod
-    def check(data: str, model: str = "softmax", max_examples: int | None = None, **options: Any) -> None:
+    def check(data: str, model: str = "softmax", **options: Any) -> None:
         """Refuse functions that are not there, and options that none of them takes."""
         functions = [_data(data), _model(model)]
-        own = ("name", "loss")
+        own = ("name", "loss", "device", *_LIMITS)
         asked = {key: value for key, value in options.items() if key not in own}
         refuse_unknown("task", asked, functions, _KNOWN_TO_MODELS)
         for function, given in zip(functions, ((), _KNOWN_TO_MODELS), strict=True):
             for name, parameter in options_of(function).items():
                 if parameter.default is parameter.empty and name not in (*asked, *given):
                     raise InvalidSpecError(f"task.{name}: missing; {function.__name__} needs it")
-        if max_examples is not None:
-            checks.whole("task.max_examples", max_examples, 1)
+        for limit in _LIMITS:
+            if options.get(limit) is not None:
+                checks.whole(f"task.{limit}", options[limit], 1)
 
     def initial_arrays(self) -> Arrays:
         return {name: value.copy() for name, value in self._initial.items()}
@@ -195,25 +201,25 @@ def _model(name: str) -> Callable[..., Any]:
 
 # The runs of a sweep share these: a mechanism changes none of them.
 @lru_cache(maxsize=4)
-def _examples(data: str, options: str, max_examples: int | None) -> Examples:
+def _examples(data: str, options: str, max_examples: int | None, max_tests: int | None) -> Examples:
     examples = _data(data)(**json.loads(options))
     if not isinstance(examples, Examples):
         raise InvalidSpecError(
             f"task.data: {data} gives {type(examples).__name__}, expected simulations.data.Examples"
         )
-    return examples.first(max_examples)
+    return examples.first(max_examples, max_tests)
 
 
 @lru_cache(maxsize=32)
 def _dealt(
-    source: tuple[str, str, int | None], num_clients: int, partition: PartitionConfig, seed: int
+    source: _Source, num_clients: int, partition: PartitionConfig, seed: int
 ) -> list[NDArray[np.int64]]:
     return deal(_examples(*source), num_clients, partition, seed)
 
 
 @lru_cache(maxsize=32)
 def _picture(
-    source: tuple[str, str, int | None], num_clients: int, partition: PartitionConfig, seed: int
+    source: _Source, num_clients: int, partition: PartitionConfig, seed: int
 ) -> bytes:
     parts = _dealt(source, num_clients, partition, seed)
     with tempfile.TemporaryDirectory() as folder:
