@@ -138,11 +138,9 @@ def main(grid: Grid, context: Context) -> None:
     with shown, tracker:
         if saved.finished_rounds == 0:
             recording.begin(initial)
-        result = saved.start(
-            grid,
-            ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()}),
-            num_rounds=config.federation.rounds,
-        )
+        arrays = ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()})
+        del initial
+        result = saved.start(grid, arrays, num_rounds=config.federation.rounds)
     statements, lines = private.statements(), private.privacy_statement()
     if len(private.ledger):
         recording.finish(statements, private.ledger.last_view)
