@@ -28,6 +28,7 @@ from fl_privquant.flower import (
     SecureAggregationMod,
     StoppedResult,
 )
+from fl_privquant.flower.arrays import DecodedArray
 from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.secagg import ClientPolicy
@@ -94,7 +95,8 @@ def train(message: Message, context: Context) -> Message:
     probe.leave(server_round, client, trained)
     content = RecordDict(
         {
-            "arrays": ArrayRecord({name: Array(np.asarray(value)) for name, value in trained.items()}),
+            # Written only if they have to travel: the mod around this sends codes instead.
+            "arrays": ArrayRecord({name: DecodedArray.of(value) for name, value in trained.items()}),
             "metrics": MetricRecord({"num-examples": task.num_examples(client)}),
         }
     )

@@ -25,7 +25,16 @@ from simulations.config import FederationConfig
 from simulations.data import Examples
 from simulations.targets import TARGET, located, options_of
 
-__all__ = ["DEVICES", "arrays_of", "build_model", "device_of", "evaluate", "load_arrays", "train"]
+__all__ = [
+    "DEVICES",
+    "Workspace",
+    "arrays_of",
+    "build_model",
+    "device_of",
+    "evaluate",
+    "load_arrays",
+    "train",
+]
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 """What ``task.device`` may be."""
@@ -89,6 +98,41 @@ def load_arrays(model: nn.Module, arrays: Arrays) -> None:
     model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
 
 
+class Workspace:
+    """A model that is loaded and read many times; on the CPU by its own memory, past torch's bookkeeping.
+
+    Parameters
+    ----------
+    model
+        The model, whose parameters and buffers stay where they are.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        state = {name: value.detach() for name, value in model.state_dict().items()}
+        on_cpu = all(value.device.type == "cpu" for value in state.values())
+        self._memory = {name: value.numpy() for name, value in state.items()} if on_cpu else None
+
+    def load(self, arrays: Arrays) -> None:
+        """Set the model's parameters and buffers."""
+        memory = self._memory
+        if memory is None or memory.keys() != arrays.keys():
+            # Torch says what is wrong with other names.
+            load_arrays(self.model, arrays)
+            return
+        for name, place in memory.items():
+            if place.shape != arrays[name].shape:
+                load_arrays(self.model, arrays)
+                return
+            place[...] = arrays[name]
+
+    def arrays(self) -> Arrays:
+        """The model's parameters and buffers, by name, in arrays of their own."""
+        if self._memory is None:
+            return arrays_of(self.model)
+        return {name: place.copy() for name, place in self._memory.items()}
+
+
 def train(
     model: nn.Module,
     x: NDArray[Any],
@@ -110,7 +154,8 @@ def train(
     features, labels = torch.from_numpy(x), torch.from_numpy(y)
     losses: list[float] = []
     steps_left = config.local_steps
-    model.train()
+    if not model.training:
+        model.train()
     for _ in range(config.local_epochs if steps_left is None else 10**9):
         losses.clear()
         for batch in torch.randperm(len(y), generator=generator).split(config.batch_size):
@@ -125,7 +170,7 @@ def train(
 def _steps_by_hand(model: nn.Module, config: FederationConfig, loss_of: Loss) -> Step:
     """Steps of SGD on the model's own memory: for small models, torch's bookkeeping is most of the time."""
     parameters = [parameter.detach().numpy() for parameter in _trained(model)]
-    known = _is_softmax(model) and loss_of is nn.functional.cross_entropy
+    known = _is_perceptron(model) and loss_of is nn.functional.cross_entropy
     gradients = _by_formula if known else partial(_by_autograd, loss_of)
     start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
     velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
@@ -180,8 +225,18 @@ def _trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def _is_softmax(model: nn.Module) -> bool:
-    return [type(layer) for layer in model.children()] == [nn.Flatten, nn.Linear]
+def _is_perceptron(model: nn.Module) -> bool:
+    """Whether a model is linear layers with rectifiers between them, all trained: softmax regression too."""
+    layers = [type(layer) for layer in model.children()]
+    depth = len(layers) // 2
+    expected = [nn.Flatten, *[nn.Linear, nn.ReLU] * (depth - 1), nn.Linear]
+    trained = _trained(model)
+    return (
+        type(model) is nn.Sequential
+        and layers == expected
+        and len(trained) == 2 * depth
+        and all(parameter.dtype == torch.float32 for parameter in trained)
+    )
 
 
 def _by_autograd(
@@ -195,11 +250,15 @@ def _by_autograd(
 def _by_formula(
     model: nn.Module, parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
 ) -> tuple[float, list[NDArray[Any]]]:
-    """What :func:`_by_autograd` gives for softmax regression, as residual times input: five times faster."""
-    weight, bias = parameters
-    flat, rows, columns = x.numpy().reshape(len(y), -1), np.arange(len(y)), y.numpy()
-    residual = flat @ weight.T
-    residual += bias
+    """What :func:`_by_autograd` gives for linear layers with rectifiers between them: five times faster."""
+    rows, columns = np.arange(len(y)), y.numpy()
+    inputs = [x.numpy().reshape(len(y), -1)]
+    for place in range(0, len(parameters) - 2, 2):
+        hidden = inputs[-1] @ parameters[place].T
+        hidden += parameters[place + 1]
+        inputs.append(np.maximum(hidden, 0.0, out=hidden))
+    residual = inputs[-1] @ parameters[-2].T
+    residual += parameters[-1]
     residual -= residual.max(axis=1, keepdims=True)
     true = residual[rows, columns]
     np.exp(residual, out=residual)
@@ -208,7 +267,13 @@ def _by_formula(
     residual /= totals
     residual[rows, columns] -= 1.0
     residual /= len(y)
-    return loss, [residual.T @ flat, residual.sum(axis=0)]
+    slopes: list[NDArray[Any]] = []
+    for place in range(len(parameters) - 2, -1, -2):
+        slopes[:0] = [residual.T @ inputs[place // 2], residual.sum(axis=0)]
+        if place:
+            residual = residual @ parameters[place]
+            residual *= inputs[place // 2] > 0.0
+    return loss, slopes
 
 
 def evaluate(

@@ -162,26 +162,26 @@ class TorchTask:
         part = self.parts[client]
         seed = int(np.random.SeedSequence([self._run.seed, 2, server_round, client]).generate_state(1)[0])
         x, y = self.examples.train_x[part], self.examples.train_y[part]
-        with self._model(arrays) as model:
-            self._learning.train(model, x, y, self._run.federation, seed, self._loss)
-            return self._learning.arrays_of(model)
+        with self._model(arrays) as space:
+            self._learning.train(space.model, x, y, self._run.federation, seed, self._loss)
+            return space.arrays()
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
-        with self._model(arrays) as model:
-            return self._learning.evaluate(model, self.examples, self._loss)
+        with self._model(arrays) as space:
+            return self._learning.evaluate(space.model, self.examples, self._loss)
 
     @contextlib.contextmanager
     def _model(self, arrays: Arrays) -> Iterator[Any]:
         """A model with these arrays that nobody else uses meanwhile: clients may train in many threads."""
         try:
             # Taking from a list and adding to it are each one step, which threads cannot divide.
-            model = self._free.pop()
+            space = self._free.pop()
         except IndexError:
-            model = copy.deepcopy(self._template)
-        self._learning.load_arrays(model, arrays)
-        yield model
+            space = self._learning.Workspace(copy.deepcopy(self._template))
+        space.load(arrays)
+        yield space
         # Not after an error: its state is then unknown.
-        self._free.append(model)
+        self._free.append(space)
 
     def num_examples(self, client: int) -> int:
         return int(self.parts[client].size)

@@ -13,10 +13,10 @@ from fl_privquant.errors import InvalidSpecError
 from simulations import models
 from simulations.config import FederationConfig
 from simulations.data import Examples, digits
-from simulations.learning import arrays_of, build_model, device_of, train
+from simulations.learning import Workspace, arrays_of, build_model, device_of, train
 
 
-@pytest.mark.parametrize("model", ["softmax", "cnn"])
+@pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
 @pytest.mark.parametrize(("momentum", "proximal"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.3)])
 def test_steps_are_those_of_torch(model: str, momentum: float, proximal: float) -> None:
     examples = digits()
@@ -135,3 +135,17 @@ def test_larger_models_have_the_size_that_is_said_of_them(
 def test_a_deep_cnn_takes_images() -> None:
     with pytest.raises(InvalidSpecError, match=r"at least 4 x 4, but inputs have shape \(30,\); use mlp"):
         models.deep_cnn((30,), 2)
+
+
+@pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
+def test_a_workspace_reads_what_it_was_given(model: str) -> None:
+    examples = digits()
+    space = Workspace(build_model(getattr(models, model), examples, seed=1))
+    given = {name: np.full_like(value, 0.5) for name, value in space.arrays().items()}
+    space.load(given)
+    for name, value in arrays_of(space.model).items():
+        np.testing.assert_array_equal(value, given[name])
+    with pytest.raises(RuntimeError, match="Missing key"):
+        space.load({})
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        space.load({name: value[:1] for name, value in given.items()})
