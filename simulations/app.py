@@ -93,13 +93,13 @@ def train(message: Message, context: Context) -> Message:
     arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
     trained = task.train(arrays, client, server_round)
     probe.leave(server_round, client, trained)
-    content = RecordDict(
-        {
-            # Written only if they have to travel: the mod around this sends codes instead.
-            "arrays": ArrayRecord({name: DecodedArray.of(value) for name, value in trained.items()}),
-            "metrics": MetricRecord({"num-examples": task.num_examples(client)}),
-        }
-    )
+    # Put in one by one, as they are: they are written only if they have to travel, and the mod around this
+    # sends codes instead.
+    record = ArrayRecord()
+    for name, value in trained.items():
+        record[name] = DecodedArray.of(value)
+    examples = MetricRecord({"num-examples": task.num_examples(client)})
+    content = RecordDict({"arrays": record, "metrics": examples})
     return Message(content, reply_to=message)
 
 

@@ -147,9 +147,10 @@ def train(
     """
     _use_one_thread()
     generator = torch.Generator().manual_seed(seed)
-    device = next(model.parameters()).device
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    device = trained[0].device if trained else torch.device("cpu")
     by_hand = device.type == "cpu" and not config.optimizer
-    step = _steps_by_hand(model, config, loss_of) if by_hand else _steps_by_torch(model, config, loss_of)
+    step = (_steps_by_hand if by_hand else _steps_by_torch)(model, trained, config, loss_of)
     # Torch's own memory is aligned: where numpy's begins is by chance, and some kernels depend on it.
     features, labels = torch.from_numpy(x), torch.from_numpy(y)
     losses: list[float] = []
@@ -167,16 +168,18 @@ def train(
     return float(np.mean(losses))
 
 
-def _steps_by_hand(model: nn.Module, config: FederationConfig, loss_of: Loss) -> Step:
+def _steps_by_hand(
+    model: nn.Module, trained: list[nn.Parameter], config: FederationConfig, loss_of: Loss
+) -> Step:
     """Steps of SGD on the model's own memory: for small models, torch's bookkeeping is most of the time."""
-    parameters = [parameter.detach().numpy() for parameter in _trained(model)]
-    known = _is_perceptron(model) and loss_of is nn.functional.cross_entropy
-    gradients = _by_formula if known else partial(_by_autograd, loss_of)
+    parameters = [parameter.detach().numpy() for parameter in trained]
+    known = loss_of is nn.functional.cross_entropy and _is_perceptron(model, trained)
+    gradients = partial(_by_formula, parameters) if known else partial(_by_autograd, loss_of, model, trained)
     start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
     velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
 
     def step(x: torch.Tensor, y: torch.Tensor) -> float:
-        loss, slopes = gradients(model, parameters, x, y)
+        loss, slopes = gradients(x, y)
         for place, (parameter, slope) in enumerate(zip(parameters, slopes, strict=True)):
             if start:
                 slope += np.float32(config.proximal) * (parameter - start[place])
@@ -189,9 +192,10 @@ def _steps_by_hand(model: nn.Module, config: FederationConfig, loss_of: Loss) ->
     return step
 
 
-def _steps_by_torch(model: nn.Module, config: FederationConfig, loss_of: Loss) -> Step:
+def _steps_by_torch(
+    model: nn.Module, parameters: list[nn.Parameter], config: FederationConfig, loss_of: Loss
+) -> Step:
     """Steps of an optimizer of torch, with a state that begins anew in each round."""
-    parameters = _trained(model)
     options: dict[str, Any] = {"lr": config.learning_rate}
     if config.momentum > 0.0:
         options["momentum"] = config.momentum
@@ -220,39 +224,35 @@ def _use_one_thread() -> None:
         library.set_num_threads(1)
 
 
-def _trained(model: nn.Module) -> list[nn.Parameter]:
-    """Parameters that training changes: those that are not frozen."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def _is_perceptron(model: nn.Module) -> bool:
+def _is_perceptron(model: nn.Module, trained: list[nn.Parameter]) -> bool:
     """Whether a model is linear layers with rectifiers between them, all trained: softmax regression too."""
-    layers = [type(layer) for layer in model.children()]
+    if type(model) is not nn.Sequential:
+        return False
+    layers = [type(layer) for layer in model]
     depth = len(layers) // 2
     expected = [nn.Flatten, *[nn.Linear, nn.ReLU] * (depth - 1), nn.Linear]
-    trained = _trained(model)
     return (
-        type(model) is nn.Sequential
-        and layers == expected
+        layers == expected
         and len(trained) == 2 * depth
         and all(parameter.dtype == torch.float32 for parameter in trained)
     )
 
 
 def _by_autograd(
-    loss_of: Loss, model: nn.Module, parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
+    loss_of: Loss, model: nn.Module, trained: list[nn.Parameter], x: torch.Tensor, y: torch.Tensor
 ) -> tuple[float, list[NDArray[Any]]]:
     """The mean loss of a batch and its gradient, in the order of the parameters."""
     loss = loss_of(model(x), y)
-    return float(loss.detach()), [slope.numpy() for slope in torch.autograd.grad(loss, _trained(model))]
+    return float(loss.detach()), [slope.numpy() for slope in torch.autograd.grad(loss, trained)]
 
 
 def _by_formula(
-    model: nn.Module, parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
+    parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
 ) -> tuple[float, list[NDArray[Any]]]:
     """What :func:`_by_autograd` gives for linear layers with rectifiers between them: five times faster."""
-    rows, columns = np.arange(len(y)), y.numpy()
-    inputs = [x.numpy().reshape(len(y), -1)]
+    columns = y.numpy()
+    rows = np.arange(columns.size)
+    inputs = [x.numpy().reshape(columns.size, -1)]
     for place in range(0, len(parameters) - 2, 2):
         hidden = inputs[-1] @ parameters[place].T
         hidden += parameters[place + 1]
@@ -266,7 +266,7 @@ def _by_formula(
     loss = float(np.mean(np.log(totals[:, 0]) - true))
     residual /= totals
     residual[rows, columns] -= 1.0
-    residual /= len(y)
+    residual /= columns.size
     slopes: list[NDArray[Any]] = []
     for place in range(len(parameters) - 2, -1, -2):
         slopes[:0] = [residual.T @ inputs[place // 2], residual.sum(axis=0)]
