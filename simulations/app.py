@@ -28,6 +28,7 @@ from fl_privquant.flower import (
     SecureAggregationMod,
     StoppedResult,
 )
+from fl_privquant.flower.arrays import DecodedArray
 from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.secagg import ClientPolicy
@@ -90,12 +91,13 @@ def train(message: Message, context: Context) -> Message:
     arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
     trained = task.train(arrays, client, server_round)
     probe.leave(server_round, client, trained)
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord({name: Array(np.asarray(value)) for name, value in trained.items()}),
-            "metrics": MetricRecord({"num-examples": task.num_examples(client)}),
-        }
-    )
+    # Put in one by one, as they are: they are written only if they have to travel, and the mod around this
+    # sends codes instead.
+    record = ArrayRecord()
+    for name, value in trained.items():
+        record[name] = DecodedArray.of(value)
+    examples = MetricRecord({"num-examples": task.num_examples(client)})
+    content = RecordDict({"arrays": record, "metrics": examples})
     return Message(content, reply_to=message)
 
 
@@ -136,11 +138,9 @@ def main(grid: Grid, context: Context) -> None:
     with shown, tracker:
         if saved.finished_rounds == 0:
             recording.begin(initial)
-        result = saved.start(
-            grid,
-            ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()}),
-            num_rounds=config.federation.rounds,
-        )
+        arrays = ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()})
+        del initial
+        result = saved.start(grid, arrays, num_rounds=config.federation.rounds)
     statements, lines = private.statements(), private.privacy_statement()
     if len(private.ledger):
         recording.finish(statements, private.ledger.last_view)

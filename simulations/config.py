@@ -23,7 +23,7 @@ from fl_privquant.mechanisms.registry import entry, label_of
 from simulations.config_checks import at_least, nearest, one_of, positive
 from simulations.encodings import EncodingConfig
 from simulations.schema import build
-from simulations.targets import TARGET, checked
+from simulations.targets import TARGET, checked, located, options_of
 
 __all__ = [
     "CENTRAL",
@@ -48,7 +48,7 @@ _TARGET_L2_CLIP = 1.0
 # What every mechanism file has, so that one sweep can hold private and other mechanisms.
 _COMMON_PARAMETERS = ("epsilon", "bits", "levels")
 # And what task files have: a class of the user's, put in the place of ours, may not take them.
-_COMMON_OF_TASKS = ("name", "data", "model", "hidden", "max_examples")
+_COMMON_OF_TASKS = ("name", "data", "model", "hidden", "max_examples", "max_test_examples", "device")
 _DIGITS = {TARGET: "simulations.tasks.TorchTask", "name": "digits", "data": "digits", "model": "softmax"}
 # Parameters of a mechanism for the secure sum that its plan fills in.
 _SET_BY_TARGET = (
@@ -127,6 +127,9 @@ class FederationConfig:
         Momentum of the clients' SGD.
     proximal
         Weight of the pull towards the model of the round (FedProx); 0 for none.
+    optimizer
+        Optimizer of torch (``_target_``, such as torch.optim.Adam) and its options, in place of our own SGD,
+        which is faster for small models. Its ``lr`` is the learning rate, and its state begins anew each round.
     """
 
     num_clients: int = 20
@@ -141,6 +144,7 @@ class FederationConfig:
     learning_rate: float = 1.0
     momentum: float = 0.0
     proximal: float = 0.0
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         one_of("federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian"))
@@ -157,6 +161,20 @@ class FederationConfig:
                 raise InvalidSpecError(f"federation.{name}: {getattr(self, name)} is outside [0, 1)")
         if not self.proximal >= 0.0:
             raise InvalidSpecError(f"federation.proximal: {self.proximal} is below 0")
+        object.__setattr__(self, "optimizer", self._checked_optimizer())
+
+    def _checked_optimizer(self) -> dict[str, Any]:
+        """The optimizer and its options, if it takes them; nothing for our own SGD."""
+        group = "federation.optimizer"
+        options = {key: value for key, value in self.optimizer.items() if value is not None}
+        if not options:
+            return {}
+        checked(group, options, given=("params", "lr"))
+        if self.momentum > 0.0 and "momentum" not in options_of(located(group, options[TARGET])):
+            raise InvalidSpecError(
+                f"federation.momentum: {self.momentum}, but {options[TARGET]} has no momentum; set it to 0"
+            )
+        return options
 
 
 @dataclass(frozen=True)
@@ -171,19 +189,22 @@ class EngineConfig:
         Threads that train clients, for ``inline``.
     address
         host:port of an existing Ray cluster; null starts one for the run.
-    client_cpus
-        CPUs that one client takes, for ``ray``.
+    client_cpus, client_gpus
+        CPUs and GPUs that one client takes, for ``ray``: as many run at once as the machine has.
     """
 
     name: str = "inline"
     threads: int = 1
     address: str | None = None
     client_cpus: float = 1.0
+    client_gpus: float = 0.0
 
     def __post_init__(self) -> None:
         one_of("engine.name", self.name, ("inline", "ray"))
         at_least("engine.threads", self.threads, 1)
         positive("engine.client_cpus", self.client_cpus)
+        if not self.client_gpus >= 0.0:
+            raise InvalidSpecError(f"engine.client_gpus: {self.client_gpus} is below 0")
 
 
 @dataclass(frozen=True)
@@ -407,9 +428,10 @@ class RunConfig:
         values = self.to_mapping()
         for key in ("study", "panel", "output", "tracker"):
             del values[key]
-        if self.encoding.keep is None:
-            # Runs that keep all coordinates have the name that they had before there was a choice.
-            del values["encoding"]["keep"]
+        # Runs have the name that they had before there was a choice, where it is not used.
+        for group, key in (("encoding", "keep"), ("federation", "optimizer"), ("engine", "client_gpus")):
+            if not values[group][key]:
+                del values[group][key]
         return f"{self.label.replace(' ', '-')}-{hash_of(values)}"
 
     def design(self, levels: int | None = None) -> Any:

@@ -76,11 +76,14 @@ class Examples:
             return int(np.prod(self.train_y.shape[1:]))
         return int(max(self.train_y.max(), self.test_y.max())) + 1
 
-    def first(self, count: int | None) -> Examples:
-        """The same with at most so many training examples."""
-        users = None if self.users is None else self.users[:count]
-        return dataclasses.replace(
-            self, train_x=self.train_x[:count], train_y=self.train_y[:count], users=users
+    def first(self, count: int | None, num_tests: int | None = None) -> Examples:
+        """The same with at most so many training and test examples."""
+        return Examples(
+            self.train_x[:count],
+            self.train_y[:count],
+            self.test_x[:num_tests],
+            self.test_y[:num_tests],
+            None if self.users is None else self.users[:count],
         )
 
 

@@ -7,15 +7,17 @@ generator, which is seeded before.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
 from fl_privquant import checks
+from fl_privquant.errors import InvalidSpecError
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["cnn", "gru", "mlp", "softmax"]
+__all__ = ["cnn", "deep_cnn", "gru", "mlp", "softmax"]
 
 
 def softmax(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -28,22 +30,26 @@ def softmax(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), layer)
 
 
-def mlp(shape: tuple[int, ...], classes: int, hidden: int = 64) -> nn.Module:
-    """One hidden layer.
+def mlp(shape: tuple[int, ...], classes: int, hidden: int = 64, layers: int = 1) -> nn.Module:
+    """Hidden layers of one width; 269 322 parameters for images of 28 x 28 with two layers of 256.
 
     Parameters
     ----------
     shape, classes
         Of inputs, and the number of labels.
     hidden
-        Width of the hidden layer.
+        Width of a hidden layer.
+    layers
+        Number of hidden layers.
     """
     from torch import nn
 
     checks.whole("task.hidden", hidden, 1)
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes)
-    )
+    widths = [math.prod(shape), *[hidden] * checks.whole("task.layers", layers, 1)]
+    steps: list[nn.Module] = [nn.Flatten()]
+    for before, after in itertools.pairwise(widths):
+        steps += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*steps, nn.Linear(hidden, classes))
 
 
 def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -60,6 +66,43 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
         nn.MaxPool2d(2, ceil_mode=False) if pooled else nn.Identity(),
         nn.Flatten(),
         nn.Linear(8 * reduced, classes),
+    )
+
+
+def deep_cnn(shape: tuple[int, ...], classes: int, filters: int = 16, hidden: int = 128) -> nn.Module:
+    """Two layers of filters of 3 x 3, each pooled, and a hidden layer.
+
+    It has 206 922 parameters for images of 28 x 28 and ten labels, and 824 458 with twice the filters and width.
+
+    Parameters
+    ----------
+    shape, classes
+        Of inputs, which are images (channels, height, width) of at least 4 x 4, and the number of labels.
+    filters
+        Filters of the first layer; the second has twice as many.
+    hidden
+        Width of the hidden layer.
+    """
+    from torch import nn
+
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise InvalidSpecError(
+            f"task.model: deep_cnn takes images of at least 4 x 4, but inputs have shape {shape}; use mlp"
+        )
+    checks.whole("task.filters", filters, 1)
+    checks.whole("task.hidden", hidden, 1)
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, filters, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(filters, 2 * filters, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(2 * filters * (height // 4) * (width // 4), hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
     )
 
 

@@ -93,7 +93,8 @@ def choices_of(override: Override) -> list[str]:
     """The values that an override gives its key: several, if it is a sweep."""
     if override.is_sweep_override():
         return [str(value) for value in override.sweep_string_iterator()]
-    return [str(override.value())]
+    value = override.value()
+    return ["null" if value is None else str(value)]
 
 
 def _check_choice(group: str, choice: str, known: list[str]) -> None:

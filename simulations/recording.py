@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,17 +25,21 @@ from numpy.typing import NDArray
 
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
 from fl_privquant.flower import RoundRecord, StrategyWrapper
+from fl_privquant.flower.arrays import read_arrays
 from simulations.tasks import Task
 
 __all__ = ["OnRow", "Probe", "RecordingStrategy", "Row"]
 
 Arrays = dict[str, NDArray[Any]]
 Row = dict[str, Any]
+# What the updates of a round may take in memory; the others wait in files.
+_MOST_BYTES_KEPT = 1 << 25
+
 OnRow = Callable[[list[Row], PrivacyStatement | None], None]
 
 
 class Probe:
-    """The true updates of one run's clients: in memory if they share the server's process, else in files.
+    """The true updates of one run's clients: in memory where there is room in the server's process, else files.
 
     Parameters
     ----------
@@ -52,26 +57,35 @@ class Probe:
 
     def leave(self, server_round: int, client: int, trained: Arrays) -> None:
         """Keep what a client trained, until it is taken."""
-        if self._kept is not None:
+        size = sum(array.nbytes for array in trained.values())
+        if self._kept is not None and (len(self._kept) + 1) * size <= _MOST_BYTES_KEPT:
             self._kept[server_round, client] = trained
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         np.savez(self.directory / f"{server_round}-{client}.npz", allow_pickle=False, **trained)
 
-    def take(self, server_round: int) -> list[Arrays]:
-        """The true updates of a round, in the order of clients; they are deleted once they are read."""
-        if self._kept is not None:
-            places = sorted(place for place in self._kept if place[0] == server_round)
-            return [self._kept.pop(place) for place in places]
-        taken = []
-        files = sorted(
-            self.directory.glob(f"{server_round}-*.npz"), key=lambda path: int(path.stem.split("-")[1])
-        )
-        for path in files:
-            with np.load(path, allow_pickle=False) as stored:
-                taken.append({name: stored[name] for name in stored.files})
+    def read(self, server_round: int) -> Iterator[Arrays]:
+        """What clients trained in a round, one by one in the order of clients."""
+        kept = self._kept if self._kept is not None else {}
+        here = {client for number, client in kept if number == server_round}
+        files = self._files(server_round)
+        for client in sorted({*here, *files}):
+            if client in here:
+                yield kept[server_round, client]
+                continue
+            with np.load(files[client], allow_pickle=False) as stored:
+                yield {name: stored[name] for name in stored.files}
+
+    def clear(self, server_round: int) -> None:
+        """Delete what clients trained in a round."""
+        for place in [place for place in self._kept or () if place[0] == server_round]:
+            self._in_memory[self.directory].pop(place)
+        for path in self._files(server_round).values():
             path.unlink()
-        return taken
+
+    def _files(self, server_round: int) -> dict[int, Path]:
+        """The files of a round by client."""
+        return {int(path.stem.split("-")[1]): path for path in self.directory.glob(f"{server_round}-*.npz")}
 
 
 class RecordingStrategy(StrategyWrapper):
@@ -114,8 +128,8 @@ class RecordingStrategy(StrategyWrapper):
         self._secure = secure
         self._seed = int(constants["seed"])
         self._before: Arrays = {}
-        self._updates: list[Arrays] = []
-        self._after: Arrays | None = None
+        self._updates: list[ArrayRecord] = []
+        self._after: ArrayRecord | None = None
 
     def begin(self, arrays: Arrays) -> None:
         """Record the model before the first round, unless the run goes on from a checkpoint."""
@@ -139,7 +153,7 @@ class RecordingStrategy(StrategyWrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegate, and remember the model that was sent."""
-        self._before = {name: array.numpy() for name, array in arrays.items()}
+        self._before = read_arrays(arrays)
         # Flower's strategies sample clients with Python's generator, which other threads may use too.
         random.seed(f"{self._seed}:{server_round}")
         return super().configure_train(server_round, arrays, config, grid)
@@ -149,12 +163,10 @@ class RecordingStrategy(StrategyWrapper):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Delegate, and keep the decoded updates and the new model until the round's record is there."""
         received = list(replies)
-        self._updates = [
-            {name: array.numpy() for name, array in message.content[self.arrayrecord_key].items()}  # type: ignore[union-attr]
-            for message in received
-        ]
+        # As they came: each is decoded when it is measured, and not kept.
+        self._updates = [message.content[self.arrayrecord_key] for message in received]  # type: ignore[misc]
         arrays, metrics = super().aggregate_train(server_round, received)
-        self._after = None if arrays is None else {name: array.numpy() for name, array in arrays.items()}
+        self._after = arrays
         return arrays, metrics
 
     def on_round(self, record: RoundRecord) -> None:
@@ -177,7 +189,7 @@ class RecordingStrategy(StrategyWrapper):
             "seconds_clients": record.seconds_clients,
             "seconds_aggregate": record.seconds_aggregate,
         }
-        self._add(record.round, after, row, record.spent)
+        self._add(record.round, {name: array.numpy() for name, array in after.items()}, row, record.spent)
 
     def finish(self, statements: Iterable[PrivacyStatement], view: View) -> None:
         """Put what was counted in full, when the run is over, in place of the last row's quick bounds."""
@@ -191,21 +203,29 @@ class RecordingStrategy(StrategyWrapper):
         """Go on from what :meth:`checkpoint_state` gave."""
         self.rows = [dict(row) for row in state["rows"]]
 
-    def _measure(self, record: RoundRecord, updates: list[Arrays]) -> Row:
+    def _measure(self, record: RoundRecord, updates: list[ArrayRecord]) -> Row:
         """The squared error of the decoded mean, for each coordinate, and the share that was clipped."""
-        true = self._probe.take(record.round)
-        if not true or not updates:
-            return {"mean_squared_error": math.nan, "share_clipped": math.nan}
-        codec = record.codec
-        squares = sum(
-            float(np.sum((_mean(updates, name) - _mean(true, name)) ** 2)) for name in codec.layout.names
-        )
-        clipped = (
-            float(np.mean([codec.clipped_share(update, self._before) for update in true]))
+        codec, names = record.codec, record.codec.layout.names
+        # One pass for each figure: what is held meanwhile is one update, and what is made of it.
+        shares = (
+            list(map(partial(codec.clipped_share, old=self._before), self._probe.read(record.round)))
             if codec.carries_difference
-            else 0.0
+            else [0.0]
         )
-        return {"mean_squared_error": squares / codec.layout.dimension, "share_clipped": clipped}
+        errors = _mean_of(names, self._probe.read(record.round))
+        self._probe.clear(record.round)
+        if not errors or not updates:
+            return {"mean_squared_error": math.nan, "share_clipped": math.nan}
+        # A sum of codes is decoded to one update, the mean.
+        decoded = read_arrays(updates[0]) if len(updates) == 1 else _mean_of(names, map(read_arrays, updates))
+        squares = 0.0
+        for name, error in errors.items():
+            np.subtract(decoded[name], error, out=error)
+            squares += float(np.sum(np.square(error, out=error)))
+        return {
+            "mean_squared_error": squares / codec.layout.dimension,
+            "share_clipped": float(np.mean(shares)),
+        }
 
     def _add(self, server_round: int, arrays: Arrays, row: Row, spent: PrivacyStatement | None) -> None:
         start = time.perf_counter()
@@ -248,5 +268,19 @@ def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: b
     }
 
 
-def _mean(updates: list[Arrays], name: str) -> NDArray[np.float64]:
-    return np.asarray(np.mean([update[name] for update in updates], axis=0, dtype=np.float64))
+def _mean_of(names: Iterable[str], updates: Iterable[Arrays]) -> dict[str, NDArray[np.float64]]:
+    """The mean of each array over updates, of which one is held at a time; nothing, if there is none."""
+    total: dict[str, NDArray[np.float64]] = {}
+    count = 0
+    for update in updates:
+        count += 1  # noqa: SIM113 (enumerate would hold on to the update before)
+        for name in names:
+            if name in total:
+                total[name] += update[name]
+            else:
+                total[name] = np.array(update[name], np.float64)
+        # Before the next one is there.
+        del update
+    for array in total.values():
+        array /= count
+    return total

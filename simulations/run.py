@@ -78,7 +78,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
 
     options: dict[str, Any] = {"threads": config.engine.threads}
     if config.engine.name == "ray":
-        options = {"address": config.engine.address, "client_cpus": config.engine.client_cpus}
+        options = {key: getattr(config.engine, key) for key in ("address", "client_cpus", "client_gpus")}
     limits = {"privquant-max-epsilon": config.privacy.max_epsilon}
     if config.privacy.budget is not None and not config.secagg.enabled:
         # With secure aggregation the budget is for the aggregate view, which the server keeps.

@@ -111,11 +111,18 @@ def _keys(kind: type, values: Mapping[str, Any], path: str) -> Iterator[tuple[st
         if dataclasses.is_dataclass(hints[field.name]):
             yield from _keys(typing.cast(type, hints[field.name]), value or {}, f"{key}.")
         elif isinstance(value, Mapping):
-            spec = _of_task(value) if TARGET in value else _of_mechanism(str(value.get("name")))
+            spec = _of_mapping(key, value) or dict.fromkeys(value, said[field.name])
             for parameter, number in value.items():
                 yield f"{key}.{parameter}", number, spec.get(parameter, "The other choices do not use it.")
         else:
             yield key, value, said.get(field.name, "")
+
+
+def _of_mapping(key: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """What the keys of a group that is no dataclass mean; nothing where the group's own meaning says it."""
+    if key == "task":
+        return _of_task(values)
+    return _of_mechanism(str(values.get("name"))) if key == "mechanism" else {}
 
 
 def _of_mechanism(name: str) -> dict[str, str]:

@@ -36,7 +36,11 @@ Arrays = dict[str, NDArray[Any]]
 _DATA, _MODELS, _LOSSES = "simulations.data", "simulations.models", "torch.nn.functional"
 # What a model's function is given beside the options of the task.
 _KNOWN_TO_MODELS = ("shape", "classes")
+_LIMITS = ("max_examples", "max_test_examples")
 _MOST_LABELS_DRAWN = 100
+
+# A data function, its options as JSON, and how many training and test examples are used.
+_Source = tuple[str, str, int | None, int | None]
 
 
 @runtime_checkable
@@ -65,7 +69,7 @@ class Task(Protocol):
 
 
 class TorchTask:
-    """A torch model that clients train by SGD on the examples that are dealt to them.
+    """A torch model that clients train on the examples that are dealt to them, by SGD or another optimizer.
 
     Functions are named by a word for one of ours, or by an import path such as ``my_package.my_model``.
 
@@ -81,8 +85,11 @@ class TorchTask:
         Function of outputs and labels that gives the mean loss: one of ``torch.nn.functional``, or a path.
     name
         What tables call the task.
-    max_examples
-        Training examples that are used at most; null for all.
+    max_examples, max_test_examples
+        Training and test examples that are used at most; null for all.
+    device
+        Where models are trained and evaluated: ``cpu``, ``cuda``, ``mps``, or ``auto`` for a GPU where there is
+        one. Only the CPU gives the same bits everywhere.
     **options
         Arguments of the functions for data and model, by name.
 
@@ -103,39 +110,48 @@ class TorchTask:
         loss: str = "cross_entropy",
         name: str = "",
         max_examples: int | None = None,
+        max_test_examples: int | None = None,
+        device: str = "cpu",
         **options: Any,
     ) -> None:
         from simulations import learning
+
+        if device == "cuda" and run.engine.name == "ray" and run.engine.client_gpus == 0.0:
+            raise InvalidSpecError(
+                "task.device: cuda, but engine.client_gpus is 0, so that Ray shows its clients no GPU; set it, "
+                "for example to 0.5 for two clients on one GPU"
+            )
 
         self._learning = learning
         self._run = run
         self._loss = located("task.loss", loss, _LOSSES)
         chosen = {key: value for key, value in options.items() if key in options_of(_data(data))}
         self._dealing = (
-            (data, json.dumps(chosen, sort_keys=True), max_examples),
+            (data, json.dumps(chosen, sort_keys=True), max_examples, max_test_examples),
             run.federation.num_clients,
             run.partition,
             run.seed,
         )
         self.examples = _examples(*self._dealing[0])
         self.parts = _dealt(*self._dealing)
-        self._template = learning.build_model(_model(model), self.examples, run.seed, options)
+        self._template = learning.build_model(_model(model), self.examples, run.seed, options, device)
         self._initial = learning.arrays_of(self._template)
         self._free: list[Any] = []
 
     @staticmethod
-    def check(data: str, model: str = "softmax", max_examples: int | None = None, **options: Any) -> None:
+    def check(data: str, model: str = "softmax", **options: Any) -> None:
         """Refuse functions that are not there, and options that none of them takes."""
         functions = [_data(data), _model(model)]
-        own = ("name", "loss")
+        own = ("name", "loss", "device", *_LIMITS)
         asked = {key: value for key, value in options.items() if key not in own}
         refuse_unknown("task", asked, functions, _KNOWN_TO_MODELS)
         for function, given in zip(functions, ((), _KNOWN_TO_MODELS), strict=True):
             for name, parameter in options_of(function).items():
                 if parameter.default is parameter.empty and name not in (*asked, *given):
                     raise InvalidSpecError(f"task.{name}: missing; {function.__name__} needs it")
-        if max_examples is not None:
-            checks.whole("task.max_examples", max_examples, 1)
+        for limit in _LIMITS:
+            if options.get(limit) is not None:
+                checks.whole(f"task.{limit}", options[limit], 1)
 
     def initial_arrays(self) -> Arrays:
         return {name: value.copy() for name, value in self._initial.items()}
@@ -144,26 +160,26 @@ class TorchTask:
         part = self.parts[client]
         seed = int(np.random.SeedSequence([self._run.seed, 2, server_round, client]).generate_state(1)[0])
         x, y = self.examples.train_x[part], self.examples.train_y[part]
-        with self._model(arrays) as model:
-            self._learning.train(model, x, y, self._run.federation, seed, self._loss)
-            return self._learning.arrays_of(model)
+        with self._model(arrays) as space:
+            self._learning.train(space.model, x, y, self._run.federation, seed, self._loss)
+            return space.arrays()
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
-        with self._model(arrays) as model:
-            return self._learning.evaluate(model, self.examples, self._loss)
+        with self._model(arrays) as space:
+            return self._learning.evaluate(space.model, self.examples, self._loss)
 
     @contextlib.contextmanager
     def _model(self, arrays: Arrays) -> Iterator[Any]:
         """A model with these arrays that nobody else uses meanwhile: clients may train in many threads."""
         try:
             # Taking from a list and adding to it are each one step, which threads cannot divide.
-            model = self._free.pop()
+            space = self._free.pop()
         except IndexError:
-            model = copy.deepcopy(self._template)
-        self._learning.load_arrays(model, arrays)
-        yield model
+            space = self._learning.Workspace(copy.deepcopy(self._template))
+        space.load(arrays)
+        yield space
         # Not after an error: its state is then unknown.
-        self._free.append(model)
+        self._free.append(space)
 
     def num_examples(self, client: int) -> int:
         return int(self.parts[client].size)
@@ -183,25 +199,25 @@ def _model(name: str) -> Callable[..., Any]:
 
 # The runs of a sweep share these: a mechanism changes none of them.
 @lru_cache(maxsize=4)
-def _examples(data: str, options: str, max_examples: int | None) -> Examples:
+def _examples(data: str, options: str, max_examples: int | None, max_tests: int | None) -> Examples:
     examples = _data(data)(**json.loads(options))
     if not isinstance(examples, Examples):
         raise InvalidSpecError(
             f"task.data: {data} gives {type(examples).__name__}, expected simulations.data.Examples"
         )
-    return examples.first(max_examples)
+    return examples.first(max_examples, max_tests)
 
 
 @lru_cache(maxsize=32)
 def _dealt(
-    source: tuple[str, str, int | None], num_clients: int, partition: PartitionConfig, seed: int
+    source: _Source, num_clients: int, partition: PartitionConfig, seed: int
 ) -> list[NDArray[np.int64]]:
     return deal(_examples(*source), num_clients, partition, seed)
 
 
 @lru_cache(maxsize=32)
 def _picture(
-    source: tuple[str, str, int | None], num_clients: int, partition: PartitionConfig, seed: int
+    source: _Source, num_clients: int, partition: PartitionConfig, seed: int
 ) -> bytes:
     parts = _dealt(source, num_clients, partition, seed)
     with tempfile.TemporaryDirectory() as folder:

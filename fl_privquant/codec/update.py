@@ -349,8 +349,10 @@ class UpdateCodec:
         sums = np.asarray(total)
         if sums.shape != (self.dimension,):
             raise InvalidUpdateError(f"sum of codes: shape {sums.shape}, expected ({self.dimension},)")
-        mean = self.mechanism.decode_sum(sums, num_clients, self.clip)
-        return self._restore(mean.astype(self.layout.dtype, copy=False))
+        # Not by a name: what is float64 is let go before it is rotated.
+        return self._restore(
+            self.mechanism.decode_sum(sums, num_clients, self.clip).astype(self.layout.dtype, copy=False)
+        )
 
     def apply_sum(self, total: ArrayLike, num_clients: int, old: Arrays) -> dict[str, NDArray[Any]]:
         """The new arrays that the mean update makes of ``old``, in their own types."""

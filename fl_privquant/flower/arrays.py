@@ -57,6 +57,12 @@ class DecodedArray(Array):
         # Past Array's own constructor, which would serialize.
         self.__dict__.update(dtype=str(dtype), shape=shape, stype=_STYPE_NUMPY, _compute=compute)
 
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> DecodedArray:
+        """An Array of these values, which are not copied: nobody may change them any more."""
+        values = np.asarray(values)
+        return cls(lambda: values, values.dtype, values.shape)
+
     @property
     def data(self) -> bytes:  # type: ignore[override]
         """The array as ``numpy.save`` writes it."""

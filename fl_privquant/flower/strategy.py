@@ -334,7 +334,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             self.failed_rounds = 0
             if current.codec.votes:
                 self.policy.observe_votes(current.clip_vote(opened, usable))
-            arrays, metrics = super().aggregate_train(server_round, current.plain_replies(opened, received))
+            plain = current.plain_replies(opened, received)
+            # What is decoded now need not be held as codes too.
+            opened = replace(opened, total=None)
+            arrays, metrics = super().aggregate_train(server_round, plain)
             aggregated = None if arrays is None else current.with_own_types(arrays), metrics
         self._tell(current, usable, opened.wrapped, opened_at)
         if not usable:

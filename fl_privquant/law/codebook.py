@@ -122,8 +122,13 @@ class Codebook:
         array([1.25])
         """
         sums = checked_sums(total, num_clients, self.max_code)
-        mean_code = sums.astype(np.float64) / num_clients
-        return np.asarray(checks.positive("clip", clip) * (self.offset + self.step * mean_code))
+        # In place: sums of a large model are twice as large as it already.
+        mean = sums.astype(np.float64)
+        mean /= num_clients
+        mean *= self.step
+        mean += self.offset
+        mean *= checks.positive("clip", clip)
+        return mean
 
 
 def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:

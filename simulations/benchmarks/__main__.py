@@ -15,7 +15,7 @@ from simulations.benchmarks import results_page
 from simulations.benchmarks.measure import Row
 
 # A benchmark is a module of this package with run() -> rows; a row that has a target says if it holds.
-BENCHMARKS = ("encode", "design", "wire", "privacy", "flower", "secagg", "handshake", "sweep")
+BENCHMARKS = ("encode", "design", "wire", "privacy", "flower", "secagg", "handshake", "sweep", "memory", "peers")
 
 QUICK: dict[str, dict[str, object]] = {
     "encode": {"COORDINATES": 10**5, "ROUNDS": 2},
@@ -40,6 +40,8 @@ QUICK: dict[str, dict[str, object]] = {
     },
     "handshake": {"CLIENTS": (10, 50), "ROUNDS": 2, "SIGNED_ROUNDS": 1},
     "sweep": {"RUNS": 2, "RAY_RUNS": 1},
+    "peers": {"CLIENTS": 20, "ROUNDS": 1, "TURNS": 1, "IMAGE_CLIENTS": 3, "IMAGES_OF_CLIENT": 10},
+    "memory": {"DIMENSION": 10**6, "CLIENTS": 3},
     "growth": {
         "DIMENSIONS": (10**3, 10**4),
         "LEVELS": (2, 4, 16),

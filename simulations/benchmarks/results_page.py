@@ -25,6 +25,8 @@ TITLES = {
     "secagg": "Secure aggregation",
     "handshake": "What secure aggregation sends besides the codes",
     "sweep": "A sweep of runs",
+    "peers": "Simulated clients a second",
+    "memory": "Memory of a private round, in models",
 }
 LABELS = {"coordinates": "coordinates d", "clients": "clients n", "levels": "levels m"}
 NOTES = {

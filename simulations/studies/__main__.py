@@ -63,6 +63,10 @@ def main(
         Path | None,
         typer.Option(help=f"The same of Fashion-MNIST; or set {DATA_VARIABLES['fashion_mnist']}."),
     ] = None,
+    shakespeare: Annotated[
+        Path | None,
+        typer.Option(help=f"Directory of roles.jsonl.gz; or set {DATA_VARIABLES['shakespeare']}."),
+    ] = None,
     output: Annotated[Path, typer.Option(help="Where runs and finished parts are kept.")] = Path("outputs"),
     quick: Annotated[bool, typer.Option("--quick", help="A small version, written to OUTPUT/quick.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute parts anew that are kept.")] = False,
@@ -71,9 +75,8 @@ def main(
     ] = False,
 ) -> None:
     """Compute what is missing, print its tables, and write tables, figures and page."""
-    scale = dataclasses.replace(
-        QUICK if quick else Scale(), mnist=mnist, fashion_mnist=fashion_mnist, output=output
-    )
+    roots = {"mnist": mnist, "fashion_mnist": fashion_mnist, "shakespeare": shakespeare}
+    scale = dataclasses.replace(QUICK if quick else Scale(), output=output, **roots)
     for study, parts in chosen_parts(names).items():
         # A small version must never take the place of the tables that the page is about.
         store = Store(output / "quick" / study.name if quick else study.home, output / "parts")

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from simulations.studies import equal_budget, mean_estimation, paper, payload, side_by_side, sum_grid
+from simulations.studies import (
+    equal_budget,
+    larger_models,
+    mean_estimation,
+    paper,
+    payload,
+    side_by_side,
+    sum_grid,
+)
 
 STUDIES = (
     paper.STUDY,
@@ -11,4 +19,5 @@ STUDIES = (
     sum_grid.STUDY,
     payload.STUDY,
     equal_budget.STUDY,
+    larger_models.STUDY,
 )

@@ -25,7 +25,9 @@ from fl_privquant.files import replace_file
 from simulations.config import hash_of
 from simulations.results import ResultsError
 
-DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST", "fashion_mnist": "FL_PRIVQUANT_FASHION_MNIST"}
+DATA_VARIABLES = {
+    name: f"FL_PRIVQUANT_{name.upper()}" for name in ("mnist", "fashion_mnist", "shakespeare")
+}
 """Environment variables that say where the files of a task lie."""
 
 Tables = dict[str, pd.DataFrame]
@@ -55,8 +57,8 @@ class Scale:
         Random configurations in each check of a theorem.
     overrides
         Overrides of every federated run.
-    mnist, fashion_mnist
-        Directories of the IDX files of MNIST and of Fashion-MNIST.
+    mnist, fashion_mnist, shakespeare
+        Directories of the IDX files of MNIST and of Fashion-MNIST, and of Shakespeare's roles.
     output
         Directory of runs and of finished parts.
     """
@@ -70,10 +72,11 @@ class Scale:
     overrides: tuple[str, ...] = ()
     mnist: Path | None = None
     fashion_mnist: Path | None = None
+    shakespeare: Path | None = None
     output: Path = Path("outputs")
 
     def data_root(self, task: str) -> str:
-        """The directory of MNIST or Fashion-MNIST, as given or from the environment.
+        """The directory of a task's data, as given or from the environment.
 
         Raises
         ------
@@ -85,7 +88,7 @@ class Scale:
         if not root:
             raise InvalidSpecError(
                 f"{task}: no directory given; pass --{task.replace('_', '-')} DIRECTORY or set {variable} to "
-                "the directory that holds its four IDX files"
+                f"the directory that holds its {'roles.jsonl.gz' if task == 'shakespeare' else 'four IDX files'}"
             )
         return str(root)
 
@@ -117,7 +120,7 @@ class Part(ABC):
     title
         The question, or what the paper calls it, in a line.
     needs
-        The task whose files it needs ("mnist" or "fashion_mnist"), if any.
+        The task whose files it needs (one of :data:`DATA_VARIABLES`), if any.
     shown
         Columns of its first table that are printed, where not all are.
     note

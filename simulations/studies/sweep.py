@@ -169,6 +169,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "secure_aggregation": first.secagg.enabled,
         "clip": first.encoding.clip,
         "l2_clip": first.l2_clip,
+        "keep": math.nan if first.encoding.keep is None else first.encoding.keep,
         "seeds": len(runs),
         **_interval("accuracy", [run["accuracy"] for run in runs]),
         "accuracies": {config.seed: run["accuracy"] for config, run in zip(configs, runs, strict=True)},

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from fl_privquant.errors import InvalidSpecError
 from simulations import models
 from simulations.config import FederationConfig
-from simulations.data import digits
-from simulations.learning import build_model, train
+from simulations.data import Examples, digits
+from simulations.learning import Workspace, arrays_of, build_model, device_of, train
 
 
-@pytest.mark.parametrize("model", ["softmax", "cnn"])
+@pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
 @pytest.mark.parametrize(("momentum", "proximal"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.3)])
 def test_steps_are_those_of_torch(model: str, momentum: float, proximal: float) -> None:
     examples = digits()
@@ -42,3 +43,109 @@ def test_steps_are_those_of_torch(model: str, momentum: float, proximal: float) 
             optimiser.step()
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         np.testing.assert_allclose(mine.detach(), other.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("proximal", [0.0, 0.3])
+def test_sgd_of_torch_takes_the_steps_of_our_own(proximal: float) -> None:
+    examples = digits()
+    trained = []
+    for optimizer in ({}, {"_target_": "torch.optim.SGD"}):
+        model = build_model(models.mlp, examples, seed=1, options={"layers": 2})
+        config = FederationConfig(momentum=0.9, learning_rate=0.1, proximal=proximal, optimizer=optimizer)
+        train(model, examples.train_x[:70], examples.train_y[:70], config, seed=7)
+        trained.append(arrays_of(model))
+    for name, value in trained[0].items():
+        np.testing.assert_allclose(value, trained[1][name], rtol=1e-4, atol=1e-6)
+
+
+def test_adam_is_torchs_own_and_takes_its_options() -> None:
+    examples = digits()
+    model = build_model(models.softmax, examples, seed=1)
+    theirs = copy.deepcopy(model)
+    optimizer = {"_target_": "torch.optim.Adam", "betas": [0.5, 0.9]}
+    config = FederationConfig(learning_rate=0.1, batch_size=50, optimizer=optimizer)
+    x, y = examples.train_x[:50], examples.train_y[:50]
+    train(model, x, y, config, seed=7)
+    adam = torch.optim.Adam(theirs.parameters(), lr=0.1, betas=(0.5, 0.9))
+    # Adam divides by gradients that are nearly zero: the order of a sum matters.
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(7))
+    scores = theirs(torch.from_numpy(x)[order])
+    nn.functional.cross_entropy(scores, torch.from_numpy(y)[order]).backward()  # type: ignore[no-untyped-call]
+    adam.step()
+    for mine, other in zip(model.parameters(), theirs.parameters(), strict=True):
+        np.testing.assert_allclose(mine.detach(), other.detach())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ({"_target_": "torch.optim.Adm"}, "did you mean 'Adam'"),
+        ({"_target_": "torch.optim.Adam", "beta": 1}, "federation.optimizer.beta: unknown key"),
+        ({"weight_decay": 0.1}, "federation.optimizer._target_: missing"),
+    ],
+)
+def test_optimizers_that_are_not_there_are_refused(optimizer: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidSpecError, match=said):
+        FederationConfig(optimizer=optimizer)
+    with pytest.raises(InvalidSpecError, match="has no momentum"):
+        FederationConfig(optimizer={"_target_": "torch.optim.Adam"}, momentum=0.9)
+
+
+def test_devices_are_there_or_refused() -> None:
+    assert device_of("cpu").type == "cpu"
+    assert device_of("auto").type in ("cpu", "cuda", "mps")
+    with pytest.raises(InvalidSpecError, match="did you mean 'cuda'"):
+        device_of("cudaa")
+    if not torch.cuda.is_available():
+        with pytest.raises(InvalidSpecError, match="finds no cuda device here; use task.device=auto"):
+            device_of("cuda")
+
+
+def test_a_device_is_where_the_model_and_its_batches_are() -> None:
+    """The device ``meta`` is on every machine, and refuses whatever is not moved to it."""
+    examples = digits()
+    model = build_model(models.mlp, examples, seed=1).to("meta")
+    seen = []
+    model.register_forward_hook(lambda _, given, __: seen.append(given[0].device.type))
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        train(model, examples.train_x[:8], examples.train_y[:8], FederationConfig(), seed=1)
+    assert seen == ["meta"]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "count"),
+    [
+        ("deep_cnn", {}, 206_922),
+        ("deep_cnn", {"filters": 32, "hidden": 256}, 824_458),
+        ("mlp", {"hidden": 256, "layers": 2}, 269_322),
+        ("gru", {"hidden": 256}, 206_938),
+    ],
+)
+def test_larger_models_have_the_size_that_is_said_of_them(
+    model: str, options: dict[str, int], count: int
+) -> None:
+    x, y = np.zeros((10, 1, 28, 28)), np.arange(10)
+    examples = Examples(x, y, x, y)
+    built = build_model(getattr(models, model), examples, seed=0, options=options)
+    assert sum(parameter.numel() for parameter in built.parameters()) == count
+    if model != "gru":
+        assert built(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_a_deep_cnn_takes_images() -> None:
+    with pytest.raises(InvalidSpecError, match=r"at least 4 x 4, but inputs have shape \(30,\); use mlp"):
+        models.deep_cnn((30,), 2)
+
+
+@pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
+def test_a_workspace_reads_what_it_was_given(model: str) -> None:
+    examples = digits()
+    space = Workspace(build_model(getattr(models, model), examples, seed=1))
+    given = {name: np.full_like(value, 0.5) for name, value in space.arrays().items()}
+    space.load(given)
+    for name, value in arrays_of(space.model).items():
+        np.testing.assert_array_equal(value, given[name])
+    with pytest.raises(RuntimeError, match="Missing key"):
+        space.load({})
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        space.load({name: value[:1] for name, value in given.items()})

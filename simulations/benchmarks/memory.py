@@ -1,0 +1,160 @@
+"""Memory of a private round: the peak over what was there before, as a multiple of the model's bytes.
+
+A round of 10 clients with 10^7 parameters in a process of its own, after a small one that imports and compiles:
+rotated updates at 2 bits, and codes that are summed. Once with the strategy and the mod around an app as
+anybody writes it, and once as ``python -m simulations.run`` does it, which also measures errors. Clients run one
+after another. Linux only: the peak is read from ``/proc``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulations.benchmarks.measure import Row, print_rows
+
+__all__ = ["DrawnTask", "run"]
+
+DIMENSION = 10**7
+CLIENTS = 10
+_MOST_MODELS = 8.0
+_FIRST_DIMENSION = 10**4
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def run() -> list[Row]:
+    """Each kind of round beside its target, printed as a table."""
+    rows = []
+    for kind, name in (("strategy", "the strategy and the mod"), ("simulation", "a simulation, which measures")):
+        command = [sys.executable, "-m", __name__, kind, str(DIMENSION), str(CLIENTS)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        models = json.loads(done.stdout.splitlines()[-1])
+        text = f"{DIMENSION:.0e} parameters, {CLIENTS} clients: peak of a round in models, {name}"
+        rows.append(Row(text, models, _MOST_MODELS, at_least=False))
+    print_rows("memory: the peak of a private round over what was there before", rows)
+    return rows
+
+
+class DrawnTask:
+    """Clients whose training adds noise that is drawn when it is needed, so that a task holds no data.
+
+    Parameters
+    ----------
+    run
+        The run's configuration.
+    dimension
+        Number of parameters.
+    """
+
+    def __init__(self, run: Any, *, dimension: int) -> None:
+        self._dimension = dimension
+
+    def initial_arrays(self) -> dict[str, Any]:
+        """Zeros."""
+        return {"model": np.zeros(self._dimension, np.float32)}
+
+    def train(self, arrays: dict[str, Any], client: int, server_round: int) -> dict[str, Any]:
+        """The model, and some noise in place: the memory of training itself is not what is measured."""
+        trained = arrays["model"]
+        generator = np.random.default_rng([client, server_round])
+        for part in np.array_split(trained, max(1, trained.size // 10**5)):
+            part += 1e-3 * generator.standard_normal(part.size, dtype=np.float32)
+        return {"model": trained}
+
+    def evaluate(self, arrays: dict[str, Any]) -> tuple[float, float]:
+        """Nothing to evaluate."""
+        return float("nan"), float("nan")
+
+    def num_examples(self, client: int) -> int:
+        """One."""
+        return 1
+
+    def plot_partition(self, path: Path) -> None:
+        """Nothing to draw."""
+
+
+def strategy_round(dimension: int, num_clients: int) -> None:
+    """A round of the strategy and the mod around a client app that trains in place."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp.strategy import FedAvg
+
+    import fl_privquant as pq
+    from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
+    from fl_privquant.flower.engines import Federation
+    from fl_privquant.flower.engines.inline import InlineGrid
+    from fl_privquant.flower.engines.internals import server_identity
+
+    task, app = DrawnTask(None, dimension=dimension), ClientApp()
+
+    @app.train(mods=[PrivQuantMod(max_epsilon=1.0)])
+    def train(message: Message, context: Context) -> Message:
+        received: Any = message.content["arrays"]
+        trained = task.train({"model": received["model"].numpy()}, int(context.node_id), 1)
+        content = {
+            "arrays": ArrayRecord({name: Array(array) for name, array in trained.items()}),
+            "metrics": MetricRecord({"num-examples": 1}),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    mechanism = pq.design("optm", epsilon=1.0, bits=2)
+    strategy = PrivQuantStrategy(
+        FedAvg(fraction_evaluate=0.0), mechanism, 0.01, rotate=True, aggregation=SumOfCodes()
+    )
+    grid = InlineGrid(app, Federation(num_clients))
+    arrays = ArrayRecord({name: Array(array) for name, array in task.initial_arrays().items()})
+    with server_identity(1):
+        messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
+        aggregated, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
+    if aggregated is None:
+        raise RuntimeError("no client could be aggregated")
+
+
+def simulated_round(dimension: int, num_clients: int) -> None:
+    """A run of one round, as ``python -m simulations.run`` does it."""
+    from simulations.config import RunConfig
+    from simulations.run import execute
+
+    with tempfile.TemporaryDirectory() as folder:
+        values = {
+            "mechanism": {"name": "optm", "epsilon": 1.0, "bits": 2},
+            "encoding": {"clip": 0.01, "rotate": True},
+            "task": {"_target_": f"{DrawnTask.__module__}.DrawnTask", "dimension": dimension},
+            "federation": {"num_clients": num_clients, "rounds": 1},
+            "output": folder,
+        }
+        execute(RunConfig.from_mapping(values))
+
+
+def _resident(field: str) -> int:
+    """Bytes that a field of the process's status gives in kB."""
+    lines = _STATUS.read_text(encoding="ascii").splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
+
+
+def peak_models(kind: str, dimension: int, num_clients: int) -> float:
+    """The peak of a round over what the process had before it, in models of float32."""
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    call = strategy_round if kind == "strategy" else simulated_round
+    call(_FIRST_DIMENSION, num_clients)
+    before = _resident("VmRSS")
+    # The peak so far is forgotten.
+    _CLEAR.write_text("5", encoding="ascii")
+    call(dimension, num_clients)
+    return (_resident("VmHWM") - before) / (4 * dimension)
+
+
+if __name__ == "__main__":
+    # By its name in the package, which configurations name.
+    from simulations.benchmarks import memory
+
+    print(memory.peak_models(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
