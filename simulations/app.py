@@ -18,8 +18,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
 
 from fl_privquant.accounting import Aggregation, Budget, PrivacyStatement
-from fl_privquant.codec.array_choice import ArrayChoice
-from fl_privquant.codec.array_layout import Layout
 from fl_privquant.encoding import Encoding
 from fl_privquant.flower import (
     CheckpointStrategy,
@@ -108,7 +106,7 @@ def main(grid: Grid, context: Context) -> None:
     directory = RunDirectory.of(config)
     task = task_of(config)
     initial = task.initial_arrays()
-    dimension = Layout.of(ArrayChoice(config.encoding.include, config.encoding.exclude).of(initial)).dimension
+    dimension = config.encoding.arrays.layout(initial).dimension
     plan, aggregation = plan_of(config, dimension), aggregation_of(config)
     encoding = plan.encoding if plan is not None else _encoding(config)
     # What is recorded is what encodes: under secure aggregation, floats become fixed point.
@@ -183,6 +181,7 @@ def _private(
         _trusted(config, recording, seed),
         include=config.encoding.include,
         exclude=config.encoding.exclude,
+        clip_scales=config.encoding.clip_scales,
         rotation_seed=config.seed,
         simulated=config.privacy.randomness == "seeded",
         on_round=recording.on_round,

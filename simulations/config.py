@@ -408,6 +408,10 @@ class RunConfig:
         if self.encoding.keep is None:
             # Runs that keep all coordinates have the name that they had before there was a choice.
             del values["encoding"]["keep"]
+        # Their order matters, which a hash of mappings forgets; and runs without any keep their name.
+        scales = list(values["encoding"].pop("clip_scales").items())
+        if scales:
+            values["encoding"]["clip_scales"] = scales
         return f"{self.label.replace(' ', '-')}-{hash_of(values)}"
 
     def design(self, levels: int | None = None) -> Any:

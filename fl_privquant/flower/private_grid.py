@@ -7,7 +7,7 @@ nothing has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -57,7 +57,11 @@ class PrivateGrid(MessageGrid):
     """
 
     def __init__(
-        self, grid: Grid, encoding: GivenEncoding = None, clip: float | None = None, **settings: Any
+        self,
+        grid: Grid,
+        encoding: GivenEncoding = None,
+        clip: float | Mapping[str, float] | None = None,
+        **settings: Any,
     ) -> None:
         self._grid = grid
         self._passing = _Passing()
