@@ -56,7 +56,7 @@ class Rounds:
         if "/" in position:
             number, total = position.split("/")
             self._bars.append(self._progress.add_task("sweep", total=int(total), completed=int(number) - 1))
-        self._bars.append(self._progress.add_task(config.run_name, total=self._total))
+        self._bars.append(self._progress.add_task(config.run_name, total=self._total or None))
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -83,7 +83,8 @@ class Rounds:
         if self._quiet or self._console.is_terminal or row["round"] == 0:
             return
         if row["round"] == self._total or row["round"] % max(1, self._total // _LINES) == 0:
-            self._console.print(f"{self._name}: round {row['round']}/{self._total}, {text}", soft_wrap=True)
+            total = f"/{self._total}" if self._total else ""
+            self._console.print(f"{self._name}: round {row['round']}{total}, {text}", soft_wrap=True)
 
 
 def rounds(config: RunConfig) -> Rounds:

@@ -72,11 +72,9 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     start = time.perf_counter()
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     from fl_privquant.flower.engines import Federation, engine
-    from simulations.tasks import task_of
 
-    # What is wrong with a task of the user's is said before anything starts.
-    task_of(config)
-
+    # What is wrong with a task or an app of the user's is said before anything starts.
+    components = _components(config)
     options: dict[str, Any] = {"threads": config.engine.threads}
     if config.engine.name == "ray":
         options = {"address": config.engine.address, "client_cpus": config.engine.client_cpus}
@@ -90,10 +88,9 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         node_config={key: value for key, value in limits.items() if value is not None},
         seed=config.seed,
     )
-    client = "secure_client_app" if config.secagg.enabled and config.secagg.masked else "client_app"
     runner = engine(config.engine.name, **options)
     with _quiet_flower():
-        done = runner.run("simulations.app:server_app", f"simulations.app:{client}", federation)
+        done = runner.run(*components, federation)
     import pandas as pd
 
     last = pd.read_parquet(directory.path / "rounds.parquet").iloc[-1].to_dict()
@@ -105,6 +102,22 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     }
     directory.finish(summary)
     return summary
+
+
+def _components(config: RunConfig) -> tuple[str, str]:
+    """Where the server and the client of a run are, once what they work on is known to be usable."""
+    if config.app is not None:
+        from simulations.user_app import user_app
+
+        app = user_app(config.app)
+        app.server()
+        app.client()
+        return "simulations.app_run:server_app", "simulations.app_run:client_app"
+    from simulations.tasks import task_of
+
+    task_of(config)
+    client = "secure_client_app" if config.secagg.enabled and config.secagg.masked else "client_app"
+    return "simulations.app:server_app", f"simulations.app:{client}"
 
 
 @hydra.main(config_path=str(CONF.resolve()), config_name="config", version_base="1.3")
@@ -129,6 +142,7 @@ def job(config_of_job: DictConfig) -> None:
 
 def main() -> None:
     """Run what the command line asks for; errors of the user are messages, and the exit code is not 0."""
+    _open_app_config(sys.argv)
     asked = _asked()
     try:
         own = None if asked.config_dir is None else Path(asked.config_dir)
@@ -160,6 +174,13 @@ def main() -> None:
         sys.exit(program.EXIT_ERROR)
     if any(note["summary"].get("stopped") for note in notes):
         sys.exit(_EXIT_BUDGET)
+
+
+def _open_app_config(arguments: list[str]) -> None:
+    """Let any key of an app's config be set: only the app knows which it has, and Hydra asks for the ++."""
+    for place, argument in enumerate(arguments):
+        if argument.startswith("app_config."):
+            arguments[place] = f"++{argument}"
 
 
 def _asked() -> argparse.Namespace:

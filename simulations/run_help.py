@@ -101,7 +101,7 @@ def _keys(kind: type, values: Mapping[str, Any], path: str) -> Iterator[tuple[st
         value, key = values.get(field.name), f"{path}{field.name}"
         if dataclasses.is_dataclass(hints[field.name]):
             yield from _keys(typing.cast(type, hints[field.name]), value or {}, f"{key}.")
-        elif isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and (TARGET in value or "name" in value):
             spec = _of_task(value) if TARGET in value else _of_mechanism(str(value.get("name")))
             for parameter, number in value.items():
                 yield f"{key}.{parameter}", number, spec.get(parameter, "It is ignored here.")

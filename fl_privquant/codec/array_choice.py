@@ -94,13 +94,14 @@ class ArrayChoice:
         for name, pattern in found.items():
             if pattern is None:
                 raise InvalidSpecError(
-                    f"clip_scales: {one_line(name, 100)} matches none of {list(scales)}; add a pattern for it, "
-                    f"such as '*': 1.0 as the last one"
+                    f"clip_scales: {one_line(name, 100)} matches none of {list(scales)}; add a pattern for "
+                    f"it, such as '*': 1.0 as the last one"
                 )
         for pattern in scales:
             if pattern not in found.values():
                 raise InvalidSpecError(
-                    f"clip_scales: {pattern!r} is the first match of no array that is sent, of {_shown(names)}"
+                    f"clip_scales: {pattern!r} is the first match of no array that is sent, of "
+                    f"{_shown(names)}"
                 )
         return Layout.of(sent, {name: scales[str(pattern)] for name, pattern in found.items()})
 

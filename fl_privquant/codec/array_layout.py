@@ -114,7 +114,7 @@ class Layout:
         return _Difference(self, new, old)
 
     def unflatten(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """The arrays, by name, in their own shapes and in the vector's precision (views of it if unscaled)."""
+        """The arrays, by name, in their own shapes and in the vector's precision; views of it if unscaled."""
         parts = self._split(vector)
         if self.scales:
             parts = [part * scale for part, scale in zip(parts, self.scales, strict=True)]

@@ -1,9 +1,9 @@
 """The codec of whole updates: named arrays to one payload, and payloads or their sums back to arrays.
 
-In order on the client, and reversed on the server: flatten (each array on its scale), clip the L2 norm (optional), rotate (optional),
-keep some coordinates and clip their norm (optional), clip each coordinate, encode, and pack
-(:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`): :class:`EncodedUpdate` is
-what either is done with.
+In order on the client, and reversed on the server: flatten (each array on its scale, if it has one), clip the
+L2 norm (optional), rotate (optional), keep some coordinates and clip their norm (optional), clip each
+coordinate, encode, and pack (:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`):
+:class:`EncodedUpdate` is what either is done with.
 
 **Lossless.** Mechanism ``none`` changes nothing, but a difference does: in floating point ``(new - old)
 + old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload

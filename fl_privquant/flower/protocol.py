@@ -96,7 +96,7 @@ class Request:
     rotation_seed, clip_quantile, private_metrics
         As in :class:`~fl_privquant.codec.update.UpdateCodec`.
     arrays
-        Which arrays of the model are sent, and on what scale they are clipped; the others are neither read nor
+        Which arrays of the model are sent, and on what scale they are clipped; others are neither read nor
         changed.
     report_clipping
         Whether the share of clipped coordinates is asked for; clients may decline.
