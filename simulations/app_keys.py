@@ -66,6 +66,7 @@ def settled(run: RunConfig) -> dict[str, Any]:
         )
     return {
         "app": str(app.folder),
+        "app_digest": run.app_digest or app.digest,
         "app_config": config,
         "federation": _federation(federation, rounds, config),
         "task": {},

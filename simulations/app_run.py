@@ -55,10 +55,9 @@ class _ClientInMods(ClientApp):
     """The client app of the run that a message belongs to, inside the mods of the run."""
 
     def __call__(self, message: Message, context: Context) -> Message:
-        config = config_of(context)
-        app = _app(config).client()
-        call: ClientAppCallable = partial(_called, app)
-        for mod in reversed(_mods(str(context.run_config["config"]))):
+        text = str(context.run_config["config"])
+        call: ClientAppCallable = partial(_called, _app(text).client())
+        for mod in reversed(_mods(text)):
             call = partial(_through, mod, call)
         return call(message, context)
 
@@ -84,8 +83,10 @@ def _mods(text: str) -> tuple[Mod, ...]:
     return (SecureAggregationMod(policy_of), private) if masked else (private,)
 
 
-def _app(config: RunConfig) -> UserApp:
-    return user_app(str(config.app))
+# Its files are read once a run, not for each message.
+@lru_cache(maxsize=4)
+def _app(text: str) -> UserApp:
+    return user_app(str(config_of(text).app))
 
 
 def _called(app: ClientApp, message: Message, context: Context) -> Message:
@@ -183,7 +184,7 @@ def main(grid: Grid, context: Context) -> None:
     config = config_of(context)
     directory = RunDirectory.of(config)
     _check_unfinished(config, directory)
-    app = _app(config)
+    app = _app(str(context.run_config["config"]))
     server = app.server()
     with contextlib.ExitStack() as stack:
         made: list[Outputs] = []
@@ -205,9 +206,7 @@ def main(grid: Grid, context: Context) -> None:
     lines = [str(statement) for statement in statements] if private is None else private.privacy_statement()
     if watched.evaluated and private is not None:
         names = ", ".join(map(repr, sorted(watched.evaluated)))
-        lines.append(
-            f"not counted in any figure: what clients evaluate for the app without protection: {names}"
-        )
+        lines.append(f"not counted in any figure: clients evaluate for the app, without protection, {names}")
     watched.finish(statements)
     records = list(state.array_records.values())
     model = records[0] if len(records) == 1 else watched.model

@@ -287,6 +287,8 @@ class RunConfig:
         Values for keys of the app's own run config.
     app_metrics
         Which of the app's metrics are what.
+    app_digest
+        Hash of the app's files, which follows from them: a changed app is another run.
     study
         Results go to ``<output>/<study>/<run>``.
     panel
@@ -310,6 +312,7 @@ class RunConfig:
     app: str | None = None
     app_config: Mapping[str, Any] = field(default_factory=dict)
     app_metrics: AppMetricsConfig = field(default_factory=AppMetricsConfig)
+    app_digest: str | None = None
     study: str = "default"
     panel: str | None = None
     seed: int = 0
@@ -420,18 +423,17 @@ class RunConfig:
         for key in ("study", "panel", "output", "tracker"):
             del values[key]
         if self.app is None:
-            for key in ("app", "app_config", "app_metrics"):
+            for key in ("app", "app_config", "app_metrics", "app_digest"):
                 del values[key]
         else:
-            # What it does counts, not where it is.
-            values["app"] = user_app(self.app).digest
+            # What it does counts, which its digest says, not where it is.
+            del values["app"]
         if self.encoding.keep is None:
             # Runs that keep all coordinates have the name that they had before there was a choice.
             del values["encoding"]["keep"]
         # Their order matters, which a hash of mappings forgets; and runs without any keep their name.
-        scales = list(values["encoding"].pop("clip_scales").items())
-        if scales:
-            values["encoding"]["clip_scales"] = scales
+        if scales := values["encoding"].pop("clip_scales"):
+            values["encoding"]["clip_scales"] = list(scales.items())
         return f"{self.label.replace(' ', '-')}-{hash_of(values)}"
 
     def design(self, levels: int | None = None) -> Any:

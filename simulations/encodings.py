@@ -197,6 +197,7 @@ class EncodingConfig:
         Patterns on names of the model's arrays, as in [head.*]: only what matches is sent and counted.
     clip_scales
         Factors of both clips by pattern, as in {head.*: 1, "*": 0.1}; the first match of an array counts.
+        null: 1 for all.
     clip_policy, bits_policy, keep_policy
         What changes from round to round.
     """
@@ -207,7 +208,7 @@ class EncodingConfig:
     keep: int | float | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    clip_scales: Mapping[str, float] = field(default_factory=dict)
+    clip_scales: Mapping[str, float] | None = None
     clip_policy: ClipPolicyConfig = field(default_factory=ClipPolicyConfig)
     bits_policy: BitsPolicyConfig = field(default_factory=BitsPolicyConfig)
     keep_policy: KeepPolicyConfig = field(default_factory=KeepPolicyConfig)
@@ -223,7 +224,7 @@ class EncodingConfig:
     @property
     def arrays(self) -> ArrayChoice:
         """Which arrays of a model are sent, and on what scale they are clipped."""
-        return ArrayChoice(self.include, self.exclude, tuple(self.clip_scales.items()))
+        return ArrayChoice(self.include, self.exclude, tuple((self.clip_scales or {}).items()))
 
     @property
     def changes(self) -> dict[str, str]:

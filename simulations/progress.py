@@ -72,12 +72,13 @@ class Rounds:
 
         The end of the run counts in full, and comes to a little less.
         """
-        # Not every task has an accuracy.
-        accuracy = "" if math.isnan(row["accuracy"]) else f"accuracy {row['accuracy']:.3f}, "
-        text = f"{accuracy}loss {row['loss']:.4g}"
+        # Not every task has an accuracy, and an app may evaluate nothing.
+        qualities = {"accuracy": f"{row['accuracy']:.3f}", "loss": f"{row['loss']:.4g}"}
+        said = [f"{name} {value}" for name, value in qualities.items() if value != "nan"]
         if spent is not None:
             private = math.isfinite(spent.epsilon)
-            text += f", spent at most {spent.brief}, by a quick bound" if private else f", {spent.brief}"
+            said.append(f"spent at most {spent.brief}, by a quick bound" if private else spent.brief)
+        text = ", ".join(said)
         self._progress.note = text
         self._progress.update(self._bars[-1], completed=row["round"])
         if self._quiet or self._console.is_terminal or row["round"] == 0:

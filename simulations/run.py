@@ -42,6 +42,7 @@ from simulations.overrides import CONF, check_overrides, composed
 from simulations.planned import central_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
+from simulations.user_app import UserApp, user_app
 
 __all__ = ["execute", "main"]
 
@@ -89,8 +90,11 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         seed=config.seed,
     )
     runner = engine(config.engine.name, **options)
-    with _quiet_flower():
-        done = runner.run(*components, federation)
+    try:
+        with _quiet_flower():
+            done = runner.run(*components, federation)
+    finally:
+        UserApp.deactivate()
     import pandas as pd
 
     last = pd.read_parquet(directory.path / "rounds.parquet").iloc[-1].to_dict()
@@ -107,8 +111,6 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
 def _components(config: RunConfig) -> tuple[str, str]:
     """Where the server and the client of a run are, once what they work on is known to be usable."""
     if config.app is not None:
-        from simulations.user_app import user_app
-
         app = user_app(config.app)
         app.server()
         app.client()
@@ -225,7 +227,9 @@ def _say(note: dict[str, Any]) -> None:
         return
     console = Console(stderr=True)
     row = note["summary"]
-    quality = f"loss {row['loss']:.4g}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
+    quality = "nothing evaluated" if row["loss"] is None else f"loss {row['loss']:.4g}"
+    if row["accuracy"] is not None:
+        quality = f"accuracy {row['accuracy']:.4f}"
     console.print(
         f"{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; {note['spent']}",
         soft_wrap=True,

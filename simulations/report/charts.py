@@ -226,7 +226,9 @@ def charts_of(study: Study) -> list[Chart]:
             if _changes(study, column) and (by_round := _by_round(study, dimensions, column))
         ),
     ]
-    return [_with_floor_noted(study, chart) for chart in charts if chart.curves]
+    # An app may evaluate nothing.
+    drawn = [chart for chart in charts if any(curve.points["mean"].notna().any() for curve in chart.curves)]
+    return [_with_floor_noted(study, chart) for chart in drawn]
 
 
 _POLICIES = (
