@@ -95,7 +95,7 @@ def _called(app: ClientApp, message: Message, context: Context) -> Message:
     partition = int(context.node_config["partition-id"])
     request = message.content.pop(RECORD_REQUEST, None)
     calls = context.state.pop(_CALLS, ConfigRecord({"calls": 0}))
-    number = int(calls["calls"])  # type: ignore[index, arg-type, call-overload]
+    number = int(calls["calls"])  # type: ignore[arg-type]
     own = Context(
         run_id=context.run_id,
         node_id=context.node_id,

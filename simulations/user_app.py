@@ -33,6 +33,7 @@ ROUND_KEYS = ("num-server-rounds", "num-rounds")
 """Keys under which apps have their number of rounds."""
 
 _MOST_CHARACTERS = 300
+_NEEDED = {"fl_privquant", "flwr", "simulations"}
 _LEGACY = "is of Flower's legacy API ({kind}), whose messages hold no arrays of a model; port it to {instead}"
 
 _App = TypeVar("_App")
@@ -116,8 +117,7 @@ class UserApp:
             UserApp.deactivate()
             sys.path.insert(0, str(self.folder))
             importlib.invalidate_caches()
-            names = {path.stem for path in self.folder.iterdir() if path.suffix == ".py" or path.is_dir()}
-            for name in [name for name in sys.modules if name.partition(".")[0] in names]:
+            for name in [name for name in sys.modules if name.partition(".")[0] in self._names]:
                 if not self._owns(sys.modules[name]):
                     self._shadowed[name] = sys.modules.pop(name)
             sys.modules.update(self._modules)
@@ -137,6 +137,13 @@ class UserApp:
             app._shadowed = {}
             if str(app.folder) in sys.path:
                 sys.path.remove(str(app.folder))
+
+    @property
+    def _names(self) -> set[str]:
+        """Names of the modules and packages in its folder; not those that the run itself needs."""
+        found = {path.stem for path in self.folder.glob("*.py")}
+        found |= {path.parent.name for path in self.folder.glob("*/__init__.py")}
+        return found - _NEEDED
 
     def _owns(self, module: ModuleType) -> bool:
         file = getattr(module, "__file__", None)

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from logging import WARNING
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord
@@ -218,7 +219,7 @@ class WatchedGrid(GridWrapper):
 
 def averaged(replies: Iterable[Message], weight: str) -> dict[str, float]:
     """The means of the numbers that all replies report, weighed by one of them where all have it."""
-    reported = [
+    reported: list[dict[str, Any]] = [
         {
             name: value
             for _, record in records_of(reply.content, MetricRecord)
@@ -227,7 +228,7 @@ def averaged(replies: Iterable[Message], weight: str) -> dict[str, float]:
         for reply in replies
         if reply.has_content()
     ]
-    names = set.intersection(*(set(metrics) for metrics in reported)) if reported else set()
+    names: set[str] = set.intersection(*(set(metrics) for metrics in reported)) if reported else set()
     weights = [float(metrics[weight]) if weight in names else 1.0 for metrics in reported]
     if not sum(weights) > 0.0:
         return {}
