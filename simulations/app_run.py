@@ -105,7 +105,9 @@ def _called(app: ClientApp, message: Message, context: Context) -> Message:
     )
     received = _shapes(message)
     try:
-        with _seeded([config.seed, partition, number]):
+        # Threads share the generators that are seeded.
+        alone = config.engine.name != "inline" or config.engine.threads == 1
+        with _seeded([config.seed, partition, number]) if alone else contextlib.nullcontext():
             reply = app(message, own)
         if isinstance(request, ConfigRecord):
             _keep_trained(config, int(request[KEY_ROUND]), partition, received, reply)  # type: ignore[arg-type]
@@ -156,8 +158,7 @@ def _shapes(message: Message) -> dict[str, dict[str, tuple[int, ...]]]:
 def _seeded(words: list[int], sampling: bool = True) -> Iterator[None]:
     """Seed the generators that apps draw from without a word, and put them back after.
 
-    Whoever seeds for themselves is not disturbed. Threads share these generators: with several, draws differ
-    from run to run. Without ``sampling`` Python's own is left alone.
+    Whoever seeds for themselves is not disturbed. Without ``sampling`` Python's own is left alone.
     """
     seeds = np.random.SeedSequence(words).generate_state(3)
     torch = sys.modules.get("torch")
@@ -195,8 +196,10 @@ def main(grid: Grid, context: Context) -> None:
             made.append(stack.enter_context(Outputs(config, directory, setup)))
             return setup, made[0].on_row
 
-        plain = passes_through(config)
-        watched = WatchedGrid(grid, config.app_metrics, begin, probe_of(config), plain, seed_of(context))
+        plain, probe = passes_through(config), probe_of(config)
+        # Of a run that was interrupted.
+        probe.take_failures()
+        watched = WatchedGrid(grid, config.app_metrics, begin, probe, plain, seed_of(context))
         state, stopped = _served(server, watched, config, context, app)
         watched.close_round()
     if not made or not watched.num_rounds:

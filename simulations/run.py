@@ -278,14 +278,16 @@ def _worth_saying(record: logging.LogRecord) -> bool:
     """What the config already says is not a warning: no federated evaluation, seeded randomness.
 
     Nor is what :func:`main` says itself, that a budget has ended the run, nor what each client notes in its
-    own log while the server says it of all of them.
+    own log while the server says it of all of them, as it does if apps fail.
     """
-    known = (
+    known: tuple[str, ...] = (
         "fraction_evaluate is set to 0",
         "privacy is simulated",
         "the run ends here as a result",
         "PrivQuantMod refused",
     )
+    if UserApp.active() is not None:
+        known = (*known, "no usable update, zeros are released")
     return not any(text in record.getMessage() for text in known)
 
 

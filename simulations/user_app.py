@@ -124,6 +124,11 @@ class UserApp:
             UserApp._active = self
 
     @classmethod
+    def active(cls) -> UserApp | None:
+        """The app whose modules are in place."""
+        return cls._active
+
+    @classmethod
     def deactivate(cls) -> None:
         """Put the modules of the active app away, and what they stood before back in place."""
         with cls._lock:

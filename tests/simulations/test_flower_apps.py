@@ -80,6 +80,19 @@ def test_an_app_runs_unchanged(name: str, tmp_path: Path) -> None:
         assert summary["accuracy"] == summary[f"evaluate_{own}"]
 
 
+def test_private_rounds_weigh_clients_alike(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "own", SCIKIT_LEARN)
+    alike = SCIKIT_LEARN["client_app"].replace('"num-examples": len(x)', '"num-examples": 1')
+    equal = write_app(tmp_path / "equal", SCIKIT_LEARN | {"client_app": alike})
+    # An L2 clip is all that makes these rounds private ones: nothing is lost in them.
+    model, _ = saved(folder, **NONE, encoding={"l2_clip": 1e6})
+    expected, _ = saved(equal, **NONE)
+    weighted, _ = saved(folder, **NONE)
+    for name, array in expected.items():
+        np.testing.assert_allclose(model[name], array, rtol=1e-9)
+        assert not np.allclose(weighted[name], array, rtol=1e-3)
+
+
 def test_what_it_evaluates_is_in_the_rows(tmp_path: Path) -> None:
     folder = write_app(tmp_path / "app", TORCH)
     run = config(folder, **LOCAL, app_metrics={"train": ["train_loss"]})
