@@ -103,7 +103,7 @@ class FederationConfig:
     num_clients
         Clients of the federation.
     rounds
-        Rounds of the run; 0 for as many as an app has.
+        Rounds of the run. 0: as many as an app has.
     fraction
         Share of the clients that is asked in a round.
     strategy
