@@ -6,7 +6,7 @@ YAML file in ``conf/encoding``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -194,6 +194,9 @@ class EncodingConfig:
     include, exclude
         Patterns on names of the model's arrays, as in [head.*]: arrays that match ``include`` (all, if it is
         empty) and not ``exclude`` are sent and counted.
+    clip_scales
+        Factors of both clips by pattern, as in {head.*: 1, "*": 0.1}; the first match of an array counts.
+        null: 1 for all.
     clip_policy, bits_policy, keep_policy
         What changes from round to round.
     """
@@ -204,6 +207,7 @@ class EncodingConfig:
     keep: int | float | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    clip_scales: Mapping[str, float] | None = None
     clip_policy: ClipPolicyConfig = field(default_factory=ClipPolicyConfig)
     bits_policy: BitsPolicyConfig = field(default_factory=BitsPolicyConfig)
     keep_policy: KeepPolicyConfig = field(default_factory=KeepPolicyConfig)
@@ -214,7 +218,12 @@ class EncodingConfig:
                 positive(f"encoding.{name}", getattr(self, name))
         if self.keep is not None:
             checked_keep(self.keep)
-        ArrayChoice(self.include, self.exclude)
+        _ = self.arrays
+
+    @property
+    def arrays(self) -> ArrayChoice:
+        """Which arrays of a model are sent, and on what scale they are clipped."""
+        return ArrayChoice(self.include, self.exclude, tuple((self.clip_scales or {}).items()))
 
     @property
     def changes(self) -> dict[str, str]:

@@ -45,7 +45,9 @@ def aggregation_of(config: RunConfig) -> Aggregation:
     if secagg.enabled:
         summed = SecureSum if secagg.masked else SimulatedSum
         return summed(secagg.corrupt_fraction, secagg.dropout_fraction, secagg.exact_sums)
-    return PerClient() if config.federation.strategy in _NEED_SINGLE_UPDATES else SumOfCodes()
+    # An app is handed one reply for each client, as without us.
+    single = config.app is not None or config.federation.strategy in _NEED_SINGLE_UPDATES
+    return PerClient() if single else SumOfCodes()
 
 
 def plan_of(config: RunConfig, dimension: int) -> Plan | None:

@@ -1,9 +1,9 @@
 """The codec of whole updates: named arrays to one payload, and payloads or their sums back to arrays.
 
-In order on the client, and reversed on the server: flatten, clip the L2 norm (optional), rotate (optional),
-keep some coordinates and clip their norm (optional), clip each coordinate, encode, and pack
-(:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`): :class:`EncodedUpdate` is
-what either is done with.
+In order on the client, and reversed on the server: flatten (each array on its scale, if it has one), clip the
+L2 norm (optional), rotate (optional), keep some coordinates and clip their norm (optional), clip each
+coordinate, encode, and pack (:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`):
+:class:`EncodedUpdate` is what either is done with.
 
 **Lossless.** Mechanism ``none`` changes nothing, but a difference does: in floating point ``(new - old)
 + old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload
@@ -122,6 +122,8 @@ class UpdateCodec:
         if self.clip_quantile is not None and not 0.0 < self.clip_quantile <= 1.0:
             raise InvalidSpecError(f"clip_quantile: {self.clip_quantile} is outside (0, 1]")
         check_clips(self.clip, self.encoding.l2_clip, self.layout.dimension, self.layout.dtype)
+        for scale in set(self.layout.scales):
+            check_clips(self.clip * scale, None, self.layout.dimension, self.layout.dtype)
         checked_metrics(self.private_metrics)
         # Bound to the layout: mechanisms for whole updates are made for one number of coordinates.
         bound = self.encoding.with_mechanism(self.mechanism.for_dimension(self.dimension))
@@ -305,7 +307,7 @@ class UpdateCodec:
         The payload is checked now. Until an array is wanted it takes one byte a coordinate, not the
         four or eight of the array: a server can hold the updates of many clients.
         """
-        same_types = set(self.layout.dtypes) == {self.layout.dtype}
+        same_types = set(self.layout.dtypes) == {self.layout.dtype} and not self.layout.scales
         direct = self.carries_difference and not self.encoding.rotate and same_types
         add = self.wire.on_demand(payload) if direct else None
         if add is None:

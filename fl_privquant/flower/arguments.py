@@ -9,16 +9,32 @@ from typing import Any
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, PerClient
 from fl_privquant.accounting.target import Plan
+from fl_privquant.codec.array_choice import scaled_clips
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["Arguments", "GivenEncoding"]
+__all__ = ["Arguments", "GivenEncoding", "single_clip"]
 
 _USUAL_DELTA = 1e-5
 
 GivenEncoding = Plan | Encoding | Callable[[int], Encoding] | Mechanism | None
 """How a user may say what encodes updates."""
+
+
+def single_clip(
+    clip: float | Mapping[str, float] | None, scales: Mapping[str, float] | None
+) -> tuple[float | None, tuple[tuple[str, float], ...]]:
+    """One clip and its factors by pattern, also where clips were given by pattern."""
+    if scales is not None and not isinstance(scales, Mapping):
+        raise InvalidSpecError(
+            f"clip_scales: {scales!r}, expected factors by pattern, as in {{'head.*': 0.1}}"
+        )
+    if isinstance(clip, Mapping):
+        if scales:
+            raise InvalidSpecError("clip_scales: given, but clip has a value for each pattern; leave one out")
+        clip, scales = scaled_clips(clip)
+    return clip, tuple((scales or {}).items())
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from fl_privquant.errors import (
     PrivQuantError,
     SecureAggregationError,
 )
-from fl_privquant.flower.arguments import Arguments, GivenEncoding
+from fl_privquant.flower.arguments import Arguments, GivenEncoding, single_clip
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.protocol import Reply, is_request, with_counts
@@ -81,6 +81,9 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         Patterns on the names of the model's arrays, such as ``["head.*"]``: only those that match one of
         ``include`` (all without it) and none of ``exclude`` are sent, clipped and counted. The others stay as
         they are, whatever clients make of them: frozen layers, or the statistics of batch normalization.
+    clip_scales
+        Factors of both clips by pattern, such as ``{"head.*": 1.0, "*": 0.1}``, or a dict of clips in place
+        of ``clip``: :mod:`fl_privquant.codec.array_choice`. The update is certified as one.
     rotation_seed
         Public; each round's rotation follows from it and the round.
     report_clipping
@@ -123,7 +126,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self,
         strategy: Strategy,
         encoding: GivenEncoding = None,
-        clip: float | None = None,
+        clip: float | Mapping[str, float] | None = None,
         *,
         mechanism: Mechanism | None = None,
         l2_clip: float | None = None,
@@ -131,6 +134,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         keep: int | float | None = None,
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
+        clip_scales: Mapping[str, float] | None = None,
         rotation_seed: int = 0,
         report_clipping: bool = False,
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
@@ -146,6 +150,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
+        clip, scales = single_clip(clip, clip_scales)
         short_form = {
             "mechanism": mechanism,
             "clip": clip,
@@ -158,7 +163,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         if self.plan is not None and private_metrics:
             raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
         self.encoding = arguments.encoding
-        self.arrays = ArrayChoice(include, exclude)
+        self.arrays = ArrayChoice(include, exclude, scales)
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
         self.private_metrics = self._ranges(private_metrics or {})
@@ -193,6 +198,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             "strategy": self.strategy,
             "include": self.arrays.include,
             "exclude": self.arrays.exclude,
+            "clip_scales": dict(self.arrays.clip_scales),
             "rotation_seed": self.rotation_seed,
             "report_clipping": self.report_clipping,
             "private_metrics": {metric.name: (metric.low, metric.high) for metric in self.private_metrics},
@@ -212,7 +218,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         lines = [
             f"Mechanism: {changing}{mechanism!r}",
             f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
-            f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}",
+            f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}"
+            + "".join(f"; {pattern}: times {scale:g}" for pattern, scale in self.arrays.clip_scales),
             f"Rotation: {'randomized Hadamard, a new one each round' if encoding.rotate else 'none'}",
             f"Coordinates sent: {_kept_words(encoding.keep)}",
             f"Aggregation: {self.aggregation!r}",

@@ -28,8 +28,8 @@ LEVELS = {
 NOTES = {
     "bits": "per\u00a0coordinate",
     "MSE of the mean": "per coordinate, over rounds",
-    "accuracy, %": "test set, last round",
-    "loss": "test set, last round",
+    "accuracy, %": "as evaluated, last round",
+    "loss": "as evaluated, last round",
     "MB up": "all clients and rounds",
     "MB handshake": "up and down, all clients and rounds",
 }

@@ -208,3 +208,31 @@ def test_a_head_is_trained_alone(outside: str, tmp_path: Path) -> None:
     assert provenance["dimension"] == 90
     with pytest.raises(InvalidSpecError, match=r"include: '3\.\*' matches no array of the model's"):
         execute(run_of(tmp_path, task, encoding={"include": ["3.*"]}))
+
+
+def test_patterns_choose_the_arrays_of_a_task_and_their_scales(outside: str, tmp_path: Path) -> None:
+    task = {
+        "_target_": "simulations.tasks.TorchTask",
+        "data": f"{outside}.users",
+        "model": "mlp",
+        "hidden": 4,
+    }
+
+    def run(**encoding: object) -> RunConfig:
+        return run_of(tmp_path, task, encoding=encoding)
+
+    for chosen, dimension in (({"include": ["3.*"]}, 15), ({"clip_scales": {"3.*": 1.0, "*": 0.5}}, 35)):
+        config = run(**chosen)
+        execute(config)
+        written = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+        assert written["dimension"] == dimension
+    # The first match counts, so the order of patterns is a part of the run.
+    other = run(clip_scales={"*": 0.5, "3.*": 1.0})
+    assert other.run_name != config.run_name
+    for config, reason in (
+        (other, "clip_scales: '3.*' is the first match of no array"),
+        (run(exclude=["nothing"]), "exclude: 'nothing' matches no array"),
+    ):
+        with pytest.raises(InvalidSpecError) as refused:
+            execute(config)
+        assert reason in str(refused.value)
