@@ -125,7 +125,7 @@ def main(grid: Grid, context: Context) -> None:
         tracker.log(rows[-1])
 
     recording = RecordingStrategy(
-        _aggregating(config.federation),
+        _aggregating(config.federation, config.sampling.name == "flower"),
         task,
         _probe(config, directory),
         _constants(config, mechanism),
@@ -184,6 +184,7 @@ def _private(
         include=config.encoding.include,
         exclude=config.encoding.exclude,
         rotation_seed=config.seed,
+        sampling=config.client_sampling,
         simulated=config.privacy.randomness == "seeded",
         on_round=recording.on_round,
         **configured,
@@ -195,7 +196,7 @@ def _trusted(config: RunConfig, strategy: Strategy, seed: int | None) -> Strateg
     if config.mechanism["name"] != CENTRAL:
         return strategy
     l2_clip, epsilon, delta = central_target(config)
-    scale = noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta)
+    scale = noise_of_sum(l2_clip, config.counted_rounds, epsilon, delta)
     return CentralGaussianStrategy(strategy, scale, seed)
 
 
@@ -214,10 +215,10 @@ def _unplanned(config: RunConfig, encoding: Encoding | Policy, aggregation: Aggr
     }
 
 
-def _aggregating(config: FederationConfig) -> Strategy:
-    """The strategy that aggregates, with the federation's sampling."""
+def _aggregating(config: FederationConfig, draws: bool) -> Strategy:
+    """The strategy that aggregates; it draws the clients itself, or would ask all of them."""
     sampling: dict[str, Any] = {
-        "fraction_train": config.fraction,
+        "fraction_train": config.fraction if draws else 1.0,
         "fraction_evaluate": 0.0,
         "min_train_nodes": 1,
         "min_evaluate_nodes": 1,

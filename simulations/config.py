@@ -18,10 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 
 import fl_privquant as pq
 from fl_privquant import checks
+from fl_privquant.accounting import ClientSampling
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry, label_of
 from simulations.config_checks import at_least, nearest, one_of, positive
 from simulations.encodings import EncodingConfig
+from simulations.participation import SamplingConfig
 from simulations.schema import build
 from simulations.targets import TARGET, checked
 
@@ -108,7 +110,7 @@ class FederationConfig:
     rounds
         Rounds of the run.
     fraction
-        Share of the clients that is asked in a round.
+        Share of the clients that is asked in a round; with sampling=poisson each one's probability.
     strategy
         Flower strategy of the server: ``fedavg``, ``fedavgm``, ``fedadam``, ``fedprox`` or ``fedmedian``.
     server_learning_rate
@@ -281,7 +283,7 @@ class RunConfig:
         Name and parameters of the mechanism that encodes updates.
     task
         Import path of a task's class (``_target_``), and its arguments.
-    encoding, partition, federation, engine, privacy, secagg, tracker
+    encoding, partition, federation, sampling, engine, privacy, secagg, tracker
         The groups of keys.
     study
         Results go to ``<output>/<study>/<run>``.
@@ -299,6 +301,7 @@ class RunConfig:
     task: Mapping[str, Any] = field(default_factory=lambda: dict(_DIGITS))
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     secagg: SecaggConfig = field(default_factory=SecaggConfig)
@@ -318,6 +321,8 @@ class RunConfig:
         if self.mechanism["name"] == CENTRAL:
             # Its server is trusted with the updates themselves: there is nothing to hide in a sum.
             object.__setattr__(self, "secagg", SecaggConfig())
+        # What is wrong with it is said before anything starts.
+        assert self.counted_rounds
         if not self.secagg.masked and self.privacy.randomness != "seeded":
             raise InvalidSpecError(
                 f"secagg.masked: false, which only simulates privacy, but privacy.randomness is "
@@ -370,6 +375,17 @@ class RunConfig:
             )
 
     @property
+    def client_sampling(self) -> ClientSampling:
+        """Who is asked in a round."""
+        seed = self.seed if self.privacy.randomness == "seeded" else None
+        return self.sampling.built(self.federation.fraction, seed)
+
+    @property
+    def counted_rounds(self) -> int:
+        """Rounds that a client takes part in, at most."""
+        return self.client_sampling.most_rounds(self.federation.rounds)
+
+    @property
     def l2_clip(self) -> float | None:
         """Largest L2 norm of an update: as configured, or what a target takes; None for any."""
         if self.encoding.l2_clip is None and self.privacy.epsilon is not None:
@@ -406,8 +422,11 @@ class RunConfig:
         for key in ("study", "panel", "output", "tracker"):
             del values[key]
         if self.encoding.keep is None:
-            # Runs that keep all coordinates have the name that they had before there was a choice.
+            # Runs that keep all coordinates, or leave sampling to Flower, have the names that they had
+            # before there was a choice.
             del values["encoding"]["keep"]
+        if self.sampling == SamplingConfig():
+            del values["sampling"]
         return f"{self.label.replace(' ', '-')}-{hash_of(values)}"
 
     def design(self, levels: int | None = None) -> Any:

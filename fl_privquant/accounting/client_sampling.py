@@ -231,6 +231,7 @@ class PoissonSampling(ClientSampling):
         >>> PoissonSampling(0.5, min_clients=60).planned_clients(200, SecureSum())
         61
         """
+        self._check_sums(aggregation)
         size = self.size(population)
         if size > self.probability * population:
             raise InvalidSpecError(
@@ -242,14 +243,8 @@ class PoissonSampling(ClientSampling):
 
     def check(self, aggregation: Aggregation, plan: Plan | None) -> None:
         super().check(aggregation, plan)
-        if aggregation.view(_MOST_CLIENTS).is_local:
-            return
-        if self.min_clients is None:
-            raise InvalidSpecError(
-                "min_clients: missing; how many clients Poisson sampling draws is random, and a secure sum "
-                "of too few hides nobody: say how many a round must have"
-            )
-        if plan is not None:
+        self._check_sums(aggregation)
+        if plan is not None and self.min_clients is not None:
             planned = aggregation.view(plan.target.num_clients).honest_count
             fewest = _fewest_honest(self.min_clients, aggregation)
             honest = aggregation.view(fewest).honest_count
@@ -259,6 +254,13 @@ class PoissonSampling(ClientSampling):
                     f"{planned} that the plan counts on; raise min_clients ({self.min_clients}), or plan "
                     f"with num_clients={fewest}"
                 )
+
+    def _check_sums(self, aggregation: Aggregation) -> None:
+        if self.min_clients is None and not aggregation.view(_MOST_CLIENTS).is_local:
+            raise InvalidSpecError(
+                "min_clients: missing; how many clients Poisson sampling draws is random, and a secure sum "
+                "of too few hides nobody: say how many a round must have"
+            )
 
 
 @dataclass(frozen=True)

@@ -118,11 +118,6 @@ class Share:
             )
 
 
-def _texts(record: Mapping[str, str | bytes]) -> list[str]:
-    """The numbers of rounds in a record, for each kind of release."""
-    return [rounds for rounds in record.values() if isinstance(rounds, str)]
-
-
 class ClientLedger:
     """What one client has released.
 
@@ -204,8 +199,8 @@ class ClientLedger:
                     f"round {number}: the server has counted {server_count} releases of this kind, "
                     f"this client has made {own}; restore the server's checkpoint, or begin a new run"
                 )
-            if share is not None:
-                share.check(number, [int(at) for at in " ".join(_texts(record)).split()])
+            if share is not None and share != Share():
+                share.check(number, [at for at, _ in self.releases])
             if self._spending is not None:
                 self._spending.spend(number, release, *budgets)
             elif not all(budget.unlimited for budget in budgets):

@@ -80,7 +80,7 @@ def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> 
         return None
     separation = max(gaussian_separation(typical, _TYPICAL_DELTA), 1e-9)
     ladder = np.linspace(0.0, separation * (_REACH + 0.5 * separation), points)
-    deltas = [gaussian_delta(separation, float(epsilon)) for epsilon in ladder]
+    deltas = [min(gaussian_delta(separation, float(epsilon)), 1.0) for epsilon in ladder]
     # Up to the first that is reached at epsilon 0: probabilities end at 1.
     start = deltas[0]
     above = [min(start * (1.0 + 10.0**-power), 1.0) for power in (6, 4, 3, 2, 1)] + [1.0]

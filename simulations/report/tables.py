@@ -22,6 +22,7 @@ __all__ = ["Table", "privacy_table", "summary_table"]
 LEVELS = {
     "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, "aggregate"),
     "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL, "local"),
+    "epsilon_client_total_models": PrivacyStatement.heading(Unit.TOTAL, "models"),
     "epsilon_client_round_sum": PrivacyStatement.heading(Unit.ROUND, "aggregate"),
     "epsilon_client_round": PrivacyStatement.heading(Unit.ROUND, "local"),
 }
@@ -251,11 +252,11 @@ def _bits(bits: float) -> str:
 
 
 def _levels(study: Study) -> dict[str, str]:
-    """The levels that the study has: sums only where there was secure aggregation."""
+    """The levels that the study has: sums only where there was secure aggregation, models where sampling."""
     return {
         column: heading
         for column, heading in LEVELS.items()
-        if not column.endswith("_sum") or (study.runs and study.summary[column].notna().any())
+        if not column.endswith(("_sum", "_models")) or (study.runs and study.summary[column].notna().any())
     }
 
 
