@@ -32,7 +32,15 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.config import CENTRAL, RunConfig
 
-__all__ = ["TRUSTED", "aggregation_of", "central_statement", "central_target", "plan_of", "run_statement"]
+__all__ = [
+    "TRUSTED",
+    "aggregation_of",
+    "central_statement",
+    "central_target",
+    "plan_of",
+    "run_statement",
+    "target_of",
+]
 
 TRUSTED = "central"
 """The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
@@ -50,14 +58,21 @@ def aggregation_of(config: RunConfig) -> Aggregation:
     return PerClient() if config.federation.strategy in _NEED_SINGLE_UPDATES else SumOfCodes()
 
 
-def plan_of(config: RunConfig, dimension: int) -> Plan | None:
-    """The plan of a run with a target, for a model of ``dimension`` coordinates; None for one without."""
+def target_of(config: RunConfig) -> Target | None:
+    """The target of a run, in the rounds that its sampling lets a client take part in; None without one."""
     epsilon = config.privacy.epsilon
     if epsilon is None or config.mechanism["name"] == CENTRAL:
         return None
     rounds, counted = config.federation.rounds, config.counted_rounds
     bound = None if counted == rounds else counted
-    target = Target(epsilon, rounds, _participants(config), config.privacy.delta, bound)
+    return Target(epsilon, rounds, _participants(config), config.privacy.delta, bound)
+
+
+def plan_of(config: RunConfig, dimension: int) -> Plan | None:
+    """The plan of a run with a target, for a model of ``dimension`` coordinates; None for one without."""
+    target = target_of(config)
+    if target is None:
+        return None
     parameters = json.dumps(dict(config.mechanism), sort_keys=True)
     return _planned(
         target,

@@ -28,6 +28,7 @@ __all__ = [
     "Mechanisms",
     "Objective",
     "Output",
+    "Participations",
     "PlannedBits",
     "Plot",
     "Rounds",
@@ -84,7 +85,10 @@ Objective = Annotated[
 ]
 Clients = Annotated[int, typer.Option(min=1, help="Clients whose updates are added up in a round.")]
 Dimension = Annotated[int, typer.Option(min=1, help="Coordinates of an update.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds that a client takes part in.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds of the run; a client takes part in all of them.")]
+Participations = Annotated[
+    int | None, typer.Option(min=1, help="Rounds that a client takes part in at most, if not in all.")
+]
 Corrupt = Annotated[int, typer.Option(min=0, help="Clients that collude with whoever sees the sums.")]
 Dropped = Annotated[int, typer.Option(min=0, help="Clients that drop out of a round.")]
 Error = Annotated[
