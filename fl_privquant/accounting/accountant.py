@@ -41,7 +41,7 @@ _SUM_ONLY = "the adversary sees sums only (secure aggregation)"
 _HONEST = "that many honest clients in each sum (corrupt and dropped ones are not counted)"
 _REALS = "exact real numbers: floats leak"
 _NORMS = "updates clipped to the stated norm"
-_MODELS = "the adversary sees only the models: the server is trusted, also to keep who took part to itself"
+_MODELS = "the adversary sees only the models: the server is trusted, and nobody tells who took part"
 _DRAWN = "clients drawn anew each round, in secret"
 # Points at which a round's curve is looked up before it is amplified, in full and for quick bounds.
 _CURVE_POINTS, _QUICK_POINTS = 160, 80

@@ -106,7 +106,7 @@ class ClientSampling(ABC):
         It is 1 where nothing is amplified, and None where nothing is said of those who see only the models.
         Of the federation only clients count that are honest and would have answered.
         """
-        if not self.draws_anew:
+        if not self.draws_anew or aggregation.tells_participants:
             return 1.0
         view = aggregation.view(population)
         return min(1.0, asked / (population if view.num_honest is None else view.num_honest))

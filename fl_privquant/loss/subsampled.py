@@ -30,7 +30,9 @@ as q, whose client is hidden by its absence: a client that tips the number over 
 taken part. The textbook bound (one client added or removed) does not fit anyway: a mean over n codes tells n.
 
 **Corrupt and lost clients.** Corrupt clients know whether they were drawn. Given which of them were, the
-honest ones are still a uniform choice among honest ones. So N counts honest clients only. Whether a client
+honest ones are still a uniform choice among honest ones. So N counts honest clients only. (Where clients
+learn who else was drawn, as the neighbours of a secure sum do, corrupt ones tell, and nothing is amplified:
+:attr:`~fl_privquant.accounting.aggregation.Aggregation.tells_participants`.) Whether a client
 would answer does not depend on updates; given who would, those that answer are a uniform choice among those
 who would. So N counts only those that would have answered.
 

@@ -107,9 +107,11 @@ def test_fixed_and_poisson_draw_what_they_say() -> None:
 
 
 def test_which_draws_are_amplified() -> None:
-    summed = SecureSum(corrupt_fraction=0.1, dropout_fraction=0.1)
-    # Of 100 clients 80 are honest and would have answered.
-    assert FixedSampling(0.1).rate(10, 100, summed) == 10 / 80
+    summed = SecureSum(corrupt_fraction=0.0, dropout_fraction=0.1)
+    # Of 100 clients 90 would have answered.
+    assert FixedSampling(0.1).rate(10, 100, summed) == 10 / 90
+    # A corrupt client of a secure sum knows who its neighbours are.
+    assert FixedSampling(0.1).rate(10, 100, SecureSum(corrupt_fraction=0.01)) == 1.0
     assert FixedSampling(0.1).rate(10, 100, SumOfCodes()) == 0.1
     assert PoissonSampling(0.5).rate(37, 100, SumOfCodes()) == 0.37
     assert FixedSampling(0.1, participations=3).rate(10, 100, summed) == 1.0

@@ -106,14 +106,21 @@ def test_a_strategy_that_needs_single_updates_shows_more_than_a_sum():
 
 
 def test_a_secure_sum_in_every_view():
-    summed = SimulatedSum(corrupt_fraction=0.1, dropout_fraction=0.1)
-    strategy = strategy_of(pq.FixedSampling(0.5, seed=1), summed)
+    strategy = strategy_of(pq.FixedSampling(0.5, seed=1), SimulatedSum(0.0, 0.1))
     run(strategy, num_rounds=2)
     local, aggregate, models = strategy.statements()[-3:]
-    assert (local.view, aggregate.view, models.view) == ("local", "aggregate of 5", "models of 5")
-    assert models.epsilon <= aggregate.epsilon < local.epsilon
-    # 6 asked of the 8 of 12 that are honest and stay: 12 less 2 corrupt and 2 lost.
-    assert "probability 0.75 at most" in str(models)
+    assert (local.view, aggregate.view, models.view) == ("local", "aggregate of 6", "models of 6")
+    assert models.epsilon < aggregate.epsilon < local.epsilon
+    # 6 asked of the 10 of 12 that stay.
+    assert "probability 0.6 at most" in str(models)
+
+
+def test_corrupt_clients_of_a_secure_sum_tell_who_took_part():
+    strategy = strategy_of(pq.FixedSampling(0.5, seed=1), SimulatedSum(0.1, 0.1))
+    run(strategy, num_rounds=2)
+    _, aggregate, models = strategy.statements()[-3:]
+    assert models.epsilon == aggregate.epsilon
+    assert "probability" not in str(models)
 
 
 def test_a_client_that_is_lost_ends_amplification_of_its_round():
@@ -164,7 +171,8 @@ def test_a_run_that_was_killed_asks_nobody_too_often(sampling, tmp_path):
         run(CheckpointStrategy(strategy_of(sampling), tmp_path / "run"), asked, num_rounds=6)
     asked.dies_in = None
     run(CheckpointStrategy(strategy_of(sampling), tmp_path / "run"), asked, num_rounds=6)
-    assert most_in_a_row(asked, sampling.once_in) == 1
+    # Without a rest, the round that is asked for again may ask whom it had asked: then twice is counted.
+    assert sampling.once_in == 1 or most_in_a_row(asked, sampling.once_in) == 1
     assert max(asked.rounds.values()) <= sampling.most_rounds(6)
 
 
