@@ -77,7 +77,7 @@ def main(grid: Grid, context: Context) -> None:
     setup = PrivateSetup.of(config, config.encoding.arrays.layout(initial).dimension)
     with Outputs(config, directory, setup) as outputs:
         recording = RecordingStrategy(
-            _aggregating(config.federation),
+            _aggregating(config.federation, config.sampling.name == "flower"),
             task,
             probe_of(config),
             setup.constants(),
@@ -102,10 +102,10 @@ def main(grid: Grid, context: Context) -> None:
     context.state["ending"] = ConfigRecord({"stopped": stopped})
 
 
-def _aggregating(config: FederationConfig) -> Strategy:
-    """The strategy that aggregates, with the federation's sampling."""
+def _aggregating(config: FederationConfig, draws: bool) -> Strategy:
+    """The strategy that aggregates; it draws the clients itself, or would ask all of them."""
     sampling: dict[str, Any] = {
-        "fraction_train": config.fraction,
+        "fraction_train": config.fraction if draws else 1.0,
         "fraction_evaluate": 0.0,
         "min_train_nodes": 1,
         "min_evaluate_nodes": 1,

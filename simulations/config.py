@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 import fl_privquant as pq
+from fl_privquant.accounting import ClientSampling
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import label_of
 from simulations.app_keys import AppMetricsConfig, settled
@@ -29,6 +30,7 @@ from simulations.mechanism_keys import (
     has_levels,
     has_parameter,
 )
+from simulations.participation import SamplingConfig
 from simulations.schema import build
 from simulations.targets import TARGET, checked, located, options_of
 from simulations.user_app import user_app
@@ -112,7 +114,7 @@ class FederationConfig:
     rounds
         Rounds of the run. 0: as many as an app has.
     fraction
-        Share of the clients that is asked in a round.
+        Share of the clients that is asked in a round; with sampling=poisson each one's probability.
     strategy
         Flower strategy of the server: ``fedavg``, ``fedavgm``, ``fedadam``, ``fedprox`` or ``fedmedian``.
     server_learning_rate
@@ -307,7 +309,7 @@ class RunConfig:
         Name and parameters of the mechanism that encodes updates.
     task
         Import path of a task's class (``_target_``), and its arguments.
-    encoding, partition, federation, engine, privacy, secagg, tracker
+    encoding, partition, federation, sampling, engine, privacy, secagg, tracker
         The groups of keys.
     app
         Folder of a Flower app that is run in place of a task, unchanged; null for none.
@@ -333,6 +335,7 @@ class RunConfig:
     task: Mapping[str, Any] = field(default_factory=lambda: dict(_DIGITS))
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     secagg: SecaggConfig = field(default_factory=SecaggConfig)
@@ -358,11 +361,17 @@ class RunConfig:
             task = checked("task", self.task, given=("run",), common=_COMMON_OF_TASKS)
             object.__setattr__(self, "task", task)
         else:
+            if self.sampling != SamplingConfig():
+                raise InvalidSpecError(
+                    f"sampling: {self.sampling.name}, but an app draws its clients itself; leave sampling out"
+                )
             for key, value in settled(self).items():
                 object.__setattr__(self, key, value)
         if self.mechanism["name"] == CENTRAL:
             # Its server is trusted with the updates themselves: there is nothing to hide in a sum.
             object.__setattr__(self, "secagg", SecaggConfig())
+        # What is wrong with the sampling is said before anything starts.
+        self.sampling.built(self.federation.fraction, None)
         if not self.secagg.masked and self.privacy.randomness != "seeded":
             raise InvalidSpecError(
                 f"secagg.masked: false, which only simulates privacy, but privacy.randomness is "
@@ -415,6 +424,17 @@ class RunConfig:
             )
 
     @property
+    def client_sampling(self) -> ClientSampling:
+        """Who is asked in a round."""
+        seed = self.seed if self.privacy.randomness == "seeded" else None
+        return self.sampling.built(self.federation.fraction, seed)
+
+    @property
+    def counted_rounds(self) -> int:
+        """Rounds that a client takes part in, at most."""
+        return self.client_sampling.most_rounds(self.federation.rounds)
+
+    @property
     def l2_clip(self) -> float | None:
         """Largest L2 norm of an update: as configured, or what a target takes; None for any."""
         if self.encoding.l2_clip is None and self.privacy.epsilon is not None:
@@ -464,6 +484,8 @@ class RunConfig:
         for group, key in _LATER_KEYS:
             if not values[group][key]:
                 del values[group][key]
+        if self.sampling == SamplingConfig():
+            del values["sampling"]
         return f"{self.label.replace(' ', '-')}-{hash_of(values)}"
 
     def design(self, levels: int | None = None) -> Any:

@@ -273,7 +273,7 @@ def measured(record: RoundRecord, updates: Sequence[ArrayRecord], probe: Probe, 
 
 
 def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bool) -> Row:
-    """What the client that was asked most often has spent so far and in the last round, in both views.
+    """What the client that was asked most often has spent so far and in the last round, in all views.
 
     Parameters
     ----------
@@ -287,10 +287,12 @@ def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bo
     nothing = PrivacyStatement(0.0, 0.0, Unit.TOTAL, method="exact")
     cells: dict[str, PrivacyStatement | None] = dict.fromkeys(("client_round", "client_total"), nothing)
     cells |= dict.fromkeys(("client_round_sum", "client_total_sum"), nothing if secure else None)
+    cells["client_total_models"] = None
     for statement in statements:
         if statement.unit != Unit.COORDINATE:
             name = "client_round" if statement.unit == Unit.ROUND else "client_total"
-            cells[name if statement.view == "local" else f"{name}_sum"] = statement
+            seen_by = {"local": "", "models": "_models"}.get(statement.view.split(" of ")[0], "_sum")
+            cells[f"{name}{seen_by}"] = statement
         elif math.isinf(statement.epsilon):
             cells = dict.fromkeys(cells, replace(statement, delta=0.0, method="not private"))
     epsilons = {f"epsilon_{name}": cell.epsilon if cell else math.nan for name, cell in cells.items()}

@@ -44,6 +44,7 @@ from simulations.planned import central_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
 from simulations.user_app import UserApp, user_app
+from simulations.users import with_users
 
 _SESSION = "FL_PRIVQUANT_SESSION"
 _NOTES = "notes"
@@ -128,7 +129,7 @@ def job(config_of_job: DictConfig) -> None:
     try:
         os.environ[SWEEP_POSITION] = _position()
         values = OmegaConf.to_container(config_of_job, resolve=True)
-        config = RunConfig.from_mapping(values)  # type: ignore[arg-type]
+        config = RunConfig.from_mapping(with_users(values))  # type: ignore[arg-type]
         note = {"study": str(Path(config.output) / config.study), "run": config.run_name}
         note["summary"] = execute(config)
         note["spent"] = _spent(config, note["summary"])
@@ -260,18 +261,21 @@ def _spent(config: RunConfig, row: dict[str, Any]) -> str:
     """What a client has spent, counted in full, in the view that the run is about and in the local one.
 
     With a trusted server that is the view of an adversary who sees the models, with secure aggregation that
-    of sums, and else the local view itself.
+    of sums, and else the local view itself. Where clients are drawn in secret, the view of an adversary who
+    sees only the models stands beside these.
     """
     delta = row["delta_client_total"]
     local = PrivacyStatement(row["epsilon_client_total"], delta, Unit.TOTAL, str(LOCAL))
+    models = row.get("epsilon_client_total_models")
+    also = "" if models is None else f"; {PrivacyStatement(models, delta, Unit.TOTAL, 'models').brief}"
     if config.mechanism["name"] == CENTRAL:
         about = central_statement(config)
     elif row["epsilon_client_total_sum"] is None or row["num_honest"] is None:
-        return f"spent, counted in full: {local.brief}" if math.isfinite(local.epsilon) else local.brief
+        return f"spent, counted in full: {local.brief}{also}" if math.isfinite(local.epsilon) else local.brief
     else:
         view = str(View(int(row["num_honest"])))
         about = PrivacyStatement(row["epsilon_client_total_sum"], delta, Unit.TOTAL, view)
-    return f"spent, counted in full: {about.brief}; {local.brief}"
+    return f"spent, counted in full: {about.brief}; {local.brief}{also}"
 
 
 @contextlib.contextmanager

@@ -101,6 +101,7 @@ class PrivateSetup:
             "exclude": config.encoding.exclude,
             "clip_scales": config.encoding.clip_scales,
             "rotation_seed": config.seed,
+            "sampling": config.client_sampling,
             "simulated": config.privacy.randomness == "seeded",
         }
         if self.plan is None:
@@ -114,7 +115,7 @@ class PrivateSetup:
         if self.config.mechanism["name"] != CENTRAL:
             return strategy
         l2_clip, epsilon, delta = central_target(self.config)
-        scale = noise_of_sum(l2_clip, self.config.federation.rounds, epsilon, delta)
+        scale = noise_of_sum(l2_clip, self.config.counted_rounds, epsilon, delta)
         return CentralGaussianStrategy(strategy, scale, seed)
 
     def constants(self) -> Row:

@@ -47,9 +47,13 @@ class Target:
     epsilon, delta
         The (ε, δ) of a client's total over all rounds, in the view of the plan's aggregation.
     rounds
-        Rounds that a client takes part in, at most.
+        Rounds of the run.
     num_clients
-        Clients that are asked in a round.
+        Clients that are asked in a round, at least.
+    participations
+        Rounds that a client takes part in, at most, and is counted for; None for all of them. A strategy
+        with the plan never asks a client more often
+        (:mod:`fl_privquant.accounting.client_sampling` says who is asked).
 
     Examples
     --------
@@ -62,12 +66,26 @@ class Target:
     rounds: int
     num_clients: int
     delta: float = 1e-5
+    participations: int | None = None
 
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon)
         checked_delta(self.delta)
         checked_whole("rounds", self.rounds, _MOST_ROUNDS)
         checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
+        if self.participations is not None:
+            checked_whole("participations", self.participations, _MOST_ROUNDS)
+
+    @property
+    def counted_rounds(self) -> int:
+        """Rounds that a client pays for, at most."""
+        return min(self.rounds, self.participations or self.rounds)
+
+    @property
+    def rounds_in_words(self) -> str:
+        """How many rounds there are, and of how many a client takes part in."""
+        counted = self.counted_rounds
+        return f"{self.rounds} rounds" if counted == self.rounds else f"{counted} of {self.rounds} rounds"
 
     @property
     def budget(self) -> Budget:
@@ -76,7 +94,7 @@ class Target:
 
     def statement(self, view: str) -> PrivacyStatement:
         """The target as a statement in that view."""
-        return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=f"{self.rounds} rounds")
+        return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=self.rounds_in_words)
 
     def plan(
         self,
@@ -239,7 +257,7 @@ class _Planner:
         return Wish(
             num_clients=target.num_clients,
             dimension=kept_of(keep, self.dimension),
-            rounds=target.rounds,
+            rounds=target.counted_rounds,
             epsilon=target.epsilon,
             delta=target.delta,
             in_sum=not aggregation.view(target.num_clients).is_local,
@@ -259,7 +277,7 @@ class _Planner:
             target = self.target
             asked = target.statement(str(self.aggregation.view(target.num_clients)))
             raise InfeasibleDesignError(
-                f"{self.mechanism}: no design meets {asked.brief} in {target.rounds} rounds: "
+                f"{self.mechanism}: no design meets {asked.brief} in {target.rounds_in_words}: "
                 f"{planned.missing.get(self.mechanism, planned.advice)}"
             )
         return planned.designs[0]
@@ -388,7 +406,7 @@ class Plan:
         target, encoding = self.target, self.encoding
         return "\n".join(
             [
-                f"Target: {target.statement(self.statement.view).brief}, {target.rounds} rounds of "
+                f"Target: {target.statement(self.statement.view).brief}, {target.rounds_in_words} of "
                 f"{target.num_clients} clients.",
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
                 f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",

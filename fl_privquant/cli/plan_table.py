@@ -6,7 +6,7 @@ import math
 
 from rich.console import Console
 
-from fl_privquant.accounting import Plan, PrivacyStatement, Unit
+from fl_privquant.accounting import Plan, PrivacyStatement, Target, Unit
 from fl_privquant.cli.layout import Column, print_table
 from fl_privquant.cli.printing import OVER_CENTRAL, say
 
@@ -33,7 +33,7 @@ def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
         Column("ε", PrivacyStatement.heading(Unit.TOTAL, view, "certified")),
         Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip", dropped=1),
     )
-    title = f"{target.statement(view).brief}, {target.rounds} rounds, {best.dimension} coordinates; {asked}"
+    title = f"{target.statement(view).brief}, {target.rounds_in_words}, {best.dimension} coordinates; {asked}"
     print_table(console, columns, [_cells(plan) for plan in plans], title)
     say(console, f"The first: {best.verdict}")
     say(console, "Simulate it:")
@@ -83,16 +83,23 @@ def _command(plan: Plan) -> str:
         "mechanism": plan.encoding.mechanism.name,
         "mechanism.bits": _bits(plan),
         **{f"privacy.{name}": value for name, value in _asked(plan).items()},
-        "federation.num_clients": target.num_clients,
+        "federation.num_clients": target.num_clients * _rounds_apart(target),
         "federation.rounds": target.rounds,
         "secagg": "on",
         "secagg.corrupt_fraction": f"{corrupt:g}",
         "secagg.dropout_fraction": f"{lost:g}",
     }
+    if _rounds_apart(target) > 1:
+        keys |= {"sampling": "cohorts", "sampling.rounds_apart": _rounds_apart(target)}
     kept = plan.encoding.kept(plan.dimension)
     if kept < plan.dimension:
         keys["encoding.keep"] = f"{kept / plan.dimension:.4g}"
     return " ".join(["python -m simulations.run", *(f"{key}={value}" for key, value in keys.items())])
+
+
+def _rounds_apart(target: Target) -> int:
+    """Of how many rounds in a row a client may take part in one, to stay within what is counted."""
+    return math.ceil(target.rounds / target.counted_rounds)
 
 
 def _lines(plan: Plan) -> list[str]:
@@ -103,11 +110,14 @@ def _lines(plan: Plan) -> list[str]:
     keep = f", keep={kept}" if kept < plan.dimension else ""
     summed = f"pq.SecureSum(corrupt_fraction={corrupt:g}, dropout_fraction={lost:g})"
     mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={_bits(plan)}"
+    bound = "" if target.participations is None else f", participations={target.participations}"
+    apart = _rounds_apart(target)
+    sampling = f", sampling=pq.CohortSampling({apart})" if apart > 1 else ""
     return [
         "import fl_privquant as pq",
         "from flwr.serverapp.strategy import FedAvg",
         "from fl_privquant.flower import PrivQuantStrategy",
-        f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients})",
+        f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients}{bound})",
         f"plan = target.plan({plan.dimension}, {mechanism}{keep}, aggregation={summed})",
-        "strategy = PrivQuantStrategy(FedAvg(), plan)",
+        f"strategy = PrivQuantStrategy(FedAvg(), plan{sampling})",
     ]

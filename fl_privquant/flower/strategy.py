@@ -16,6 +16,7 @@ from flwr.supercore import log
 
 from fl_privquant.accounting.accountant import Budget, coordinate_statement
 from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting.client_sampling import ClientSampling
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.array_choice import ArrayChoice
@@ -30,8 +31,9 @@ from fl_privquant.errors import (
 from fl_privquant.flower.arguments import Arguments, GivenEncoding, single_clip
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
+from fl_privquant.flower.participants import drawn_messages, published_view, sampling_for
 from fl_privquant.flower.protocol import Reply, is_request, with_counts
-from fl_privquant.flower.remarks import failure_lines, metric_lines, randomness_lines
+from fl_privquant.flower.remarks import failure_lines, kept_words, metric_lines, randomness_lines
 from fl_privquant.flower.requests import Requests
 from fl_privquant.flower.round_record import OnRound, RoundRecord
 from fl_privquant.flower.round_state import (
@@ -41,7 +43,7 @@ from fl_privquant.flower.round_state import (
 )
 from fl_privquant.flower.wrapping import StrategyWrapper
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.statement import PrivacyStatement
+from fl_privquant.statement import PrivacyStatement, View
 
 _MOST_NAMES = 100
 _NAME_LENGTH = 64
@@ -63,8 +65,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
     :attr:`ledger` counts every client that was asked, whether or not it answered; each request says so, and
     clients that count more refuse it. :meth:`statements` gives what all releases cost together.
     :attr:`survivors` is how many clients are in each round's aggregate.
-    No amplification by client sampling is counted: Flower's strategies draw a sample of fixed size, but the
-    server knows who is in it, and so do all who see its messages.
+    With a ``sampling`` of ours, they also say what the run costs in the view of whoever sees only the models.
 
     Parameters
     ----------
@@ -99,6 +100,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         What the server sees of a round: :class:`~fl_privquant.accounting.PerClient` (the default),
         :class:`~fl_privquant.accounting.SumOfCodes` or :class:`~fl_privquant.accounting.SecureSum`. Sums are
         not for strategies that compare single updates (FedMedian, Krum): these are refused.
+    sampling
+        Who is asked (:mod:`fl_privquant.accounting.client_sampling`): ``FixedSampling``, ``PoissonSampling``
+        or ``CohortSampling`` draw from those that the wrapped strategy would ask, so give that
+        ``fraction_train=1.0``. By default the wrapped strategy draws. A plan's ``participations`` are held.
     budget
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
         would exceed it is not begun, and ``start`` returns the model so far as a
@@ -140,6 +145,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
         max_failed_rounds: int = 0,
         aggregation: Aggregation | None = None,
+        sampling: ClientSampling | None = None,
         budget: Budget | None = None,
         delta: float | None = None,
         simulated: bool = False,
@@ -171,6 +177,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.uncounted_metrics: set[str] = set()
         self.max_failed_rounds = max_failed_rounds
         self.aggregation = arguments.aggregation
+        self.sampling = sampling_for(sampling, self.aggregation, self.plan, simulated)
         self.budget = arguments.budget
         self.delta = arguments.delta
         self.ledger = FederationLedger()
@@ -180,6 +187,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.on_round = on_round
         self.simulated_nodes: set[int] = set()
         self._round: RoundState | None = None
+        self._rate: float | None = None
         self._exchange = exchange_of(self.aggregation)
         check_wrapped(strategy, self.aggregation, simulated)
 
@@ -196,6 +204,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         planned = {"encoding": self.plan} if self.plan is not None else self._unplanned()
         return planned | {
             "strategy": self.strategy,
+            "sampling": self.sampling,
             "include": self.arrays.include,
             "exclude": self.arrays.exclude,
             "clip_scales": dict(self.arrays.clip_scales),
@@ -221,8 +230,9 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}"
             + "".join(f"; {pattern}: times {scale:g}" for pattern, scale in self.arrays.clip_scales),
             f"Rotation: {'randomized Hadamard, a new one each round' if encoding.rotate else 'none'}",
-            f"Coordinates sent: {_kept_words(encoding.keep)}",
+            f"Coordinates sent: {kept_words(encoding.keep)}",
             f"Aggregation: {self.aggregation!r}",
+            f"Sampling of clients: {self.sampling!r}",
             f"Client weights: uniform ('{self.weighted_by_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
             *(f"Privacy: {line}" for line in self.privacy_statement()),
@@ -238,7 +248,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         """What an epsilon means in this run, at each level: a coordinate, a round, all rounds so far.
 
         Rounds in the local view, and in the aggregate one where secure aggregation wraps this strategy; all
-        rounds for the client that was asked most. Without ``refine`` by quick bounds, for every round.
+        rounds for the client that was asked most, at last for whoever sees only the models, where that is
+        known (:attr:`sampling`). Without ``refine`` by quick bounds, for every round.
         """
         # From the ledger alone: it knows of rounds that were run before this process began.
         last = self.ledger.last_release
@@ -249,6 +260,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         views = [False] if self.ledger.last_view.is_local else [False, True]
         statements += [self.ledger.last_statement(self.delta, in_sum, refine) for in_sum in views]
         statements += [self.ledger.statement(self.delta, in_sum, refine) for in_sum in views]
+        if self.ledger.counts_models:
+            statements.append(self.ledger.models_statement(self.delta, refine))
         return statements
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
@@ -285,6 +298,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         config = ConfigRecord(dict(config))
         request.write(config)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        population = len(messages)
+        messages = drawn_messages(self.sampling, self.ledger, server_round, messages, self.delta)
         for message in messages:
             if not any(is_request(config) for _, config in records_of(message.content, ConfigRecord)):
                 raise InvalidSpecError(
@@ -303,7 +318,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             self.ledger.check(server_round, release.seen(view), asked, self.budget)
         messages = with_counts(messages, lambda node: self.ledger.count(node, release))
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
-        self.ledger.ask(server_round, release, asked)
+        self._rate = self.sampling.rate(len(asked), population, self.aggregation)
+        # Until it is known what the model shows: of a secure sum what may be opened, else everything.
+        models = View(view.num_honest, 1.0 if view.is_local else self._rate)
+        self.ledger.ask(server_round, release, asked, None if self._rate is None else models)
         if not view.is_local:
             self.ledger.summed(view.num_honest or 1)
         try:
@@ -371,6 +389,9 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             if not self.aggregation.view(num_asked).is_local:
                 # As many honest clients as stayed, which are no fewer than the view counts on.
                 self.ledger.summed(len(opened.nodes) - self.aggregation.corrupt(num_asked))
+            if self._rate is not None:
+                is_sum, summed = opened.total is not None, len(opened.nodes)
+                self.ledger.published(published_view(self._rate, num_asked, summed, is_sum, self.aggregation))
             self._exchange.check(opened, current.codec)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
@@ -482,11 +503,3 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             self.simulated_nodes.add(node)
         # A hostile client may send any number of names, of any length.
         self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
-
-
-def _kept_words(keep: int | float | None) -> str:
-    """How much of an update is sent, in words."""
-    if keep is None:
-        return "all"
-    amount = f"a share of {keep:g}" if isinstance(keep, float) else str(keep)
-    return f"{amount}, a new random subset each round"
