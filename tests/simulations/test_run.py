@@ -33,6 +33,7 @@ from simulations.report.build import build_report
 from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
 from simulations.tasks import task_of
+from tests.ray_cluster import RayCluster
 from tests.task_values import mean_of, torch_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -464,15 +465,16 @@ def test_bits_follow_the_schedule(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_numbers_inline_and_on_ray(tmp_path: Path) -> None:
-    """In processes of their own: Ray leaves things behind."""
-    found = []
-    for engine in ("inline", "ray"):
-        output = tmp_path / engine
-        federation = ["federation.num_clients=3", "federation.rounds=3", "federation.fraction=0.7"]
-        done = run_cli(f"engine={engine}", *federation, f"output={output}")
-        assert done.returncode == 0, done.stderr
-        (rows,) = output.glob("default/*/rounds.parquet")
-        found.append(pd.read_parquet(rows)[COLUMNS])
-    pd.testing.assert_frame_equal(found[0], found[1])
-    assert math.isfinite(found[0]["mean_squared_error"].iloc[-1])
+def test_the_same_numbers_inline_and_on_ray(tmp_path: Path, ray_cluster: RayCluster) -> None:
+    """On Ray by the command, in a process of its own: Ray leaves things behind."""
+    federation = ["federation.num_clients=3", "federation.rounds=3", "federation.fraction=0.7"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("config", overrides=[*federation, f"output={tmp_path / 'inline'}"])
+    inline = RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
+    execute(inline)
+    engine = ["engine=ray", f"engine.address='{ray_cluster.address}'"]
+    done = run_cli(*engine, *federation, f"output={tmp_path / 'ray'}")
+    assert done.returncode == 0, done.stderr
+    (on_ray,) = (tmp_path / "ray").glob("default/*/rounds.parquet")
+    pd.testing.assert_frame_equal(rows_of(inline)[COLUMNS], pd.read_parquet(on_ray)[COLUMNS])
+    assert math.isfinite(rows_of(inline)["mean_squared_error"].iloc[-1])
