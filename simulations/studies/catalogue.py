@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulations.studies import equal_budget, mean_estimation, paper, payload, side_by_side, sum_grid
+from simulations.studies import equal_budget, local_view, mean_estimation, paper, payload, side_by_side, sum_grid
 
 __all__ = ["STUDIES"]
 
@@ -10,6 +10,7 @@ STUDIES = (
     paper.STUDY,
     side_by_side.STUDY,
     mean_estimation.STUDY,
+    local_view.STUDY,
     sum_grid.STUDY,
     payload.STUDY,
     equal_budget.STUDY,

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from simulations.studies.sweep import Sweep
 
-__all__ = ["MECHANISMS", "PARTS", "TASKS"]
+__all__ = ["EPSILONS", "MECHANISMS", "PARTS", "TASKS"]
+
+EPSILONS = (2.0, 4.0, 8.0)
+"""Of a client's update in one round, local view."""
 
 MECHANISMS = ("shared_codebook", "cldp_l2")
 """The private mechanisms that are compared."""
