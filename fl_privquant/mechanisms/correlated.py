@@ -1,22 +1,23 @@
 """Correlated quantization: randomized rounding whose errors cancel over clients; without privacy.
 
 **The mechanism.** As in ``stochastic``, a coordinate is rounded up to the next of evenly spaced levels if a
-uniform number is below the share f of the way to it that the coordinate has gone, else down. Here the numbers
-of n clients are *stratified*: a public seed gives each coordinate a random permutation of 0..n-1, and the
-client with rank i takes the entry at i, adds a random number from [0, 1) of its own and divides by n. Each
-client's number is uniform, so that its estimate is unbiased, and no two lie in the same of n equal parts of
-[0, 1). Where clients agree, the sum is off by about one step, whatever n; with numbers of their own it would be
-off by sqrt(n) / 2 steps. The published version with more than two levels also shifts the levels at random.
+uniform number is below the share f of the way to it that the coordinate has gone, else down. Here the
+numbers of n clients are *stratified*: a public seed gives each coordinate a random permutation of 0..n-1,
+and the client with rank i takes the entry at i, adds a random number from [0, 1) of its own and divides by
+n. Each client's number is uniform, so that its estimate is unbiased, and no two lie in the same of n equal
+parts of [0, 1). Where clients agree, the sum is off by about one step, whatever n; with numbers of their
+own it would be off by sqrt(n) / 2 steps. The published version with more than two levels also shifts the
+levels at random.
 
 **What it needs.** The seed of the round, and for each client a rank of its own among the clients of the
-round: :meth:`CorrelatedMechanism.encode_ranked`. Clients of this package's Flower mod have no rank: there, and
-wherever ``encode`` is called as of any mechanism, a client draws a rank and a seed by itself, and gets the error
-of ``stochastic``.
+round: :meth:`CorrelatedMechanism.encode_ranked`. Clients of this package's Flower mod have no rank. There,
+and wherever ``encode`` is called as of any mechanism, a client rounds with random numbers of its own, and
+gets the error of ``stochastic``.
 
-**Error.** For two clients with shares f and g, numbers in different ones of n parts are both below their shares
-with probability (n^2 f g - S(f, g)) / (n (n - 1)); S is the sum over parts of the product of what f and g
-cover of each, n min(f, g) unless both end in the same part. Sums over all pairs follow from sorted shares:
-:meth:`CorrelatedMechanism.squared_error_of_mean` is exact.
+**Error.** For two clients with shares f and g, numbers in different ones of n parts are both below their
+shares with probability (n^2 f g - S(f, g)) / (n (n - 1)); S is the sum over parts of the product of what f
+and g cover of each, n min(f, g) unless both end in the same part. Sums over all pairs follow from sorted
+shares: :meth:`CorrelatedMechanism.squared_error_of_mean` is exact.
 
 Guarantee: none; ``epsilon`` is infinite. Unbiased.
 Assumes: nothing about the inputs; for errors that cancel, ranks that differ and one seed a round.
@@ -87,7 +88,9 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
             )
         position, shape = self._positions(x, clip)
         stream = rng if rng is not None else RandomStream.secure()
-        part = _entries(RandomStream.seeded(seed, purpose="correlated"), self.num_clients, rank, position.size)
+        part = _entries(
+            RandomStream.seeded(seed, purpose="correlated"), self.num_clients, rank, position.size
+        )
         uniforms = (part + open_uniforms(stream.words(position.size))) / self.num_clients
         floor = np.minimum(np.floor(position), self.levels - 2)
         codes = floor + (uniforms < position - floor)

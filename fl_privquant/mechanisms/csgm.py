@@ -1,23 +1,24 @@
-"""CSGM: each coordinate is told with some probability, as one random bit, under normal noise; for secure sums.
+"""CSGM: each coordinate is told with some probability, as one random bit under normal noise; for sums.
 
-**The mechanism.** A client tells a coordinate x in [-1, 1] with probability ``share``, else nothing (0). What
-it tells is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the result is
-rounded to an integer and clamped to as many levels as there are. The law is linear in x, a mixture of the two
-rows at -1 and 1, so that integers divided by their mean at x = 1 are unbiased. Rows are a certified table, of
-which the accountant knows what a sum of n of them costs (:mod:`fl_privquant.loss.two_row_sums`,
-:mod:`fl_privquant.loss.blanket`): that is the theorem by which it is counted, and it covers what the authors
-count as amplification by sampling, rounding and all, for bounded L2 norms too.
+**The mechanism.** A client tells a coordinate x in [-1, 1] with probability ``share``, else nothing (0).
+What it tells is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the
+result is rounded to an integer and clamped to as many levels as there are. The law is linear in x, a
+mixture of the two rows at -1 and 1, so that integers divided by their mean at x = 1 are unbiased. Rows are
+a certified table, of which the accountant knows what a sum of n of them costs
+(:mod:`fl_privquant.loss.two_row_sums`, :mod:`fl_privquant.loss.blanket`): that is the theorem by which it
+is counted, and it covers what the authors count as amplification by sampling, rounding and all, for bounded
+L2 norms too.
 
 **The view.** Sampling helps privacy only against those who do not learn which coordinates a client told. In
-the sum over clients nobody does. In the local view the server sees each code; the certified ``epsilon`` is of
-that code, noise included, and holds there too. It is large for the little noise that suffices in a sum.
+the sum over clients nobody does. In the local view the server sees each code; the certified ``epsilon`` is
+of that code, noise included, and holds there too. It is large for the little noise that suffices in a sum.
 
 **What differs from the publication.** There, the server is trusted to add all the noise, and a client sends
-only the bits of the coordinates that it sampled: ``share`` of them. Here, each client adds its part of the noise,
-so that secure aggregation is enough; every coordinate then carries a code.
+only the bits of the coordinates that it sampled: ``share`` of them. Here, each client adds its part of the
+noise, so that secure aggregation is enough; every coordinate then carries a code.
 
-Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the integer
-table; in the sum over clients what the accountant states for that view. Unbiased.
+Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
+integer table; in the sum over clients what the accountant states for that view. Unbiased.
 Assumes: nothing about the inputs; for figures of the aggregate view, secure aggregation.
 Reference: Chen, Song, Ozgur, Kairouz, "Privacy Amplification via Compression: Achieving the Optimal
 Privacy-Accuracy-Communication Trade-off in Distributed Mean Estimation", NeurIPS 2023.
@@ -36,19 +37,15 @@ from fl_privquant.array_types import Floats
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
-from fl_privquant.law.table import CertifiedTable
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
 
 __all__ = ["CsgmSpec", "csgm_law", "design_csgm"]
 
-# What rounding to integers may take of epsilon.
-_ROUNDING_ROOM = 1e-6
-# Standard deviations of the noise in units of a bit: from none to speak of to clamped nearly always.
-_LEAST_NOISE, _MOST_NOISE = 0.05, 1e7
-_STEPS = 60
-# Of which 32 bits tell the ratio of the rarest code to some digits.
-_MOST_EPSILON = 12.0
+# Standard deviations of the noise in units of a bit: from none to speak of to nearly always clamped.
+_LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
+_STEPS = 40
 # Standard deviations of the noise that codes reach, at most.
 _REACHED = 5.0
 
@@ -93,27 +90,17 @@ class CsgmSpec(Spec):
 @register("csgm", CsgmSpec, cached=False, listing=Listing(76, "#7b2cbf"))
 def design_csgm(spec: CsgmSpec) -> TableMechanism:
     """The certified mechanism, with the least noise inside epsilon unless the noise is given."""
-    most, share, noise = (int(spec.levels) - 1) // 2, float(spec.share), spec.noise
+    most, share, noise, epsilon = (int(spec.levels) - 1) // 2, float(spec.share), spec.noise, spec.epsilon
     if noise is None:
-        noise = _least_noise(most, share, float(spec.epsilon or 0.0) * (1.0 - _ROUNDING_ROOM))
-    law = csgm_law(_used(most, noise), share, float(noise))
-    epsilon = law.epsilon * (1.0 + _ROUNDING_ROOM)
-    if epsilon > _MOST_EPSILON:
+        noise = _least_noise(most, share, float(epsilon or 0.0))
+    table = _table(most, share, float(noise))
+    if epsilon is not None and table.epsilon > epsilon:
         raise InfeasibleDesignError(
-            f"noise: {noise:g} is too little for weights of 32 bits, of which the rarest code takes one of "
-            f"e^{epsilon:.3g}; raise noise, or lower share"
+            f"noise: {noise:g} with {spec.levels} levels costs epsilon {table.epsilon:g} a coordinate, above "
+            f"{epsilon:g}; raise noise, or leave it out"
         )
-    if spec.epsilon is not None:
-        if epsilon > spec.epsilon:
-            raise InfeasibleDesignError(
-                f"noise: {noise:g} with {spec.levels} levels costs epsilon {epsilon:g} a coordinate, above "
-                f"{spec.epsilon:g}; raise noise, or leave it out"
-            )
-        epsilon = float(spec.epsilon)
-    step = float(law.values[1] - law.values[0])
-    codebook = Codebook(np.arange(law.num_levels), step, float(law.values[0]))
-    table = CertifiedTable.from_law(law, codebook, epsilon)
-    return TableMechanism("csgm", table, epsilon, {**spec.parameters(), "noise": noise})
+    claimed = table.epsilon if epsilon is None else float(epsilon)
+    return TableMechanism("csgm", table, claimed, {**spec.parameters(), "noise": noise})
 
 
 def csgm_law(half: int, share: float, noise: float) -> Law:
@@ -138,23 +125,27 @@ def _clamped_normal(half: int, mean: float, noise: float) -> Floats:
     return np.concatenate([below[:1], inner, above[-1:]])
 
 
-def _used(most: int, noise: float) -> int:
-    """The largest code: what lies further out is too rare for 32 bits to tell its ratios."""
-    return min(most, max(1, math.floor(1.0 + _REACHED * noise)))
+def _table(most: int, share: float, noise: float) -> CertifiedTable:
+    """The law in integers; the values follow from these, so that both ends of [-1, 1] are met exactly."""
+    # What lies further out is too rare for 32 bits to tell its ratios.
+    half = min(most, max(1, math.floor(1.0 + _REACHED * noise)))
+    weights = np.maximum(np.rint(csgm_law(half, share, noise).end_rows[-1] * TOTAL_WEIGHT), 1.0)
+    weights = weights.astype(np.int64)
+    # What rounding left over is least of the largest.
+    weights[int(np.argmax(weights))] += TOTAL_WEIGHT - int(weights.sum())
+    step = TOTAL_WEIGHT / float(weights @ np.arange(-half, half + 1))
+    codebook = Codebook(np.arange(2 * half + 1), step, -half * step)
+    return CertifiedTable(codebook, np.stack([weights[::-1], weights]), np.array([0]), np.array([1]))
 
 
 def _least_noise(most: int, share: float, epsilon: float) -> float:
-    """The least noise, as far as bisection tells, whose law loses at most epsilon."""
-
-    def private(noise: float) -> bool:
-        return csgm_law(_used(most, noise), share, noise).epsilon <= min(epsilon, 0.9 * _MOST_EPSILON)
-
+    """The least noise, as far as bisection tells, whose table loses at most epsilon."""
     low, high = _LEAST_NOISE, _MOST_NOISE
-    if not private(high):
+    if _table(most, share, high).epsilon > epsilon:
         raise InfeasibleDesignError(
             f"epsilon: {epsilon:g} takes more noise than {_MOST_NOISE:g}; raise epsilon, or lower share"
         )
     for _ in range(_STEPS):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if private(middle) else (middle, high)
+        low, high = (low, middle) if _table(most, share, middle).epsilon <= epsilon else (middle, high)
     return high

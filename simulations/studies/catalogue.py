@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from simulations.studies import equal_budget, local_view, mean_estimation, paper, payload, side_by_side, sum_grid
+from simulations.studies import (
+    equal_budget,
+    local_view,
+    mean_estimation,
+    paper,
+    payload,
+    side_by_side,
+    sum_grid,
+)
 
 __all__ = ["STUDIES"]
 

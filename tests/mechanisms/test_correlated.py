@@ -52,7 +52,9 @@ def test_ranks_take_every_part_once() -> None:
     # Just above k fifths of the way up: k clients round up for certain, and one more may.
     for k in range(5):
         x = np.full(1, 2.0 * (k + 0.001) / 5 - 1.0)
-        told = [int(mechanism.encode_ranked(x, rank, 3, rng=pq.RandomStream.seeded(1))[0]) for rank in range(5)]
+        told = [
+            int(mechanism.encode_ranked(x, rank, 3, rng=pq.RandomStream.seeded(1))[0]) for rank in range(5)
+        ]
         assert sum(told) in (k, k + 1)
 
 

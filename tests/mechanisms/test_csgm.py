@@ -51,13 +51,13 @@ def test_a_sum_costs_less_than_a_code_and_more_than_normal_noise_of_its_variance
         accountant.add(Release(mechanism, dimension, view, norms=Norms(l2=1.0)), 1)
         statements[view.is_local] = accountant.statement(delta).epsilon
     assert statements[False] < 0.5 * statements[True]
-    # The least that a normal count allows: inputs 2 apart, the variance at an end of [-1, 1] from each client.
+    # The least that a normal count allows: inputs 2 apart, and from each client the variance at an end.
     rows = mechanism.law.end_rows[-1]
     variance = float(rows @ mechanism.values**2) - 1.0
     separation = 2.0 / math.sqrt(clients * variance)
-    normal = norm.cdf(separation / 2 - statements[False] / separation) - math.exp(statements[False]) * norm.cdf(
-        -separation / 2 - statements[False] / separation
-    )
+    normal = norm.cdf(separation / 2 - statements[False] / separation) - math.exp(
+        statements[False]
+    ) * norm.cdf(-separation / 2 - statements[False] / separation)
     assert normal < delta
 
 
@@ -69,7 +69,7 @@ def test_a_sum_costs_less_than_a_code_and_more_than_normal_noise_of_its_variance
         ({"epsilon": 1.0, "share": 0.0}, InvalidSpecError, "share"),
         ({"epsilon": 1.0, "share": 1.5}, InvalidSpecError, "share"),
         ({"noise": 0.0}, InvalidSpecError, "noise"),
-        ({"noise": 0.1, "levels": 3, "share": 1.0}, InfeasibleDesignError, "noise"),
+        ({"epsilon": 1e-5}, InfeasibleDesignError, "epsilon"),
         ({"noise": 1.0, "epsilon": 0.1}, InfeasibleDesignError, "noise"),
     ],
 )

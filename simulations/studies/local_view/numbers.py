@@ -41,9 +41,7 @@ class Numbers:
                     "round": PrivacyStatement(epsilon, 0.0, Unit.ROUND).epsilon_cell,
                     "total": total(first, "local").epsilon_cell,
                     "cells": [accuracy(row) for row in found.values()],
-                    "bits": [
-                        round(row.bits_per_coordinate * row.dimension / 8.0) for row in found.values()
-                    ],
+                    "bits": [round(row.bits_per_coordinate * row.dimension / 8.0) for row in found.values()],
                     "none": accuracy(none),
                     "lost": 100.0 * (none.accuracy - first.accuracy),
                     "ahead": 100.0 * (first.accuracy - max(row.accuracy for row in list(found.values())[1:])),

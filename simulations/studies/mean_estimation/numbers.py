@@ -43,9 +43,7 @@ def local_rows(read: ReadTable) -> pd.DataFrame:
 
 def secure_rows(read: ReadTable) -> pd.DataFrame:
     """All rows of secure sums that were computed."""
-    return _together(
-        read, [*itertools.starmap(secure_name, itertools.product(CLIENTS, DIMENSIONS)), SAMPLED]
-    )
+    return _together(read, [*itertools.starmap(secure_name, itertools.product(CLIENTS, DIMENSIONS)), SAMPLED])
 
 
 def winner(rows: pd.DataFrame, bits: str = "bits") -> Any:
@@ -165,7 +163,7 @@ class Numbers:
             }
 
     def correlated_draws(self) -> float:
-        """How far drawn errors of correlated quantization are from exact ones, in standard errors, at most."""
+        """How far drawn errors of correlated quantization are from exact ones, in standard errors."""
         table = self._read(CORRELATED).dropna(subset="drawn")
         return float(((table["drawn"] - table["error"]).abs() / table["drawn_standard_error"]).max())
 

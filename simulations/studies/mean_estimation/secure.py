@@ -4,11 +4,11 @@ Cells are those of the study of secure sums (:mod:`simulations.studies.sum_grid.
 rotated vectors at the norm bound, each mechanism at its own best clip and lattice, the bias of the clip
 included. Errors are ratios to a central Gaussian's there; here they are multiplied by it.
 
-``csgm`` has a table of its own. Its law is a mixture of two mirrored rows, so that the mean square of a decoded
-code is the same for all inputs: v + 1, v being the variance at an end of [-1, 1]. Counted as normal noise, a
-sum needs v to be the noise of a central Gaussian, whatever the levels and the share of coordinates that are
-sampled: three levels are as good as more. That v is where the search begins; noise is added until the accountant
-certifies the target.
+``csgm`` has a table of its own. Its law is a mixture of two mirrored rows, so that the mean square of a
+decoded code is the same for all inputs: v + 1, v being the variance at an end of [-1, 1]. Counted as normal
+noise, a sum needs v to be the noise of a central Gaussian, whatever the levels and the share of coordinates
+that are sampled: three levels are as good as more. That v is where the search begins; noise is added until
+the accountant certifies the target.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq, minimize_scalar
 
-import fl_privquant as pq
 from fl_privquant.accounting import Norms, Wish, run_statement
 from fl_privquant.design.spread import at_unit_gain
-from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.normal import gaussian_separation
-from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.csgm import csgm_law
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.csgm import CsgmSpec, csgm_law, design_csgm
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from simulations.studies.mean_estimation.local import CLIENTS, DELTA, DIMENSIONS, EPSILONS
 from simulations.studies.study import Computed, Scale, Tables, Tell
@@ -41,8 +39,9 @@ WIDTHS = (2, 8)
 SAMPLED = "secure-csgm"
 """The table of the coordinate-sampled Gaussian mechanism, all settings."""
 
-# The search for the least noise: steps at most, their factor, and how close is close enough.
-_MOST_TRIED, _GROWTH, _CLOSE = 8, 1.5, 1.03
+# The search for the least noise: steps at most, their factors, and how close is close enough.
+_MOST_TRIED, _GROWTH, _LEAP, _CLOSE = 12, 1.5, 4.0, 1.04
+_LEAST_VARIANCE = 1e-3
 _LEAST_FOR_HALF = 1.5
 
 
@@ -99,18 +98,21 @@ def sampled_cell(setting: Setting) -> Cell | None:
     sizes = (setting.num_clients, setting.dimension, setting.rounds)
     norms = Norms(l2=math.sqrt(setting.dimension) / spread)
     wish = Wish(*sizes, setting.run_epsilon, DELTA, norms=norms)
-    low, high = 0.0, math.inf
-    tried, best = needed / spread**2, None
+    low, high = _LEAST_VARIANCE, math.inf
+    tried, best = max(needed / spread**2, _LEAST_VARIANCE), None
     for _ in range(_MOST_TRIED):
         mechanism = _sampled_at(tried)
-        reached = math.inf if mechanism is None else run_statement(wish, mechanism).epsilon
-        if mechanism is not None and reached <= setting.run_epsilon:
+        reached = run_statement(wish, mechanism).epsilon
+        if reached <= setting.run_epsilon:
             high, best = tried, (mechanism, reached)
         else:
             low = tried
         if high <= _CLOSE * low:
             break
-        tried = _GROWTH * low if math.isinf(high) else math.sqrt(max(low, high / _GROWTH) * high)
+        if math.isinf(high):
+            tried = (_LEAP if math.isinf(reached) else _GROWTH) * low
+        else:
+            tried = math.sqrt(low * high)
     if best is None:
         return None
     mechanism, reached = best
@@ -120,14 +122,11 @@ def sampled_cell(setting: Setting) -> Cell | None:
     return replace(cell, certified=True, epsilon_reached=reached)
 
 
-def _sampled_at(variance: float) -> Mechanism | None:
-    """The mechanism whose decoded codes have that variance at the ends; None where noise is too little."""
+def _sampled_at(variance: float) -> TableMechanism:
+    """The mechanism whose decoded codes have that variance at the ends."""
     # Sampling is noise too: of half of the coordinates it would be all that is needed, or more.
     share = 0.5 if variance >= _LEAST_FOR_HALF else 1.0
-    try:
-        return pq.design("csgm", levels=3, share=share, noise=_noise_for(variance, share))
-    except InfeasibleDesignError:
-        return None
+    return design_csgm(CsgmSpec(levels=3, share=share, noise=_noise_for(variance, share)))
 
 
 def _noise_for(variance: float, share: float) -> float:
@@ -137,7 +136,7 @@ def _noise_for(variance: float, share: float) -> float:
         law = csgm_law(1, share, math.exp(logarithm))
         return math.log(float(law.end_rows[-1] @ law.values**2) - 1.0) - math.log(variance)
 
-    low, high = math.log(0.15), math.log(1e6)
+    low, high = math.log(0.15), math.log(9e3)
     return math.exp(low if excess(low) >= 0.0 else brentq(excess, low, high, xtol=1e-6))
 
 

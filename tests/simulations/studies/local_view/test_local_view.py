@@ -1,4 +1,4 @@
-"""Federated learning in the local view: what the experiment asks for, and what its committed tables must show."""
+"""Federated learning in the local view: what the experiment asks for, and what its tables must show."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fl_privquant.cli.plots import save
-from simulations.data import Examples, _pooled
 from fl_privquant.errors import InvalidSpecError
+from simulations.data import Examples, _pooled
 from simulations.studies.local_view import STUDY
 from simulations.studies.local_view.training import EPSILONS, MECHANISMS, TASKS
 from simulations.studies.page import page_text, table_or_none
