@@ -6,9 +6,9 @@ from typing import Any
 
 from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.report.marks import mark_of
-from simulations.studies.mean_estimation.correlated import CORRELATED
 from simulations.studies.mean_estimation.local import DIMENSIONS, EPSILONS, FLOORS, PRIVATE, local_name
 from simulations.studies.mean_estimation.numbers import local_rows, secure_rows
+from simulations.studies.mean_estimation.ranked_rounding import CORRELATED
 from simulations.studies.mean_estimation.secure import central_error, secure_name
 from simulations.studies.study import Figure, ReadTable
 

@@ -12,7 +12,6 @@ import pandas as pd
 
 from fl_privquant.mechanisms.sphere import privunit_squared_error
 from fl_privquant.statement import PrivacyStatement, Unit
-from simulations.studies.mean_estimation.correlated import ALIKE, CORRELATED
 from simulations.studies.mean_estimation.local import (
     CHECK,
     CLIENTS,
@@ -24,6 +23,7 @@ from simulations.studies.mean_estimation.local import (
     PRIVATE,
     local_name,
 )
+from simulations.studies.mean_estimation.ranked_rounding import ALIKE, CORRELATED
 from simulations.studies.mean_estimation.secure import SAMPLED, WIDTHS, central_error, secure_name
 from simulations.studies.page import table_or_none
 from simulations.studies.study import ReadTable
