@@ -134,10 +134,11 @@ class UpdateCodec:
                 f"{asked}: {self.mechanism.name} spends one epsilon on a whole update, so that one "
                 f"coordinate of it is all noise; use a mechanism for single coordinates, or do without"
             )
-        if self.encoding.keep is not None and self.mechanism.encodes_whole_updates:
+        whole = self.mechanism.encodes_whole_updates
+        if self.encoding.keep is not None and whole and self.mechanism.norm != "l2":
             raise InvalidSpecError(
-                f"keep: {self.encoding.keep}, but {self.mechanism.name} encodes whole updates; leave it out, "
-                f"or use a mechanism for single coordinates"
+                f"keep: {self.encoding.keep}, but {self.mechanism.name} encodes whole updates of bounded "
+                f"coordinates; leave it out, or use a mechanism for single coordinates or for L2 norms"
             )
         # Now, and not with the first update: what cannot be written is refused.
         _ = self.wire
@@ -149,8 +150,13 @@ class UpdateCodec:
 
     @property
     def clip(self) -> float:
-        """Coordinates are clipped to [-clip, clip]."""
-        return self.encoding.clip
+        """Coordinates are clipped to [-clip, clip], or whole updates to that norm.
+
+        Where a mechanism for L2 norms encodes a part of an update, it need not allow for the norm of all.
+        """
+        clip, bound = self.encoding.clip, self.encoding.l2_bound(self.layout.dimension)
+        whole = self.encoding.keep is not None and self.mechanism.norm == "l2"
+        return clip if bound is None or not whole else min(clip, bound)
 
     @cached_property
     def wire(self) -> WireFormat:

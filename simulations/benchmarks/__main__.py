@@ -29,7 +29,7 @@ BENCHMARKS = (
 )
 
 QUICK: dict[str, dict[str, object]] = {
-    "encode": {"COORDINATES": 10**5, "ROUNDS": 2},
+    "encode": {"COORDINATES": 10**5, "ROUNDS": 2, "CODEBOOK_COORDINATES": 10**3, "CODEBOOK_ROUNDS": 1},
     "design": {"ROUNDS": 1},
     "wire": {"COORDINATES": 10**5, "ROUNDS": 2},
     "privacy": {"COORDINATES": 10**3, "ROUNDS": 10, "CLIENTS": 100, "TURNS": 2},

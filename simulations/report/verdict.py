@@ -173,7 +173,10 @@ def _finding(comparison: Comparison) -> str:
         opening, other = f"{comparison.reference} has the {word}; ", "it"
     against = f" {'to' if named[0].mean >= 0.0 else 'over'} {other}"
     first = f"{named[0].series} {_lost(named[0], comparison)}{against}{_interval(named[0], True)}"
-    short = [f"{difference.series} {_lost(difference, comparison)}{_interval(difference)}" for difference in named[1:]]
+    short = [
+        f"{difference.series} {_lost(difference, comparison)}{_interval(difference)}"
+        for difference in named[1:]
+    ]
     errors = _errors(comparison, [difference.series for difference in named])
     return f"{comparison.budget}, {opening}{joined([first, *short])}{between}{errors}."
 
