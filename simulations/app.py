@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
 
-from fl_privquant.accounting import Aggregation, Budget, PrivacyStatement
+from fl_privquant.accounting import Aggregation, Budget, Plan, PrivacyStatement
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.encoding import Encoding
@@ -110,9 +110,9 @@ def main(grid: Grid, context: Context) -> None:
     initial = task.initial_arrays()
     dimension = Layout.of(ArrayChoice(config.encoding.include, config.encoding.exclude).of(initial)).dimension
     plan, aggregation = plan_of(config, dimension), aggregation_of(config)
-    encoding = plan.encoding if plan is not None else _encoding(config)
+    given = _encoding(config) if plan is None else config.encoding.keep_policy.followed(plan)
     # What is recorded is what encodes: under secure aggregation, floats become fixed point.
-    policy = as_policy(encoding)
+    policy = as_policy(given.encoding if isinstance(given, Plan) else given)
     mechanism = aggregation.adapted(policy(1).mechanism)
     shown, tracker = progress.rounds(config), trackers.tracker(config, directory)
 
@@ -132,7 +132,8 @@ def main(grid: Grid, context: Context) -> None:
         on_row,
         secure=config.secagg.enabled,
     )
-    configured = {"encoding": plan} if plan is not None else _unplanned(config, encoding, aggregation)
+    planned = isinstance(given, Plan) or policy.plan is not None
+    configured = {"encoding": given} if planned else _unplanned(config, given, aggregation)
     private = _private(config, recording, _seed(context), configured)
     saved = CheckpointStrategy(private, directory.checkpoint)
     with shown, tracker:

@@ -65,6 +65,8 @@ class JointSearch:
         The certified plan with at most so many bits and so many coordinates, None for all.
     estimated
         About the same, for so many coordinates; None where the mechanism does not say.
+    progress
+        Told what is being designed and certified.
     """
 
     dimension: int
@@ -72,6 +74,7 @@ class JointSearch:
     signal: float
     planned: Callable[[int, int | None], Plan]
     estimated: Callable[[int, int], Estimate | None]
+    progress: Callable[[str], None] = lambda doing: None
 
     def fewest_bytes(self, most_error: float) -> Plan:
         """The plan with the fewest bytes whose error is at most so many central Gaussians'."""
@@ -156,6 +159,7 @@ class JointSearch:
         return _Guess(bits, kept, self._ratio(estimate, kept), estimate.sum_bits)
 
     def _plan(self, bits: int, kept: int) -> Plan:
+        self.progress(f"{bits} of {self.most_bits} bits, {kept} coordinates")
         return self.planned(bits, None if kept >= self.dimension else kept)
 
     def _fewest_kept(self, guess: _Guess, most_error: float) -> Plan:
@@ -185,16 +189,20 @@ class JointSearch:
         return best
 
     def _within_size(self, guess: _Guess, most_kilobytes: float) -> Plan:
-        """The certified plan of at most that size, from a guess."""
-        kept = guess.kept
+        """The certified plan of at most that size, with as many coordinates as fit, from a guess."""
+        kept, too_many, best = guess.kept, self.dimension + 1, None
         for _ in range(_MOST_STEPS):
             plan = self._plan(guess.bits, kept)
             over = plan.bytes_per_round / (_BYTES * most_kilobytes)
-            if over <= 1.0:
-                return plan
-            kept = int(kept / over)
-            if kept < 1:
+            if over > 1.0:
+                too_many = kept
+            else:
+                best = plan
+            kept = min(int(kept / over), too_many - 1)
+            if kept < 1 or (best is not None and kept * _CLOSE <= best.encoding.kept(self.dimension)):
                 break
+        if best is not None:
+            return best
         raise InfeasibleDesignError(
             f"most_kilobytes: {most_kilobytes:g} kB are too few for a coordinate of "
             f"{plan.encoding.mechanism.name}; allow more"

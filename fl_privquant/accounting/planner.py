@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
@@ -141,8 +141,12 @@ def plan(
     progress
         Called with the name of each mechanism before it is looked at.
     """
-    # Instant to design and never far from the others: it tells where to look, and what would meet a target.
-    scout = _Search(dataclasses.replace(wish, parameters=()), scout_mechanism(), by_epsilon=True)
+
+    @lru_cache(maxsize=1)
+    def scout() -> _Search:
+        # Quick to design and never far from the others: it tells where to look, and what would meet a target.
+        return _Search(dataclasses.replace(wish, parameters=()), scout_mechanism(), by_epsilon=True)
+
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
     curves: dict[str, tuple[PlannedDesign, ...]] = {}
@@ -164,7 +168,7 @@ def plan(
                 search.spend(min(max(index + step, _LOWEST), search.highest))
         curves[name] = search.seen()
     designs.sort(key=lambda planned: planned.rank)
-    return PlannedDesigns(wish, tuple(designs), missing, None if designs else _advice(scout.wish), curves)
+    return PlannedDesigns(wish, tuple(designs), missing, None if designs else _advice(scout().wish), curves)
 
 
 class _Search:
@@ -186,7 +190,7 @@ class _Search:
         self.highest = round(math.log(most, _RATIO))
         self._made: dict[int, PlannedDesign | None] = {}
 
-    def met(self, scout: _Search) -> int | None:
+    def met(self, scout: Callable[[], _Search]) -> int | None:
         """The grid point of the design that meets the target, looked for where the scout's is, if need be."""
         if self.unit is Unit.TOTAL:
             return 0 if self.spend(0) <= self.wish.epsilon else None
@@ -194,10 +198,10 @@ class _Search:
             # A round of all coordinates is what a mechanism for whole updates spends at once.
             share = max(self.wish.epsilon / self.wish.rounds, _LEAST_EPSILON)
             return self.largest(round(math.log(share, _RATIO)))
-        start = scout.own_largest
+        start = scout().own_largest
         if start is None:
             # What the scout cannot do no other one can that spends on each coordinate.
-            self.reason = scout.reason
+            self.reason = scout().reason
             return None
         return self.largest(start)
 

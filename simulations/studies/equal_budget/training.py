@@ -25,7 +25,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fl_privquant.accounting import Plan
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.rotate import Rotation
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.sampling.stream import RandomStream
@@ -136,16 +138,14 @@ class Training:
         return mean_of
 
     def encoded(self, updates: Numbers, server_round: int) -> Numbers:
-        """What the plan's mechanism makes of the sum of codes."""
-        rotation, rotated = self._rotated(updates, server_round)
-        mechanism, clip = self.plan.encoding.mechanism, self.plan.encoding.clip
-        total = np.zeros(self.dimension, np.int64)
-        for client, update in enumerate(rotated):
+        """What the plan's encoding makes of the sum of codes."""
+        layout = Layout.of({"update": updates[0]})
+        codec = UpdateCodec(layout, self.plan.encoding, self.config.seed + (server_round << 31))
+        total = np.zeros(codec.dimension, np.int64)
+        for client, update in enumerate(updates):
             stream = RandomStream.seeded(self.config.seed, round=server_round, client=client)
-            total += mechanism.to_codes(mechanism.encode(update, clip, stream))
-        mean = mechanism.decode_sum(total, len(rotated), clip)
-        rotation.backward(mean)
-        return mean
+            codec.add_codes(codec.encode({"update": update}, stream), total)
+        return codec.decode_sum(total, len(updates))["update"]
 
     def _matrix(self, weights: Numbers) -> Numbers:
         """Weights of each class, its constant last; a model has all constants after all weights."""
@@ -209,7 +209,10 @@ def _mechanism_row(trainings: Sequence[Training], accuracies: Numbers, central: 
     return {
         **_setting(first.config, len(trainings)),
         "mechanism": first.config.label,
-        "bits": first.config.mechanism["bits"] if planned else math.nan,
+        "bits": first.config.mechanism.get("bits") if planned else math.nan,
+        "kept": first.plan.encoding.kept(first.dimension) if planned else first.dimension,
+        # A central Gaussian is sent 32-bit floats.
+        "kilobytes": (first.plan.bytes_per_round if planned else 4 * first.dimension) / 1000.0,
         "spread": first.spread if planned else math.nan,
         "ratio_to_central": first.plan.ratio_to_central if planned else 1.0,
         "accuracy": mean,
@@ -222,7 +225,7 @@ def _mechanism_row(trainings: Sequence[Training], accuracies: Numbers, central: 
 
 @dataclass(frozen=True, kw_only=True)
 class _Trained(Part):
-    """The runs of a sweep, trained in this process: a row for each budget, mechanism and number of bits."""
+    """The runs of a sweep, trained in this process: a row for each budget, mechanism, bits and share kept."""
 
     sweep: Sweep
 
@@ -240,22 +243,25 @@ class _Trained(Part):
         settings: dict[tuple[Any, ...], list[Training]] = {}
         for config in self.sweep.runs(scale):
             planned = config.mechanism["name"] != CENTRAL
-            key = config.privacy.epsilon, config.mechanism["bits"] if planned else 0
+            # All coordinates come last, and the central Gaussian first.
+            share = config.encoding.keep or 1.0
+            mechanism = (config.label, config.mechanism.get("bits") or 0, share) if planned else ("", 0, 0.0)
+            key = config.privacy.epsilon, *mechanism
             settings.setdefault(key, []).append(Training(config))
         rows, by_seed, central = [], [], np.empty(0)
-        # The central Gaussian is first in each budget.
-        for place, ((_, bits), trainings) in enumerate(sorted(settings.items(), key=lambda item: item[0])):
+        for place, ((_, label, bits, share), trainings) in enumerate(sorted(settings.items())):
             tell(place / len(settings), trainings[0].config.label)
             accuracies = np.array(
-                [each.accuracy(each.encoded if bits else each.central) for each in trainings]
+                [each.accuracy(each.encoded if label else each.central) for each in trainings]
             )
-            central = central if bits else accuracies
+            central = central if label else accuracies
             rows.append(_mechanism_row(trainings, accuracies, central))
             by_seed += [
                 {
                     "run_epsilon": each.config.privacy.epsilon,
                     "mechanism": each.config.label,
                     "bits": bits or math.nan,
+                    "keep": share or 1.0,
                     "seed": each.config.seed,
                     "accuracy": accuracy,
                     "accuracy_lost": lost,

@@ -39,9 +39,13 @@ LIMITS = {
 }
 """Coordinates, clients, rounds, epsilon, delta of a run; kilobytes that are allowed at an error of 1.1."""
 
-# Coordinates: clients, sizes in kilobytes, and rounds that are measured.
-_MEASURED = {10_000: (100, (0.1, 0.25, 0.5, 1.0, 2.5), 100), 1_000_000: (100, (1.0, 5.0, 25.0), 3)}
-_MECHANISMS = {"optm_aggregate": 3, "pbm": 2}
+# Coordinates, and sizes in kilobytes.
+_MEASURED = {10_000: (0.1, 0.25, 0.5, 1.0, 2.5), 1_000_000: (2.5, 10.0, 50.0)}
+_MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
+# Bits of a code that are chosen from; integer noise takes as many as it needs.
+_MOST_BITS, _CLIENTS = 3, 100
+# The error of a round varies by a share of sqrt(2 / k): so many rounds have a mean that varies by about this.
+_PRECISION, _FEWEST_ROUNDS, _MOST_MEASURED = 0.014, 3, 150
 _ROUNDS, _EPSILON, _DELTA = 50, 4.0, 1e-5
 
 
@@ -136,15 +140,21 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
 def _errors(scale: Scale, tell: Tell) -> Tables:
     """Predicted and measured errors of plans for a size."""
     cells: list[Measured] = []
-    for dimension, (clients, sizes, rounds) in _MEASURED.items():
-        target = pq.Target(_EPSILON, _ROUNDS, clients, _DELTA)
-        for name, bits in _MECHANISMS.items():
-            for size in sizes:
-                tell(len(cells) / 16, f"{name}, {dimension} coordinates, {size:g} kB")
-                plan = target.plan(
-                    dimension, mechanism=name, max_bits=bits, most_kilobytes=size, aggregation=TRUSTING
-                )
-                cells.append(measured(plan, 2 if scale.trials == QUICK.trials else rounds))
+    target = pq.Target(_EPSILON, _ROUNDS, _CLIENTS, _DELTA)
+    settings = [
+        (dimension, name, size)
+        for dimension, sizes in _MEASURED.items()
+        for name in _MECHANISMS
+        for size in sizes
+    ]
+    for dimension, name, size in settings:
+        tell(len(cells) / len(settings), f"{name}, {dimension} coordinates, {size:g} kB")
+        plan = target.plan(
+            dimension, mechanism=name, max_bits=_MOST_BITS, most_kilobytes=size, aggregation=TRUSTING
+        )
+        rounds = math.ceil(2.0 / (plan.encoding.kept(dimension) * _PRECISION**2))
+        rounds = min(max(rounds, _FEWEST_ROUNDS), _MOST_MEASURED)
+        cells.append(measured(plan, 2 if scale.trials == QUICK.trials else rounds))
     return {ERRORS: pd.DataFrame([asdict(cell) for cell in cells])}
 
 
