@@ -142,7 +142,7 @@ class KeepPolicyConfig:
     Parameters
     ----------
     name
-        ``constant`` (encoding.keep), ``schedule`` (by round), or ``adaptive``: with a target, encoding.keep at
+        ``constant`` (encoding.keep), ``schedule`` (by round), or ``adaptive``: with a target, that at
         first, and then fewer where the mean update is short.
     rounds
         First rounds of the entries of ``keep``, for ``schedule``.

@@ -12,9 +12,11 @@ post-processing of a sum that the server sees anyway, and costs no privacy. Shri
 is undone as if all clients were at them; where they are not, |x|^2 is overestimated, and more is sent.
 
 **The run stays within its target.** Every k has a plan of its own for the whole target: a mechanism designed
-and certified for k coordinates and their norm, all rounds at equal shares. Normal pairs add up by squares, so
-that rounds of different plans together cost no more than all rounds of the dearest. The run's ledger counts
-each round for what it sends, whatever the policy says, and begins none that would exceed the target.
+and certified for k coordinates and their norm, all rounds at equal shares. Certificates of normal pairs add
+up by squares, so that rounds of different plans together cost no more than all rounds of the dearest. Other
+certificates may not: a k is used only if half of the rounds with it, and half with the plan's own, stay
+within the target. The run's ledger counts each round for what it sends, whatever the policy says, and begins
+none that would exceed the target.
 """
 
 from __future__ import annotations
@@ -28,12 +30,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant import checks
+from fl_privquant.accounting.accountant import Accountant
+from fl_privquant.accounting.release import Release
 from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments, noise_at_norm_bound
 from fl_privquant.encoding import Encoding, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower.policies import Policy
+from fl_privquant.loss.norms import Norms
 
 __all__ = ["AdaptiveKeep", "energy_of_mean"]
 
@@ -99,30 +104,44 @@ class AdaptiveKeep(Policy):
         wanted = dimension / (1.0 + (dimension / most - 1.0) / energy)
         steps = min(int(math.log2(most / wanted)), self.halvings)
         while steps > 0:
-            try:
-                return self._planned(math.ceil(most / 2**steps))
-            except InfeasibleDesignError:
-                # So few coordinates cannot hide a client; more of them can.
-                steps -= 1
+            kept = math.ceil(most / 2**steps)
+            if kept not in self._encodings:
+                self._encodings[kept] = self._planned(kept)
+            planned = self._encodings[kept]
+            if planned is not None:
+                return planned
+            steps -= 1
         return encoding
 
-    def _planned(self, kept: int) -> Encoding:
-        """The encoding for so many coordinates, planned once for the whole target."""
-        if kept not in self._encodings:
-            encoding, plan = self.plan.encoding, self.plan
-            self._encodings[kept] = plan.target.plan(
+    @cached_property
+    def _encodings(self) -> dict[int, Encoding | None]:
+        return {}
+
+    def _planned(self, kept: int) -> Encoding | None:
+        """The encoding for so many coordinates, planned for the whole target; None where that fails."""
+        encoding, plan = self.plan.encoding, self.plan
+        try:
+            fewer = plan.target.plan(
                 plan.dimension,
                 encoding.l2_clip or 1.0,
                 mechanism=encoding.mechanism.name,
                 max_bits=int(encoding.mechanism.bits_per_coordinate),
                 keep=kept,
                 aggregation=plan.aggregation,
-            ).encoding
-        return self._encodings[kept]
+            )
+        except InfeasibleDesignError:
+            return None
+        rounds, both = plan.target.rounds, Accountant()
+        both.add(self._release(encoding), rounds - rounds // 2)
+        both.add(self._release(fewer.encoding), rounds // 2)
+        within = both.statement(plan.target.delta).epsilon <= plan.target.epsilon
+        return fewer.encoding if within else None
 
-    @cached_property
-    def _encodings(self) -> dict[int, Encoding]:
-        return {}
+    def _release(self, encoding: Encoding) -> Release:
+        """What leaves a client in a round of that encoding."""
+        dimension, view = self.plan.dimension, self.plan.aggregation.view(self.plan.target.num_clients)
+        norm = (encoding.l2_bound(dimension) or math.inf) / encoding.clip
+        return Release(encoding.mechanism, encoding.kept(dimension), view, norms=Norms(l2=norm))
 
     def observe_sum(self, codec: UpdateCodec, total: NDArray[Any], num_clients: int) -> None:
         super().observe_sum(codec, total, num_clients)

@@ -9,6 +9,7 @@ loses accuracy is put to runs through Flower, five seeds each.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,7 +92,8 @@ class _ThroughFlower(Part):
         self.sweep.compute(scale, tell)
         rows = []
         for config in self.sweep.runs(scale):
-            rounds = pd.read_parquet(RunDirectory.of(config).path / "rounds.parquet")
+            path = RunDirectory.of(config).path
+            rounds = pd.read_parquet(path / "rounds.parquet")
             last = rounds.iloc[-1]
             sent = last["bytes_up"] / (config.federation.rounds * config.federation.num_clients)
             rows.append(
@@ -100,6 +102,7 @@ class _ThroughFlower(Part):
                     "mechanism": config.label,
                     "keep": config.encoding.keep or 1.0,
                     "seed": config.seed,
+                    "dimension": json.loads((path / "provenance.json").read_text())["dimension"],
                     "kilobytes": sent / 1000.0,
                     "accuracy": last["accuracy"],
                     "run_epsilon": config.privacy.epsilon,

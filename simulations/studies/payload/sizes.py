@@ -22,10 +22,10 @@ from fl_privquant.design.spread import clipped_moments, kept_moments
 from fl_privquant.encoding import norm_share
 from simulations.studies.study import QUICK, Computed, Scale, Tables, Tell
 
-__all__ = ["ERRORS", "LIMITS", "PARTS", "PAYLOADS", "Measured", "measured"]
+__all__ = ["ERRORS", "LIMITS", "NEEDED", "PARTS", "PAYLOADS", "Measured", "measured"]
 
 TRUSTING = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
-PAYLOADS, ERRORS = "payloads", "payload-errors"
+PAYLOADS, NEEDED, ERRORS = "payloads", "payload-needed", "payload-errors"
 MOST_ERROR = 1.1
 
 LIMITS = {
@@ -77,6 +77,29 @@ def _payloads(scale: Scale, tell: Tell) -> Tables:
             }
         )
     return {PAYLOADS: pd.DataFrame(rows)}
+
+
+def _needed(scale: Scale, tell: Tell) -> Tables:
+    """The fewest kilobytes of each mechanism at an error of 1.1, for each number of coordinates."""
+    rows = []
+    target = pq.Target(_EPSILON, _ROUNDS, _CLIENTS, _DELTA)
+    for dimension in _MEASURED:
+        for place, name in enumerate(_MECHANISMS):
+            tell(place / len(_MECHANISMS), f"{name}, {dimension} coordinates")
+            plan = target.plan(
+                dimension, mechanism=name, max_bits=_MOST_BITS, most_error=MOST_ERROR, aggregation=TRUSTING
+            )
+            rows.append(
+                {
+                    "dimension": dimension,
+                    "mechanism": name,
+                    "kept": plan.encoding.kept(dimension),
+                    "kilobytes": plan.bytes_per_round / 1000.0,
+                    "ratio_to_central": plan.ratio_to_central,
+                    "epsilon_reached": plan.statement.epsilon,
+                }
+            )
+    return {NEEDED: pd.DataFrame(rows)}
 
 
 @dataclass(frozen=True)
@@ -164,6 +187,12 @@ PARTS = (
         title="The fewest kilobytes at an error of 1.1 central Gaussians'",
         function=_payloads,
         note="run epsilon, epsilon reached: client total, aggregate view of all clients",
+    ),
+    Computed(
+        name=NEEDED,
+        title="The fewest kilobytes of each mechanism at an error of 1.1 central Gaussians'",
+        function=_needed,
+        note=f"{PrivacyStatement(_EPSILON, _DELTA, Unit.TOTAL, 'aggregate').brief}, {_ROUNDS} rounds",
     ),
     Computed(
         name=ERRORS,
