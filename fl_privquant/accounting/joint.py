@@ -37,6 +37,8 @@ _ROOM = 0.003
 # A plan this close to what was asked for, as a share, is not improved on.
 _CLOSE = 0.98
 _BYTES = 1000
+# Bits of a sum of integer noise, about, where a mechanism does not say.
+_USUAL_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class JointSearch:
 
     def fewest_bytes(self, most_error: float) -> Plan:
         """The plan with the fewest bytes whose error is at most so many central Gaussians'."""
-        guesses = self._guesses(lambda bits: self._for_error(bits, most_error))
+        guesses = self._guesses_for_error(most_error)
         guesses.sort(key=lambda guess: guess.kept * guess.sum_bits)
         for guess in guesses[:-1]:
             # An estimate may promise a little more than a certificate holds.
@@ -88,18 +90,18 @@ class JointSearch:
 
     def least_error(self, most_kilobytes: float) -> Plan:
         """The plan with the least error of which a client sends at most so many kilobytes in a round."""
-        guesses = self._guesses(lambda bits: self._for_size(bits, most_kilobytes))
+        guesses = self._guesses_for_size(most_kilobytes)
         best = min(guesses, key=lambda guess: guess.ratio)
         return self._within_size(best, most_kilobytes)
 
     def each_for_error(self, most_error: float) -> list[Plan]:
         """For each number of bits the plan with the fewest bytes, where it reaches the error."""
-        guesses = self._guesses(lambda bits: self._for_error(bits, most_error))
+        guesses = self._guesses_for_error(most_error)
         return self._reached(lambda guess: self._fewest_kept(guess, most_error), guesses)
 
     def each_for_size(self, most_kilobytes: float) -> list[Plan]:
         """For each number of bits the plan with the least error of at most that size."""
-        guesses = self._guesses(lambda bits: self._for_size(bits, most_kilobytes))
+        guesses = self._guesses_for_size(most_kilobytes)
         return self._reached(lambda guess: self._within_size(guess, most_kilobytes), guesses)
 
     def _reached(self, plan: Callable[[_Guess], Plan], guesses: list[_Guess]) -> list[Plan]:
@@ -114,10 +116,20 @@ class JointSearch:
             raise reason
         return plans
 
-    def _guesses(self, guess: Callable[[int], _Guess | None]) -> list[_Guess]:
-        """One for each number of bits; all coordinates with the most bits where nothing can be estimated."""
+    def _guesses(self, guess: Callable[[int], _Guess | None], unknown: float) -> list[_Guess]:
+        """One for each number of bits; the ``unknown`` number of coordinates where nothing can be estimated."""
         found = [guessed for bits in range(1, self.most_bits + 1) if (guessed := guess(bits))]
-        return found or [_Guess(self.most_bits, self.dimension, math.nan, math.nan)]
+        kept = min(max(int(unknown), 1), self.dimension)
+        return found or [_Guess(self.most_bits, kept, math.nan, math.nan)]
+
+    def _guesses_for_error(self, most_error: float) -> list[_Guess]:
+        # As if a mechanism had the error of a central Gaussian.
+        unknown = self.dimension / (1.0 + max(most_error - 1.0, 0.0) / self.signal)
+        return self._guesses(lambda bits: self._for_error(bits, most_error), unknown)
+
+    def _guesses_for_size(self, most_kilobytes: float) -> list[_Guess]:
+        unknown = 8 * _BYTES * most_kilobytes / _USUAL_WIDTH
+        return self._guesses(lambda bits: self._for_size(bits, most_kilobytes), unknown)
 
     def _ratio(self, estimate: Estimate, kept: float) -> float:
         return estimate.ratio_to_central + (self.dimension / kept - 1.0) * self.signal

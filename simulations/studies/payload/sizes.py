@@ -135,9 +135,11 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
         update *= (plan.encoding.l2_clip or 1.0) / np.linalg.norm(update)
         codec = UpdateCodec(Layout.of({"update": update}), plan.encoding, rotation_seed=seed + number)
         ring, total = codec.sum_ring(clients), np.zeros(codec.dimension, np.int64)
+        # All clients have the same update: it is rotated once, and encoded by each.
+        sent, mechanism = codec.prepared({"update": update}), codec.mechanism
         for client in range(clients):
             stream = pq.RandomStream.seeded(seed, round=number, client=client)
-            total += codec.codes(codec.encode({"update": update}, stream))
+            total += mechanism.to_codes(mechanism.encode(sent, codec.clip, stream))
         opened = ring.opened(ring.residues(total), clients)
         wrapped += int(np.count_nonzero(opened != total))
         # At unit gain, as planned: divided by what both clips leave of the update.
