@@ -117,7 +117,7 @@ class JointSearch:
         return plans
 
     def _guesses(self, guess: Callable[[int], _Guess | None], unknown: float) -> list[_Guess]:
-        """One for each number of bits; the ``unknown`` number of coordinates where nothing can be estimated."""
+        """One for each number of bits; one of ``unknown`` coordinates where nothing can be estimated."""
         found = [guessed for bits in range(1, self.most_bits + 1) if (guessed := guess(bits))]
         kept = min(max(int(unknown), 1), self.dimension)
         return found or [_Guess(self.most_bits, kept, math.nan, math.nan)]
