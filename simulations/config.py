@@ -394,6 +394,11 @@ class RunConfig:
                 f"mechanism: {name!r} is designed for a target of the whole run; set it, for example with "
                 f"privacy.epsilon=8" + ("" if name == CENTRAL else " secagg=on")
             )
+        if self.encoding.keep_policy.name == "adaptive":
+            raise InvalidSpecError(
+                "encoding.keep_policy.name: adaptive keeps to a target of the whole run; set privacy.epsilon "
+                "and secagg=on, or use encoding.keep_policy.name=schedule"
+            )
         if self.encoding.clip is None:
             object.__setattr__(self, "encoding", dataclasses.replace(self.encoding, clip=_USUAL_CLIP))
 
@@ -419,6 +424,9 @@ class RunConfig:
                 f"encoding.rotate: false, but {target}, which rotates updates; leave it out"
             )
         for key, policy in self.encoding.changes.items():
+            if policy == "adaptive":
+                # It plans for every number of coordinates that it chooses.
+                continue
             raise InvalidSpecError(
                 f"{key}: {policy}, but {target}, which plans one encoding for all rounds; use {key}=constant"
             )

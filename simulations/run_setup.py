@@ -67,25 +67,24 @@ class PrivateSetup:
 
     config: RunConfig
     dimension: int
-    plan: Plan | None
     aggregation: Aggregation
-    encoding: Encoding | Policy
+    encoding: Encoding | Policy | Plan
 
     @classmethod
     def of(cls, config: RunConfig, dimension: int) -> PrivateSetup:
         """As planned for a target, or as configured."""
         plan = plan_of(config, dimension)
-        encoding = (
+        encoding: Encoding | Policy | Plan = (
             config.encoding.built(config.design(), config.l2_clip, config.design)
             if plan is None
-            else plan.encoding
+            else config.encoding.keep_policy.followed(plan)
         )
-        return cls(config, dimension, plan, aggregation_of(config), encoding)
+        return cls(config, dimension, aggregation_of(config), encoding)
 
     @cached_property
     def policy(self) -> Policy:
         """The encoding of each round."""
-        return as_policy(self.encoding)
+        return as_policy(self.encoding.encoding if isinstance(self.encoding, Plan) else self.encoding)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -96,7 +95,7 @@ class PrivateSetup:
         """Arguments of PrivQuantStrategy, and of PrivateGrid."""
         config = self.config
         settings: dict[str, Any] = {
-            "encoding": self.encoding if self.plan is None else self.plan,
+            "encoding": self.encoding,
             "include": config.encoding.include,
             "exclude": config.encoding.exclude,
             "clip_scales": config.encoding.clip_scales,
@@ -104,7 +103,8 @@ class PrivateSetup:
             "sampling": config.client_sampling,
             "simulated": config.privacy.randomness == "seeded",
         }
-        if self.plan is None:
+        # A plan, or a policy that keeps to one, brings its aggregation and the target as a budget.
+        if not isinstance(self.encoding, Plan) and self.policy.plan is None:
             limit, delta = config.privacy.budget, config.privacy.delta
             budget = None if limit is None else Budget(limit, delta)
             settings |= {"aggregation": self.aggregation, "budget": budget, "delta": delta}

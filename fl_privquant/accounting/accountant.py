@@ -34,6 +34,7 @@ from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 _CACHED = 512
 _FAR = 1.5
+_MANY = 1000
 _SECURE = "secure randomness on the client"
 _SUM_ONLY = "the adversary sees sums only (secure aggregation)"
 _HONEST = "that many honest clients in each sum (corrupt and dropped ones are not counted)"
@@ -72,9 +73,9 @@ class Budget:
 class _By(Enum):
     """What a release is counted by: its coordinates, a theorem, or its norm."""
 
+    NORM = auto()
     COORDINATES = auto()
     THEOREM = auto()
-    NORM = auto()
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,12 @@ def _smallest(
             continue
         parts = _merged(part for part, _, _ in counted)
         names = sorted({name for _, name, _ in counted if name})
-        ways.append((composed_epsilon(parts, delta, refine=False).epsilon, way, parts, names))
+        rough = composed_epsilon(parts, delta, refine=False)
+        ways.append((rough.epsilon, way, parts, names))
+        tight = way == _Way(True, _By.NORM) and math.isfinite(rough.epsilon) and rough.method == "exact"
+        if tight and _far_inside(releases):
+            # The ways that are left are about single coordinates.
+            break
     least = min(rough for rough, _, _, _ in ways)
     bounds: list[tuple[Bound, tuple[str, ...]]] = []
     for rough, way, parts, names in ways:
@@ -215,6 +221,21 @@ def _smallest(
             bound = composed_epsilon(parts, delta, refine)
             bounds.append((Bound(bound.epsilon, _method(bound, names)), _assumptions(releases, way)))
     return min(bounds, key=lambda stated: stated[0].epsilon)
+
+
+def _far_inside(releases: list[tuple[Release, int]]) -> bool:
+    """Whether all updates are many coordinates, of which few can be at their clip, by their L2 norm.
+
+    Counted by single coordinates, two such updates would be twice as far apart as they can be, or more. Where
+    the count by norms is exact, that is never better, and takes long to find out.
+    """
+    return all(
+        release.dimension >= _MANY
+        and release.norms.l2 is not None
+        and 4.0 * release.norms.l2**2 <= release.dimension
+        and not release.view.is_local
+        for release, _ in releases
+    )
 
 
 def _merged(parts: Iterable[Part]) -> list[Part]:

@@ -8,7 +8,7 @@ then does, because both read it from the same object.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,13 +166,14 @@ class Target:
         most_error: float | None = None,
         most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
+        progress: Callable[[str], None] = lambda doing: None,
     ) -> list[Plan]:
         """One plan for each number of bits up to ``max_bits``, the best first; arguments as for :meth:`plan`.
 
         The best plan has the fewest bytes for an error, or the least error for a size. Give one of
-        ``most_error`` and ``most_kilobytes``.
+        ``most_error`` and ``most_kilobytes``. ``progress`` is told what is being designed and certified.
         """
-        joint = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {}).joint()
+        joint = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {}).joint(progress)
         if most_kilobytes is not None and most_error is None:
             plans = joint.each_for_size(checks.positive("most_kilobytes", most_kilobytes))
             return sorted(plans, key=lambda plan: plan.mean_squared_error)
@@ -225,7 +226,7 @@ class _Planner:
     aggregation: Aggregation
     parameters: Mapping[str, Any]
 
-    def joint(self) -> JointSearch:
+    def joint(self, progress: Callable[[str], None] = lambda doing: None) -> JointSearch:
         """The search for bits and kept coordinates."""
         wish = self._wish(self.max_bits, None)
         if not wish.in_sum:
@@ -233,7 +234,7 @@ class _Planner:
                 "most_error, most_kilobytes: are about secure sums; give keep, or aggregation=SecureSum()"
             )
         signal = (wish.run_target.separation * wish.survivors) ** 2 / (4.0 * self.dimension)
-        return JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated)
+        return JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated, progress)
 
     def planned(self, max_bits: int, keep: int | float | None) -> Plan:
         """The certified plan with at most so many bits and with so many kept coordinates."""

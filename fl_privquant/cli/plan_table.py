@@ -9,6 +9,9 @@ from rich.console import Console
 from fl_privquant.accounting import Plan, PrivacyStatement, Target, Unit
 from fl_privquant.cli.layout import Column, print_table
 from fl_privquant.cli.printing import OVER_CENTRAL, say
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.secagg.handshake import handshake_bytes
+from fl_privquant.secagg.parameters import choose_parameters
 
 
 def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
@@ -30,6 +33,7 @@ def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
         Column("outlook", words=True),
         Column("bits/coord", "bits through the secure sum, for each coordinate of the model"),
         Column("kB", "1000 bytes that one client sends in a round, without headers and keys"),
+        Column("handshake kB", "what secure aggregation takes besides, both ways, unsigned, nobody lost"),
         Column("ε", PrivacyStatement.heading(Unit.TOTAL, view, "certified")),
         Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip", dropped=1),
     )
@@ -56,9 +60,22 @@ def _cells(plan: Plan) -> list[str]:
         plan.outlook,
         f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
         f"{plan.bytes_per_round / 1000.0:.4g}",
+        _handshake(plan),
         plan.statement.epsilon_cell,
         f"{spread:.3g}",
     ]
+
+
+def _handshake(plan: Plan) -> str:
+    """Kilobytes of keys, shares and lists that a client sends or is sent in a round."""
+    corrupt, lost = _fractions(plan)
+    count = plan.target.num_clients
+    try:
+        graph = choose_parameters(count, corrupt_fraction=corrupt, dropout_fraction=lost)
+    except InvalidSpecError:
+        # So few clients cannot aggregate securely, which a run says.
+        return "-"
+    return f"{handshake_bytes(graph) / 1000.0:.3g}"
 
 
 def _bits(plan: Plan) -> int:

@@ -251,6 +251,10 @@ class UpdateCodec:
             return EncodedUpdate(self, old)
         return self._drawn(np.zeros(self.dimension, dtype=self.layout.dtype), rng, threads)
 
+    def prepared(self, update: Arrays) -> NDArray[Any]:
+        """What the mechanism is given of an update, without metrics and vote; it is the data, not private."""
+        return np.asarray(self._prepared(self.layout.flatten(update)))
+
     def clipped_share(self, new: Arrays, old: Arrays) -> float:
         """The share of coordinates that the coordinate clip cuts. It depends on the data: not private."""
         return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)

@@ -12,6 +12,7 @@ from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.array_choice import scaled_clips
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower.policies import Policy
 from fl_privquant.mechanisms.base import Mechanism
 
 __all__ = ["Arguments", "GivenEncoding", "single_clip"]
@@ -45,6 +46,7 @@ class Arguments:
     aggregation: Aggregation
     budget: Budget | None
     delta: float
+    plan: Plan | None = None
 
     @classmethod
     def of(
@@ -60,9 +62,10 @@ class Arguments:
         ``short_form`` holds fields of :class:`~fl_privquant.encoding.Encoding`, None where they are left out.
         """
         encoding = _encoding(given, short_form)
-        if isinstance(given, Plan):
+        plan = given if isinstance(given, Plan) else given.plan if isinstance(given, Policy) else None
+        if plan is not None:
             _refuse("a plan sets it", {"aggregation": aggregation, "budget": budget, "delta": delta})
-            return cls(encoding, given.aggregation, given.budget, given.target.delta)
+            return cls(encoding, plan.aggregation, plan.budget, plan.target.delta, plan)
         if delta is not None and not 0.0 <= delta < 1.0:
             raise InvalidSpecError(f"delta: {delta} is outside [0, 1)")
         return cls(encoding, aggregation or PerClient(), budget, _USUAL_DELTA if delta is None else delta)

@@ -18,7 +18,6 @@ from fl_privquant.accounting.accountant import Budget, coordinate_statement
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.accounting.client_sampling import ClientSampling
 from fl_privquant.accounting.federation import FederationLedger
-from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
@@ -75,7 +74,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         How updates are encoded: a :class:`~fl_privquant.accounting.Plan`, which brings its aggregation and
         the target as a budget, so that the run cannot spend more; or an
         :class:`~fl_privquant.encoding.Encoding`; or a function of the round that gives one, such as a policy
-        of :mod:`fl_privquant.flower.policies`. Or the mechanism itself.
+        of :mod:`fl_privquant.flower.policies`, which may keep to a plan. Or the mechanism itself.
     mechanism, clip, l2_clip, rotate, keep
         The short form: fields of an :class:`~fl_privquant.encoding.Encoding`.
     include, exclude
@@ -165,7 +164,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             "keep": keep,
         }
         arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
-        self.plan = encoding if isinstance(encoding, Plan) else None
+        self.plan = arguments.plan
         if self.plan is not None and private_metrics:
             raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
         self.encoding = arguments.encoding
@@ -201,7 +200,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
 
     def settings(self) -> dict[str, Any]:
         """What this strategy was made with, to make another one like it."""
-        planned = {"encoding": self.plan} if self.plan is not None else self._unplanned()
+        planned = self._unplanned()
+        if self.plan is not None:
+            # Of a policy that keeps to a plan the policy is what was given.
+            planned = {"encoding": self.encoding if callable(self.encoding) else self.plan}
         return planned | {
             "strategy": self.strategy,
             "sampling": self.sampling,
@@ -359,6 +361,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             self.failed_rounds = 0
             if current.codec.votes:
                 self.policy.observe_votes(current.clip_vote(opened, usable))
+            if opened.total is not None:
+                self.policy.observe_sum(current.codec, opened.total, len(usable))
             plain = current.plain_replies(opened, received)
             # What is decoded now need not be held as codes too.
             opened = replace(opened, total=None)

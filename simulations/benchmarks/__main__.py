@@ -19,6 +19,7 @@ BENCHMARKS = (
     "encode",
     "design",
     "wire",
+    "kept",
     "privacy",
     "flower",
     "secagg",
@@ -32,6 +33,13 @@ QUICK: dict[str, dict[str, object]] = {
     "encode": {"COORDINATES": 10**5, "ROUNDS": 2, "CODEBOOK_COORDINATES": 10**3, "CODEBOOK_ROUNDS": 1},
     "design": {"ROUNDS": 1},
     "wire": {"COORDINATES": 10**5, "ROUNDS": 2},
+    "kept": {
+        "COORDINATES": 10**4,
+        "KEPT": 100,
+        "TIMES": 1,
+        "PLANNED_CLIENTS": 50,
+        "PLANNED_COORDINATES": 10**4,
+    },
     "privacy": {"COORDINATES": 10**3, "ROUNDS": 10, "CLIENTS": 100, "TURNS": 2},
     "flower": {
         "CLIENTS": 5,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.design.cache import DesignCache
+from fl_privquant.cache import DesignCache
 from fl_privquant.mechanisms import registry
 
 PARAMETERS = {"epsilon": 1.0, "bins": (-3.0, -0.5, 0.5, 3.0)}
