@@ -139,7 +139,7 @@ def provenance(
     return {
         "versions": {"python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}},
         "git_commit": _git_commit(),
-        "solver": f"HiGHS {_version('highspy')}",
+        "solver": f"HiGHS {_version('highspy')} through PuLP {_version('pulp')}",
         "seed": config.seed,
         "mechanism_label": config.label,
         "certified_epsilon": mechanism.epsilon,

@@ -79,8 +79,8 @@ def aggregate_law(values: Floats, second_moment: float, floor: float) -> Law:
     low_of = np.minimum(np.arange(levels), np.arange(levels)[::-1])
     program = LinearProgram()
     low_costs = -np.bincount(low_of, values**2).astype(np.float64)
-    low = program.variables(low_costs, lower=floor)
-    excess = program.variables(np.zeros(levels))
+    low = program.variables("low", low_costs, lower=floor)
+    excess = program.variables("excess", np.zeros(levels))
     # The row is the floor and what exceeds it, so that it is nowhere below its floor or its mirror's.
     entries = [(low[low_of[i]], excess[i]) for i in range(levels)]
 

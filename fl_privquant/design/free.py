@@ -147,10 +147,10 @@ def _program(
     levels, count = values.size, knots.size
     floor_of, excess_of = _numbering(knots, levels, symmetric)
     program = LinearProgram()
-    program.variables(np.bincount(floor_of, costs.sum(axis=0)).astype(np.float64))
+    program.variables("floor", np.bincount(floor_of, costs.sum(axis=0)).astype(np.float64))
     num_floors = int(floor_of.max()) + 1
     excess_costs = np.bincount(excess_of.ravel() - num_floors, costs.ravel())
-    program.variables(excess_costs.astype(np.float64))
+    program.variables("excess", excess_costs.astype(np.float64))
     reach = math.expm1(epsilon)
     mean_rows: dict[int, str] = {}
     seen: set[int] = set()

@@ -319,16 +319,16 @@ def _solve_box(
     """Theorem "constraint1" in one box; elastic: the most private selection, if none is private enough."""
     program = LinearProgram()
     costs = family.bound_costs if power == 1 else family.error_slopes(q, power)
-    number = program.variables(costs * (1e-3 if elastic else 1.0))
+    number = program.variables("q", costs * (1e-3 if elastic else 1.0))
     for i in number:
         program.bound(i, float(lower[i]), float(upper[i]))
     for group in family.groups:
         program.equal([(int(entry), 1.0) for entry in group], 1.0)
     levels = family.values.size
     outputs = range((levels + 1) // 2) if family.symmetric else range(levels)
-    ceiling = program.variables(np.zeros(len(outputs)))
-    floor = program.variables(np.zeros(len(outputs)))
-    excess = program.variables([1.0 if elastic else 0.0], 0.0, None if elastic else 0.0)[0]
+    ceiling = program.variables("ceiling", np.zeros(len(outputs)))
+    floor = program.variables("floor", np.zeros(len(outputs)))
+    excess = program.variables("excess", [1.0 if elastic else 0.0], 0.0, None if elastic else 0.0)[0]
     for i in outputs:
         program.at_most([(ceiling[i], 1.0), (floor[i], -math.exp(epsilon)), (excess, -1.0)], 0.0)
         own_at_bin: dict[bool, int] = {}

@@ -107,7 +107,7 @@ def _solve(
     # q[n, i]: number of the variable q_n(i), counted from 1 as in the paper.
     q: Numbers = {}
     for n in range(1, levels):
-        numbers = program.variables(costs[n - 1])
+        numbers = program.variables(f"q{n}", costs[n - 1])
         q.update({(n, i + 1): number for i, number in enumerate(numbers)})
         program.equal([(number, 1.0) for number in numbers], 1.0)
     _require_monotone(program, q, values, first, last)

@@ -45,8 +45,8 @@ def design_paired(
         for x, cost in ((piece.start, at_start[k]), (piece.end, at_end[k]))
     ]
     program = LinearProgram()
-    program.variables(costs)
-    floor = program.variables(np.zeros((levels + 1) // 2 if symmetric else levels))
+    program.variables("pair", costs)
+    floor = program.variables("floor", np.zeros((levels + 1) // 2 if symmetric else levels))
     floor_of = [min(i, levels - 1 - i) if symmetric else i for i in range(levels)]
     half = len(pieces) // 2 if symmetric else 0
     for k in range(half, len(pieces)):
