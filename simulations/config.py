@@ -309,11 +309,11 @@ class RunConfig:
     output: str = "outputs"
 
     def __post_init__(self) -> None:
+        if not self.output:
+            raise InvalidSpecError("output: '' is not a directory; set output=DIRECTORY, or leave it out")
         at_least("seed", self.seed, 0)
         if not self.study or "/" in self.study or self.study.startswith("."):
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
-        if not self.output:
-            raise InvalidSpecError("output: '' is not a directory; set output=DIRECTORY, or leave it out")
         object.__setattr__(self, "mechanism", _checked_mechanism(self.mechanism))
         task = checked("task", self.task, given=("run",), common=_COMMON_OF_TASKS)
         object.__setattr__(self, "task", task)
@@ -392,7 +392,7 @@ class RunConfig:
 
     @property
     def task_name(self) -> str:
-        """The name of the task in tables: its own, or that of its class."""
+        """What tables call the task: its name, or that of its class."""
         return str(self.task.get("name") or self.task[TARGET].rpartition(".")[2])
 
     @property

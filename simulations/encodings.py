@@ -194,8 +194,7 @@ class EncodingConfig:
     keep
         Coordinates of the rotated update that are sent, as a number or a share; null for all.
     include, exclude
-        Patterns on names of the model's arrays, as in [head.*]: arrays that match ``include`` (all, if it is
-        empty) and not ``exclude`` are sent and counted.
+        Patterns on names of the model's arrays, as in [head.*]: only what matches is sent and counted.
     clip_policy, bits_policy, keep_policy
         What changes from round to round.
     """

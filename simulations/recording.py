@@ -217,7 +217,7 @@ class RecordingStrategy(StrategyWrapper):
 
 
 def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bool) -> Row:
-    """What the client that was asked most often has spent so far and in the last round, in both views.
+    """What a client that was asked most has spent so far, in both views, and in the last round.
 
     Parameters
     ----------

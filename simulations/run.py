@@ -18,7 +18,6 @@ import contextlib
 import io
 import json
 import logging
-import math
 import os
 import sys
 import tempfile
@@ -160,26 +159,6 @@ def main() -> None:
         sys.exit(_EXIT_BUDGET)
 
 
-def _notes_of_jobs(session: Path, total: int | None) -> list[dict[str, Any]]:
-    """Run the jobs, ``total`` of them if they are a sweep; what each has noted.
-
-    Ctrl-C ends the process with one line: every run that has begun has a checkpoint of its last round.
-    """
-    session.touch()
-    os.environ[_SESSION] = str(session.parent)
-    os.environ[_SWEEP_TOTAL] = "" if total is None else str(total)
-    if total is not None:
-        opening = f"sweep of {total} runs; a line for each that ends, and a report after the last"
-        Console(stderr=True).print(opening, highlight=False)
-    try:
-        job()
-    except KeyboardInterrupt:
-        done = sum("summary" in json.loads(line) for line in session.read_text().splitlines())
-        finished = f"{done} of {total} runs are finished; " if total else ""
-        program.interrupted(f"{finished}the same command goes on where this one stopped")
-    return [json.loads(line) for line in session.read_text().splitlines()]
-
-
 def _asked() -> argparse.Namespace:
     """The parsed command line; one line of error for what Hydra's parser does not understand."""
     said = io.StringIO()
@@ -201,6 +180,26 @@ def _print_help(overrides: list[str], own: Path | None) -> None:
     values = OmegaConf.to_container(shown, resolve=True)
     chosen = {str(group): str(name) for group, name in config.hydra.runtime.choices.items()}
     print_help(values, chosen, CONF)  # type: ignore[arg-type]
+
+
+def _notes_of_jobs(session: Path, total: int | None) -> list[dict[str, Any]]:
+    """Run the jobs, ``total`` of them if they are a sweep; what each has noted.
+
+    Ctrl-C ends the process with one line: every run that has begun has a checkpoint of its last round.
+    """
+    session.touch()
+    os.environ[_SESSION] = str(session.parent)
+    os.environ[_SWEEP_TOTAL] = "" if total is None else str(total)
+    if total is not None:
+        opening = f"sweep of {total} runs; a line for each that ends, and a report after the last"
+        Console(stderr=True).print(opening, highlight=False)
+    try:
+        job()
+    except KeyboardInterrupt:
+        done = sum("summary" in json.loads(line) for line in session.read_text().splitlines())
+        finished = f"{done} of {total} runs are finished; " if total else ""
+        program.interrupted(f"{finished}the same command goes on where this one stopped")
+    return [json.loads(line) for line in session.read_text().splitlines()]
 
 
 def _position() -> str:
@@ -236,15 +235,15 @@ def _say(note: dict[str, Any], position: str) -> None:
 def _spent(config: RunConfig, row: dict[str, Any]) -> str:
     """What a client has spent, counted in full, in the view that the run is about and in the local one.
 
-    With a trusted server that is the view of an adversary who sees the models, with secure aggregation that
-    of sums, and else the local view itself.
+    With a trusted server that is the view of whoever sees the models, with secure aggregation that of sums,
+    and else the local view itself.
     """
     delta = row["delta_client_total"]
     local = PrivacyStatement(row["epsilon_client_total"], delta, Unit.TOTAL, str(LOCAL))
     if config.mechanism["name"] == CENTRAL:
         about = central_statement(config)
     elif row["epsilon_client_total_sum"] is None or row["num_honest"] is None:
-        return f"spent, counted in full: {local.brief}" if math.isfinite(local.epsilon) else local.brief
+        return f"spent, counted in full: {local.brief}"
     else:
         view = str(View(int(row["num_honest"])))
         about = PrivacyStatement(row["epsilon_client_total_sum"], delta, Unit.TOTAL, view)

@@ -230,7 +230,7 @@ def _method(bound: Bound, names: list[str]) -> str:
 
 
 def _part(release: Release, count: int, way: _Way, delta: float, refine: bool) -> tuple[Part, str, bool]:
-    """The loss to compose for a release, the name of its bound, and whether the way applies to it."""
+    """What is composed for a release, what its bound is called, and whether the way applies to it."""
     in_sum = way.in_sum and not release.view.is_local
     view = View(coarse_count(release.view.honest_count)) if in_sum else LOCAL
     losses: list[NamedLoss] = []

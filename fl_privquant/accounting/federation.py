@@ -26,7 +26,7 @@ from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 __all__ = ["FederationLedger"]
 
-# With at most this many histories, each is counted by itself; with more, one history that is worse than all.
+# Clients whose histories are counted one by one; beyond, one history that is worse than all.
 _MOST_HISTORIES = 4
 
 
@@ -73,9 +73,9 @@ class FederationLedger:
         return list(self._asked)
 
     def ask(self, number: int, release: Release, nodes: Iterable[int]) -> None:
-        """Count a release for every node, before round ``number`` asks for it.
+        """Count a release of every node, before round ``number`` asks for it.
 
-        It counts in the local view until :meth:`summed` says that only a sum can be seen.
+        It counts as seen by everybody until :meth:`summed` is told otherwise.
         """
         self._close()
         local = release.seen(LOCAL)
@@ -234,7 +234,7 @@ class FederationLedger:
         return histories
 
     def _most(self, histories: Iterable[_History]) -> dict[Release, int]:
-        """For each kind of release, the largest count of any client, those before a restart included."""
+        """For each kind the most that any client was asked for, and what was before a restart."""
         most: dict[Release, int] = {}
         for history in set(histories):
             for at, count in history:
@@ -244,7 +244,7 @@ class FederationLedger:
         return most
 
     def _worst(self, histories: Mapping[int, _History], in_sum: bool) -> list[dict[Release, int]]:
-        """Histories such that every client has spent at most as much as one of them."""
+        """Counts of each kind such that every client's cost at most as much as one of them."""
         different = set(histories.values())
         distinct = {self._seen(history, in_sum) for history in different}
         worst = _maximal(distinct)
@@ -270,7 +270,7 @@ class FederationLedger:
     def _seen(
         self, history: _History, in_sum: bool, smallest: Mapping[_Kind, int] | None = None
     ) -> frozenset[tuple[Release, int]]:
-        """A history in one of the views; sums have the honest clients of ``smallest``, if that is given."""
+        """A history as one of the views has it; sums with the honest clients of ``smallest``, if given."""
         counts: dict[Release, int] = {}
         for at, count in history:
             asked = self._kinds[at]

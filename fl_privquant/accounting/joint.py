@@ -90,12 +90,12 @@ class JointSearch:
         return self._within_size(best, most_kilobytes)
 
     def each_for_error(self, most_error: float) -> list[Plan]:
-        """The plan with the fewest bytes for each number of bits that reaches the error."""
+        """For each number of bits the plan with the fewest bytes, where it reaches the error."""
         guesses = self._guesses(lambda bits: self._for_error(bits, most_error))
         return self._reached(lambda guess: self._fewest_kept(guess, most_error), guesses)
 
     def each_for_size(self, most_kilobytes: float) -> list[Plan]:
-        """The plan with the least error within that size, for each number of bits."""
+        """For each number of bits the plan with the least error of at most that size."""
         guesses = self._guesses(lambda bits: self._for_size(bits, most_kilobytes))
         return self._reached(lambda guess: self._within_size(guess, most_kilobytes), guesses)
 

@@ -141,7 +141,7 @@ def plan(
     progress
         Called with the name of each mechanism before it is looked at.
     """
-    # This mechanism is designed at once, and its cost is near those of the others: it tells where to search.
+    # Instant to design and never far from the others: it tells where to look, and what would meet a target.
     scout = _Search(dataclasses.replace(wish, parameters=()), scout_mechanism(), by_epsilon=True)
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
@@ -187,7 +187,7 @@ class _Search:
         self._made: dict[int, PlannedDesign | None] = {}
 
     def met(self, scout: _Search) -> int | None:
-        """The grid point of the design that meets the target, searched from that of the first mechanism."""
+        """The grid point of the design that meets the target, looked for where the scout's is, if need be."""
         if self.unit is Unit.TOTAL:
             return 0 if self.spend(0) <= self.wish.epsilon else None
         if self.unit is Unit.ROUND:
@@ -196,7 +196,7 @@ class _Search:
             return self.largest(round(math.log(share, _RATIO)))
         start = scout.own_largest
         if start is None:
-            # What the first mechanism cannot meet, no other mechanism for coordinates can.
+            # What the scout cannot do no other one can that spends on each coordinate.
             self.reason = scout.reason
             return None
         return self.largest(start)

@@ -77,7 +77,7 @@ class Target:
         return Budget(self.epsilon, self.delta)
 
     def statement(self, view: str) -> PrivacyStatement:
-        """The target as a statement in that view."""
+        """The target in words, for whoever has that view."""
         return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=f"{self.rounds} rounds")
 
     def plan(
@@ -153,7 +153,7 @@ class Target:
     ) -> list[Plan]:
         """One plan for each number of bits up to ``max_bits``, the best first; arguments as for :meth:`plan`.
 
-        The best plan has the fewest bytes for an error, or the least error for a size. Give one of
+        Best is the one with the fewest bytes for an error, or with the least error for a size. Give one of
         ``most_error`` and ``most_kilobytes``.
         """
         joint = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {}).joint()

@@ -42,9 +42,6 @@ _NO_PARAMETERS = ("name", "cache")
 
 PICTURES = (".pdf", ".png", ".svg")
 
-# No federation is larger; far above, integers are no floats any more.
-_MOST = 10**12
-
 
 def picture(path: Path | None) -> Path | None:
     """The file for a picture, if its ending is one of a format that can be drawn."""
@@ -93,15 +90,11 @@ Levels = Annotated[int | None, typer.Option(help="Number of output values, where
 Objective = Annotated[
     str | None, typer.Option(help="mse (governs averages over clients) or mae (the paper's).")
 ]
-Clients = Annotated[
-    int, typer.Option(min=1, max=_MOST, help="Clients whose updates are added up in a round.")
-]
-Dimension = Annotated[int, typer.Option(min=1, max=_MOST, help="Coordinates of an update.")]
-Rounds = Annotated[int, typer.Option(min=1, max=_MOST, help="Rounds that a client takes part in.")]
-Corrupt = Annotated[
-    int, typer.Option(min=0, max=_MOST, help="Clients that collude with whoever sees the sums.")
-]
-Dropped = Annotated[int, typer.Option(min=0, max=_MOST, help="Clients that drop out of a round.")]
+Clients = Annotated[int, typer.Option(min=1, help="Clients whose updates are added up in a round.")]
+Dimension = Annotated[int, typer.Option(min=1, help="Coordinates of an update.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds that a client takes part in.")]
+Corrupt = Annotated[int, typer.Option(min=0, help="Clients that collude with whoever sees the sums.")]
+Dropped = Annotated[int, typer.Option(min=0, help="Clients that drop out of a round.")]
 Error = Annotated[
     float | None,
     typer.Option(

@@ -12,6 +12,12 @@ from fl_privquant.cli.printing import OVER_CENTRAL, say
 
 __all__ = ["print_plans"]
 
+_IMPORTS = (
+    "import fl_privquant as pq",
+    "import fl_privquant.flower",
+    "from flwr.serverapp.strategy import FedAvg",
+)
+
 
 def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     """Print plans, the best first, what the best one means, and how to run it.
@@ -41,7 +47,7 @@ def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     say(console, "Simulate it:")
     say(console, f"  {_command(best)}", copied=True)
     say(console, "Run it in a Flower server app:")
-    for line in _lines(best):
+    for line in (*_IMPORTS, *_lines(best)):
         say(console, f"  {line}", copied=True)
 
 
@@ -98,7 +104,7 @@ def _command(plan: Plan) -> str:
 
 
 def _lines(plan: Plan) -> list[str]:
-    """Python that makes the same plan, and a strategy that runs it."""
+    """Three lines that make the same plan, and a strategy that runs it."""
     target, (corrupt, lost) = plan.target, _fractions(plan)
     cost = ", ".join(f"{name}={value}" for name, value in _asked(plan).items())
     kept = plan.encoding.kept(plan.dimension)
@@ -106,10 +112,7 @@ def _lines(plan: Plan) -> list[str]:
     summed = f"pq.SecureSum(corrupt_fraction={corrupt:g}, dropout_fraction={lost:g})"
     mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={_bits(plan)}"
     return [
-        "import fl_privquant as pq",
-        "from flwr.serverapp.strategy import FedAvg",
-        "from fl_privquant.flower import PrivQuantStrategy",
         f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients})",
         f"plan = target.plan({plan.dimension}, {mechanism}{keep}, aggregation={summed})",
-        "strategy = PrivQuantStrategy(FedAvg(), plan)",
+        "strategy = fl_privquant.flower.PrivQuantStrategy(FedAvg(), plan)",
     ]

@@ -40,6 +40,8 @@ def run(app: typer.Typer) -> None:
         # The reader of the output has closed it, as head does. What is left in the buffer is dropped.
         sys.stdout = None
         sys.exit(EXIT_ERROR)
+    except OverflowError as error:
+        fail(f"a number is too large to compute with ({error}); give a smaller one")
     except (PrivQuantError, OSError) as error:
         fail(error)
     if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code

@@ -136,7 +136,7 @@ class Training:
         return mean_of
 
     def encoded(self, updates: Numbers, server_round: int) -> Numbers:
-        """The mean update, decoded from the sum of codes by the plan's mechanism."""
+        """What the plan's mechanism makes of the sum of codes."""
         rotation, rotated = self._rotated(updates, server_round)
         mechanism, clip = self.plan.encoding.mechanism, self.plan.encoding.clip
         total = np.zeros(self.dimension, np.int64)
