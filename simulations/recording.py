@@ -59,7 +59,7 @@ class Probe:
         np.savez(self.directory / f"{server_round}-{client}.npz", allow_pickle=False, **trained)
 
     def take(self, server_round: int) -> list[Arrays]:
-        """The true updates of a round, in the order of clients; they are deleted once they are read."""
+        """What clients trained in a round, in the order of clients; it is then deleted."""
         if self._kept is not None:
             places = sorted(place for place in self._kept if place[0] == server_round)
             return [self._kept.pop(place) for place in places]

@@ -12,12 +12,6 @@ from fl_privquant.cli.printing import OVER_CENTRAL, say
 
 __all__ = ["print_plans"]
 
-_IMPORTS = (
-    "import fl_privquant as pq",
-    "import fl_privquant.flower",
-    "from flwr.serverapp.strategy import FedAvg",
-)
-
 
 def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     """Print plans, the best first, what the best one means, and how to run it.
@@ -101,6 +95,13 @@ def _command(plan: Plan) -> str:
     if kept < plan.dimension:
         keys["encoding.keep"] = f"{kept / plan.dimension:.4g}"
     return " ".join(["python -m simulations.run", *(f"{key}={value}" for key, value in keys.items())])
+
+
+_IMPORTS = (
+    "import fl_privquant as pq",
+    "import fl_privquant.flower",
+    "from flwr.serverapp.strategy import FedAvg",
+)
 
 
 def _lines(plan: Plan) -> list[str]:

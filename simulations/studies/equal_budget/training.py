@@ -2,7 +2,7 @@
 
 Softmax regression by one full-batch gradient of every client a round. Data, clients, rotations, the noise of
 the central Gaussian and the random words of encoders are those of a run through Flower with the same seed, so
-that a run here ends with the model of that run, except for the rounding of sums. A test shows this, and one
+that a run here ends with the model of that run, but for the rounding of sums. A test shows this, and one
 part of the study, ``gradients-digits``, is trained through Flower.
 
 Besides what the plan encodes (``encoded``) and the central Gaussian (``central``) there are two ways to make
@@ -232,7 +232,7 @@ class _Trained(Part):
         return self.name, f"{self.name}-by-seed"
 
     def configuration(self, scale: Scale) -> Mapping[str, Any]:
-        """The configuration of its runs."""
+        """That of its runs."""
         return {"in_process": dict(self.sweep.configuration(scale))}
 
     def compute(self, scale: Scale, tell: Tell) -> Tables:
