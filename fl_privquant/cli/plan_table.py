@@ -41,7 +41,12 @@ def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     say(console, "Simulate it:")
     say(console, f"  {_command(best)}", copied=True)
     say(console, "Run it in a Flower server app:")
-    for line in (*_IMPORTS, *_lines(best)):
+    for line in (
+        "import fl_privquant.flower, fl_privquant as pq",
+        "from flwr.serverapp.strategy import FedAvg",
+    ):
+        say(console, f"  {line}", copied=True)
+    for line in _lines(best):
         say(console, f"  {line}", copied=True)
 
 
@@ -95,13 +100,6 @@ def _command(plan: Plan) -> str:
     if kept < plan.dimension:
         keys["encoding.keep"] = f"{kept / plan.dimension:.4g}"
     return " ".join(["python -m simulations.run", *(f"{key}={value}" for key, value in keys.items())])
-
-
-_IMPORTS = (
-    "import fl_privquant as pq",
-    "import fl_privquant.flower",
-    "from flwr.serverapp.strategy import FedAvg",
-)
 
 
 def _lines(plan: Plan) -> list[str]:
