@@ -18,6 +18,7 @@ EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
 
+_RUN_AGAIN = "the same command can be run again"
 # None of our own messages is that long; what they quote may be anybody's.
 _MOST_CHARACTERS = 2000
 
@@ -25,12 +26,12 @@ _MOST_CHARACTERS = 2000
 def run(app: typer.Typer) -> None:
     """Run the program, and end the process with its exit code."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
     except NoArgsIsHelpError as error:
         typer.echo(error.format_message())
         sys.exit(EXIT_ERROR)
     except (Abort, KeyboardInterrupt):
-        interrupted("the same command can be run again")
+        interrupted(_RUN_AGAIN)
     except ClickException as error:
         context = error.ctx if isinstance(error, UsageError) else None
         advice = "" if context is None else f"; see {context.command_path} --help"
@@ -39,8 +40,13 @@ def run(app: typer.Typer) -> None:
         # The reader of the output has closed it, as head does. What is left in the buffer is dropped.
         sys.stdout = None
         sys.exit(EXIT_ERROR)
+    except OverflowError as error:
+        fail(f"a number is too large to compute with ({error}); give a smaller one")
     except (PrivQuantError, OSError) as error:
         fail(error)
+    if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code
+        interrupted(_RUN_AGAIN)
+    sys.exit(code)
 
 
 def fail(error: object) -> NoReturn:
