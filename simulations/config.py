@@ -350,8 +350,6 @@ class RunConfig:
     output: str = "outputs"
 
     def __post_init__(self) -> None:
-        if not self.output:
-            raise InvalidSpecError("output: '' is not a directory; set output=DIRECTORY, or leave it out")
         at_least("seed", self.seed, 0)
         if not self.study or "/" in self.study or self.study.startswith("."):
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")

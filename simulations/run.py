@@ -18,6 +18,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -222,26 +223,6 @@ def _print_help(overrides: list[str], own: Path | None) -> None:
     values = OmegaConf.to_container(shown, resolve=True)
     chosen = {str(group): str(name) for group, name in config.hydra.runtime.choices.items()}
     print_help(values, chosen, CONF)  # type: ignore[arg-type]
-
-
-def _notes_of_jobs(session: Path, total: int | None) -> list[dict[str, Any]]:
-    """Run the jobs, ``total`` of them if they are a sweep; what each has noted.
-
-    Ctrl-C ends the process with one line: every run that has begun has a checkpoint of its last round.
-    """
-    session.touch()
-    os.environ[_SESSION] = str(session.parent)
-    os.environ[_SWEEP_TOTAL] = "" if total is None else str(total)
-    if total is not None:
-        opening = f"sweep of {total} runs; a line for each that ends, and a report after the last"
-        Console(stderr=True).print(opening, highlight=False)
-    try:
-        job()
-    except KeyboardInterrupt:
-        done = sum("summary" in json.loads(line) for line in session.read_text().splitlines())
-        finished = f"{done} of {total} runs are finished; " if total else ""
-        program.interrupted(f"{finished}the same command goes on where this one stopped")
-    return [json.loads(line) for line in session.read_text().splitlines()]
 
 
 def _position() -> str:

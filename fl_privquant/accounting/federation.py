@@ -34,7 +34,7 @@ from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 # The id of clients whose names are not known. No node of Flower's has this id.
 _ANYBODY = 0
 
-# Clients whose histories are counted one by one; beyond, one history that is worse than all.
+# With at most this many histories, each is counted by itself; with more, one history that is worse than all.
 _MOST_HISTORIES = 4
 
 

@@ -15,6 +15,9 @@ _NO_PARAMETERS = ("name", "cache")
 
 PICTURES = (".pdf", ".png", ".svg")
 
+# No federation is larger; far above, integers are no floats any more.
+_MOST = 10**12
+
 
 def picture(path: Path | None) -> Path | None:
     """The file for a picture, if its ending is one of a format that can be drawn."""

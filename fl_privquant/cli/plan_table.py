@@ -43,11 +43,6 @@ def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     say(console, "Simulate it:")
     say(console, f"  {_command(best)}", copied=True)
     say(console, "Run it in a Flower server app:")
-    for line in (
-        "import fl_privquant.flower, fl_privquant as pq",
-        "from flwr.serverapp.strategy import FedAvg",
-    ):
-        say(console, f"  {line}", copied=True)
     for line in _lines(best):
         say(console, f"  {line}", copied=True)
 
@@ -125,7 +120,7 @@ def _rounds_apart(target: Target) -> int:
 
 
 def _lines(plan: Plan) -> list[str]:
-    """Three lines that make the same plan, and a strategy that runs it."""
+    """Python that makes the same plan, and a strategy that runs it."""
     target, (corrupt, lost) = plan.target, _fractions(plan)
     cost = ", ".join(f"{name}={value}" for name, value in _asked(plan).items())
     kept = plan.encoding.kept(plan.dimension)
