@@ -38,7 +38,7 @@ from fl_privquant.flower.wrapping import KeptRun, strategy_stack
 
 __all__ = ["CheckpointError", "CheckpointStrategy"]
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _JSON_ENTRY: Final = "checkpoint.json"
 # What a program gives a strategy, unlike what that learns: arrays, or nothing at first.
 _SETTINGS: Final = (bool, int, float, str)
