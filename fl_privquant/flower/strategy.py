@@ -163,8 +163,6 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         }
         arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
         self.plan = encoding if isinstance(encoding, Plan) else None
-        if self.plan is not None and private_metrics:
-            raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
         self.encoding = arguments.encoding
         self.arrays = ArrayChoice(include, exclude)
         self.rotation_seed = rotation_seed
@@ -189,6 +187,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         check_wrapped(strategy, self.aggregation, simulated)
 
     def _ranges(self, private_metrics: Mapping[str, tuple[float, float]]) -> tuple[MetricRange, ...]:
+        if self.plan is not None and private_metrics:
+            raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
         if self.weighted_by_key in private_metrics:
             raise InvalidSpecError(
                 f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
