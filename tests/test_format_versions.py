@@ -97,13 +97,13 @@ def test_ledgers(tmp_path: Path) -> None:
     assert SpendingLedger(path).rounds == (1,)
 
 
-@pytest.mark.parametrize("version", [1, 3, None, "x"])
+@pytest.mark.parametrize("version", [2, 4, None, "x"])
 def test_checkpoints(tmp_path: Path, version: Any) -> None:
     path = tmp_path / "run.checkpoint"
     content = json.dumps({"version": version}).encode()
     with path.open("wb") as file:
         np.savez(file, **{"checkpoint.json": np.frombuffer(content, np.uint8)})
-    words = f"version {version!r} is not 2.*finish the run with the fl-privquant that began it, or delete"
+    words = f"version {version!r} is not 3.*finish the run with the fl-privquant that began it, or delete"
     refused(
         CheckpointError,
         words,

@@ -75,6 +75,11 @@ class ClientSampling(ABC):
         """Whether each round's draw is uniform, and independent of all others: only then is it amplified."""
         return self.participations is None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether who may be asked depends on who was asked before."""
+        return self.participations is not None or self.once_in > 1
+
     def most_rounds(self, rounds: int) -> int:
         """Rounds that a client takes part in at most, in a run of so many."""
         return min(rounds, self.participations or rounds)

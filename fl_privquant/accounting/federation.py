@@ -104,7 +104,7 @@ class FederationLedger:
     _last_rounds: dict[int, int] = field(default_factory=dict)
     # How many rounds there were of each kind, whoever was asked.
     _shown: Counter[int] = field(default_factory=Counter)
-    _open: tuple[_Asked, tuple[int, ...]] | None = None
+    _open: tuple[_Asked, frozenset[int]] | None = None
     _last_closed: _Asked | None = None
     _stated: dict[tuple[Any, ...], PrivacyStatement] = field(default_factory=dict)
 
@@ -125,7 +125,7 @@ class FederationLedger:
         self._close()
         local = release.seen(LOCAL)
         self._asked.append((number, local))
-        self._open = (_Asked(local, models), tuple(nodes))
+        self._open = (_Asked(local, models), frozenset(nodes))
         self._stated.clear()
 
     def summed(self, num_honest: int) -> None:

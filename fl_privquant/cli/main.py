@@ -201,8 +201,7 @@ def plan_command(
         norms=_norms(l2_norm, dimension),
         own_clips=l2_norm is None and not local and unit is not Unit.COORDINATE,
     )
-    console = layout.output_console()
-    names = tuple(mechanism or ()) or planned_for(wish)
+    console, names = layout.output_console(), tuple(mechanism or ()) or planned_for(wish)
     if joint:
         if joint_plans.plan_and_print(console, wish, rounds, error, kilobytes, names[0]):
             return

@@ -36,7 +36,7 @@ from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line, othe
 from fl_privquant.files import held, remove_leftovers, replace_file
 from fl_privquant.flower.wrapping import KeptRun, strategy_stack
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _JSON_ENTRY: Final = "checkpoint.json"
 # What a program gives a strategy, unlike what that learns: arrays, or nothing at first.
 _SETTINGS: Final = (bool, int, float, str)

@@ -50,13 +50,13 @@ def drawn_messages(
     Raises BudgetExhaustedError where too few clients have any share of rounds left, which ends the run.
     """
     nodes = [message.metadata.dst_node_id for message in messages]
-    taken = {node: ledger.participation(node) for node in nodes}
-    able = [node for node in nodes if sampling.may_ask(server_round, *taken[node])]
+    taken = {node: ledger.participation(node) for node in nodes} if sampling.remembers else {}
+    able = [node for node in nodes if node not in taken or sampling.may_ask(server_round, *taken[node])]
     drawn = set(sampling.drawn(server_round, able, len(nodes)))
     if nodes and not drawn:
         needed = sampling.size(len(nodes))
         left = sum(sampling.has_share_left(count) for count, _ in taken.values())
-        if left < needed:
+        if taken and left < needed:
             spent = ledger.statement(delta)
             raise BudgetExhaustedError(
                 f"round {server_round}: {left} of {len(nodes)} clients have taken part in fewer than "

@@ -165,8 +165,6 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         }
         arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
         self.plan = arguments.plan
-        if self.plan is not None and private_metrics:
-            raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
         self.encoding = arguments.encoding
         self.arrays = ArrayChoice(include, exclude, scales)
         self.rotation_seed = rotation_seed
@@ -191,6 +189,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         check_wrapped(strategy, self.aggregation, simulated)
 
     def _ranges(self, private_metrics: Mapping[str, tuple[float, float]]) -> tuple[MetricRange, ...]:
+        if self.plan is not None and private_metrics:
+            raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
         if self.weighted_by_key in private_metrics:
             raise InvalidSpecError(
                 f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
