@@ -13,7 +13,7 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
@@ -24,6 +24,7 @@ from fl_privquant.flower import PrivateGrid, RoundRecord
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.private_grid import refuse_pushed, trains
+from fl_privquant.flower.protocol import is_request
 from simulations.app_keys import AppMetricsConfig
 from simulations.recording import OnRow, Probe, Row, first_columns, measured, round_columns, spent_columns
 from simulations.run_setup import PrivateSetup
@@ -129,6 +130,13 @@ class WatchedGrid(GridWrapper):
             self.rows[-1] |= spent_columns(statements, view, secure)
 
     def _round(self, messages: list[Message], timeout: float | None) -> list[Message]:
+        if not self._plain and any(
+            is_request(config) for sent in messages for _, config in records_of(sent.content, ConfigRecord)
+        ):
+            raise InvalidSpecError(
+                "app: it is private already: its server app has a PrivQuantStrategy or a PrivateGrid; leave "
+                "that and the client's PrivQuantMod out, or run it with mechanism=none"
+            )
         if self.setup is None:
             self._set_up()
         # The row before is complete now: what the app evaluates from here on is about the next model.

@@ -236,6 +236,7 @@ PUSHED = "list(grid.pull_messages(grid.push_messages(asked)))"
         (changed("server_app", "list(grid.send_and_receive(asked))", PUSHED), "train messages were pushed"),
         (changed("server_app", '["model"]["weights"].n', '["n"]["w"].n'), "server app failed (quickstart/"),
         (changed("server_app", "range(1, ", "range(9, "), "its server app trained nothing"),
+        (changed("server_app", '"round": n', '"privquant-version": 5, "round": n'), "it is private already"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(
