@@ -7,6 +7,8 @@ RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
+# A worker for each core, which takes tests from the others when it has none left; libraries start no threads besides.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist worksteal
 TWO_AT_A_TIME := hydra/launcher=joblib hydra.launcher.n_jobs=2
 
 .PHONY: run test lint suite coverage docs tutorial benchmarks wheel constraints clean
@@ -25,11 +27,11 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 
 suite: $(INSTALLED)
-	$(BIN)/pytest -n 2 --durations=10
+	$(PYTEST) --durations=10
 
 # Lines and branches of the package that the tests reach; outputs/coverage shows them one by one.
 coverage: $(INSTALLED)
-	$(BIN)/pytest -n 2 --cov --cov-report=term --cov-report=html:outputs/coverage --cov-fail-under=95
+	$(PYTEST) --cov --cov-report=term --cov-report=html:outputs/coverage --cov-fail-under=95
 
 # outputs/docs/index.html. The notices that are turned off are about future versions of mkdocs.
 docs: $(INSTALLED)

@@ -24,7 +24,16 @@ from fl_privquant.errors import (
 )
 
 if TYPE_CHECKING:
-    from fl_privquant.accounting import PerClient, Plan, SecureSum, SumOfCodes, Target
+    from fl_privquant.accounting import (
+        CohortSampling,
+        FixedSampling,
+        PerClient,
+        Plan,
+        PoissonSampling,
+        SecureSum,
+        SumOfCodes,
+        Target,
+    )
     from fl_privquant.law.codebook import Codebook
     from fl_privquant.law.law import Law
     from fl_privquant.mechanisms.base import Mechanism
@@ -36,6 +45,8 @@ __all__ = [
     "CertificationError",
     "CodeOverflowError",
     "Codebook",
+    "CohortSampling",
+    "FixedSampling",
     "InfeasibleDesignError",
     "InvalidSpecError",
     "InvalidUpdateError",
@@ -43,6 +54,7 @@ __all__ = [
     "Mechanism",
     "PerClient",
     "Plan",
+    "PoissonSampling",
     "PrivQuantError",
     "RandomStream",
     "SecureSum",
@@ -59,10 +71,13 @@ __version__ = "0.1.0"
 # take most of a second, and not every program that imports this package designs a mechanism.
 _HOMES = {
     "Codebook": "law.codebook",
+    "CohortSampling": "accounting",
+    "FixedSampling": "accounting",
     "Law": "law.law",
     "Mechanism": "mechanisms.base",
     "PerClient": "accounting",
     "Plan": "accounting",
+    "PoissonSampling": "accounting",
     "RandomStream": "sampling.stream",
     "SecureSum": "accounting",
     "SumOfCodes": "accounting",

@@ -143,7 +143,7 @@ _SMALLEST = 1e-290
 
 
 def _seen(view: str) -> str:
-    return view.replace("aggregate of", "aggregate view of") if "of" in view else f"{view} view"
+    return view.replace(" of", " view of", 1) if " of" in view else f"{view} view"
 
 
 def _rounded_up(value: float, digits: int = 4) -> str:
@@ -163,20 +163,28 @@ def _rounded_up(value: float, digits: int = 4) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """What the adversary sees: each client's codes (local), or only sums of codes over clients.
+    """What the adversary sees: each client's codes (local), only sums of codes over clients, or only models.
+
+    The first two are of a server that nobody has to trust, which knows who took part. The third is of others:
+    whoever sees the model after each round, while the server is trusted with who took part.
 
     Parameters
     ----------
     num_honest
         Number of honest clients whose codes are in the sum, the protected client included: those that
         collude with the adversary add no noise that it does not know, and those that dropped out add
-        none at all. None: the local view.
+        none at all. None: the local view, or models that are no function of a sum.
+    sampled
+        For whoever sees only the models: the largest probability with which a client took part
+        (:mod:`fl_privquant.loss.subsampled`), and 1 where who took part counts as known. None: the two views
+        of the server.
 
-    >>> str(View.aggregate(20, corrupt=1, dropped=2)), str(LOCAL)
-    ('aggregate of 17', 'local')
+    >>> str(View.aggregate(20, corrupt=1, dropped=2)), str(LOCAL), str(View(17, sampled=0.1))
+    ('aggregate of 17', 'local', 'models of 17')
     """
 
     num_honest: int | None = None
+    sampled: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_honest is not None and self.num_honest > _MOST_HONEST:
@@ -189,6 +197,9 @@ class View:
                 f"view: {self.num_honest} honest clients in the sum; the protected client itself is one, so "
                 "lower corrupt or dropped"
             )
+
+        if self.sampled is not None and not 0.0 < self.sampled <= 1.0:
+            raise InvalidSpecError(f"view: sampled {self.sampled} is outside (0, 1]")
 
     @classmethod
     def aggregate(cls, num_clients: int, corrupt: int = 0, dropped: int = 0) -> View:
@@ -208,7 +219,9 @@ class View:
         return 1 if self.num_honest is None else self.num_honest
 
     def __str__(self) -> str:
-        return "local" if self.num_honest is None else f"aggregate of {self.num_honest}"
+        if self.num_honest is None:
+            return "local" if self.sampled is None else "models"
+        return f"{'aggregate' if self.sampled is None else 'models'} of {self.num_honest}"
 
 
 LOCAL = View()

@@ -17,13 +17,23 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 import fl_privquant as pq
-from fl_privquant import checks
+from fl_privquant.accounting import ClientSampling
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.registry import entry, label_of
+from fl_privquant.mechanisms.registry import label_of
+from simulations.app_keys import AppMetricsConfig, settled
 from simulations.config_checks import at_least, nearest, one_of, positive
 from simulations.encodings import EncodingConfig
+from simulations.mechanism_keys import (
+    CENTRAL,
+    checked_mechanism,
+    designed_for_target,
+    has_levels,
+    has_parameter,
+)
+from simulations.participation import SamplingConfig
 from simulations.schema import build
 from simulations.targets import TARGET, checked, located, options_of
+from simulations.user_app import user_app
 
 __all__ = [
     "CENTRAL",
@@ -39,29 +49,19 @@ __all__ = [
     "nearest",
 ]
 
-CENTRAL = "central_gaussian"
-"""The baseline that trusts the server: no mechanism of clients, so not in the registry."""
-
 _USUAL_CLIP = 0.05
 _TARGET_L2_CLIP = 1.0
 
-# What every mechanism file has, so that one sweep can hold private and other mechanisms.
-_COMMON_PARAMETERS = ("epsilon", "bits", "levels")
-# And what task files have: a class of the user's, put in the place of ours, may not take them.
+# What task files have: a class of the user's, put in the place of ours, may not take them.
 _COMMON_OF_TASKS = ("name", "data", "model", "hidden", "max_examples", "max_test_examples", "device")
-_DIGITS = {TARGET: "simulations.tasks.TorchTask", "name": "digits", "data": "digits", "model": "softmax"}
-# Parameters of a mechanism for the secure sum that its plan fills in.
-_SET_BY_TARGET = (
-    "run_epsilon",
-    "run_delta",
-    "rounds",
-    "num_clients",
-    "dimension",
-    "norm_ratio",
-    "mse",
-    "corrupt_fraction",
-    "dropout_fraction",
+# Keys that came later: they count in a run's name only where they are set, so that older names stay.
+_LATER_KEYS = (
+    ("encoding", "keep"),
+    ("encoding", "clip_scales"),
+    ("federation", "optimizer"),
+    ("engine", "client_gpus"),
 )
+_DIGITS = {TARGET: "simulations.tasks.TorchTask", "name": "digits", "data": "digits", "model": "softmax"}
 
 
 def _without_target(value: Any, *, _root_: DictConfig) -> Any:
@@ -69,7 +69,13 @@ def _without_target(value: Any, *, _root_: DictConfig) -> Any:
     return None if OmegaConf.select(_root_, "privacy.epsilon") is not None else value
 
 
+def _without_app(value: Any, *, _root_: DictConfig) -> Any:
+    """``${without_app:30}`` in a YAML file: the value, or 0 where an app decides."""
+    return 0 if OmegaConf.select(_root_, "app") is not None else value
+
+
 OmegaConf.register_new_resolver("without_target", _without_target, replace=True)
+OmegaConf.register_new_resolver("without_app", _without_app, replace=True)
 
 
 @dataclass(frozen=True)
@@ -106,9 +112,9 @@ class FederationConfig:
     num_clients
         Clients of the federation.
     rounds
-        Rounds of the run.
+        Rounds of the run. 0: as many as an app has.
     fraction
-        Share of the clients that is asked in a round.
+        Share of the clients that is asked in a round; with sampling=poisson each one's probability.
     strategy
         Flower strategy of the server: ``fedavg``, ``fedavgm``, ``fedadam``, ``fedprox`` or ``fedmedian``.
     server_learning_rate
@@ -148,7 +154,8 @@ class FederationConfig:
 
     def __post_init__(self) -> None:
         one_of("federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian"))
-        for name in ("num_clients", "rounds", "local_epochs", "batch_size"):
+        at_least("federation.rounds", self.rounds, 0)
+        for name in ("num_clients", "local_epochs", "batch_size"):
             at_least(f"federation.{name}", getattr(self, name), 1)
         if self.local_steps is not None:
             at_least("federation.local_steps", self.local_steps, 1)
@@ -302,8 +309,16 @@ class RunConfig:
         Name and parameters of the mechanism that encodes updates.
     task
         Import path of a task's class (``_target_``), and its arguments.
-    encoding, partition, federation, engine, privacy, secagg, tracker
+    encoding, partition, federation, sampling, engine, privacy, secagg, tracker
         The groups of keys.
+    app
+        Folder of a Flower app that is run in place of a task, unchanged; null for none.
+    app_config
+        Values for keys of the app's own run config.
+    app_metrics
+        Which of the app's metrics are what.
+    app_digest
+        Hash of the app's files, which follows from them: a changed app is another run.
     study
         Results go to ``<output>/<study>/<run>``.
     panel
@@ -320,10 +335,15 @@ class RunConfig:
     task: Mapping[str, Any] = field(default_factory=lambda: dict(_DIGITS))
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     secagg: SecaggConfig = field(default_factory=SecaggConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    app: str | None = None
+    app_config: Mapping[str, Any] = field(default_factory=dict)
+    app_metrics: AppMetricsConfig = field(default_factory=AppMetricsConfig)
+    app_digest: str | None = None
     study: str = "default"
     panel: str | None = None
     seed: int = 0
@@ -335,12 +355,23 @@ class RunConfig:
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
         if not self.output:
             raise InvalidSpecError("output: '' is not a directory; set output=DIRECTORY, or leave it out")
-        object.__setattr__(self, "mechanism", _checked_mechanism(self.mechanism))
-        task = checked("task", self.task, given=("run",), common=_COMMON_OF_TASKS)
-        object.__setattr__(self, "task", task)
+        object.__setattr__(self, "mechanism", checked_mechanism(self.mechanism))
+        if self.app is None:
+            at_least("federation.rounds", self.federation.rounds, 1)
+            task = checked("task", self.task, given=("run",), common=_COMMON_OF_TASKS)
+            object.__setattr__(self, "task", task)
+        else:
+            if self.sampling != SamplingConfig():
+                raise InvalidSpecError(
+                    f"sampling: {self.sampling.name}, but an app draws its clients itself; leave sampling out"
+                )
+            for key, value in settled(self).items():
+                object.__setattr__(self, key, value)
         if self.mechanism["name"] == CENTRAL:
             # Its server is trusted with the updates themselves: there is nothing to hide in a sum.
             object.__setattr__(self, "secagg", SecaggConfig())
+        # What is wrong with the sampling is said before anything starts.
+        self.sampling.built(self.federation.fraction, None)
         if not self.secagg.masked and self.privacy.randomness != "seeded":
             raise InvalidSpecError(
                 f"secagg.masked: false, which only simulates privacy, but privacy.randomness is "
@@ -350,7 +381,7 @@ class RunConfig:
             self._check_without_target()
         else:
             self._check_target()
-        if self.encoding.bits_policy.name != "constant" and not _has_levels(str(self.mechanism["name"])):
+        if self.encoding.bits_policy.name != "constant" and not has_levels(str(self.mechanism["name"])):
             raise InvalidSpecError(
                 f"encoding.bits_policy.name: {self.mechanism['name']!r} has a fixed number of levels; choose "
                 f"another mechanism, or constant"
@@ -362,6 +393,11 @@ class RunConfig:
             raise InvalidSpecError(
                 f"mechanism: {name!r} is designed for a target of the whole run; set it, for example with "
                 f"privacy.epsilon=8" + ("" if name == CENTRAL else " secagg=on")
+            )
+        if self.encoding.keep_policy.name == "adaptive":
+            raise InvalidSpecError(
+                "encoding.keep_policy.name: adaptive keeps to a target of the whole run; set privacy.epsilon "
+                "and secagg=on, or use encoding.keep_policy.name=schedule"
             )
         if self.encoding.clip is None:
             object.__setattr__(self, "encoding", dataclasses.replace(self.encoding, clip=_USUAL_CLIP))
@@ -375,7 +411,7 @@ class RunConfig:
                 f"mechanism.epsilon: {self.mechanism['epsilon']}, but {target}, from which it follows; set "
                 "only one of them"
             )
-        if name != CENTRAL and not designed_for_target(name) and not _has_parameter(name, "epsilon"):
+        if name != CENTRAL and not designed_for_target(name) and not has_parameter(name, "epsilon"):
             raise InvalidSpecError(f"mechanism: {name!r} protects nothing, but {target}; choose another")
         if designed_for_target(name) and name != CENTRAL and not self.secagg.enabled:
             raise InvalidSpecError(
@@ -388,9 +424,23 @@ class RunConfig:
                 f"encoding.rotate: false, but {target}, which rotates updates; leave it out"
             )
         for key, policy in self.encoding.changes.items():
+            if policy == "adaptive":
+                # It plans for every number of coordinates that it chooses.
+                continue
             raise InvalidSpecError(
                 f"{key}: {policy}, but {target}, which plans one encoding for all rounds; use {key}=constant"
             )
+
+    @property
+    def client_sampling(self) -> ClientSampling:
+        """Who is asked in a round."""
+        seed = self.seed if self.privacy.randomness == "seeded" else None
+        return self.sampling.built(self.federation.fraction, seed)
+
+    @property
+    def counted_rounds(self) -> int:
+        """Rounds that a client takes part in, at most."""
+        return self.client_sampling.most_rounds(self.federation.rounds)
 
     @property
     def l2_clip(self) -> float | None:
@@ -413,7 +463,9 @@ class RunConfig:
 
     @property
     def task_name(self) -> str:
-        """The name of the task in tables: its own, or that of its class."""
+        """The name of the task in tables: its own, or that of its class, or that of the app."""
+        if self.app is not None:
+            return user_app(self.app).name
         return str(self.task.get("name") or self.task[TARGET].rpartition(".")[2])
 
     @property
@@ -428,10 +480,20 @@ class RunConfig:
         values = self.to_mapping()
         for key in ("study", "panel", "output", "tracker"):
             del values[key]
-        # Runs have the name that they had before there was a choice, where it is not used.
-        for group, key in (("encoding", "keep"), ("federation", "optimizer"), ("engine", "client_gpus")):
+        if self.app is None:
+            for key in ("app", "app_config", "app_metrics", "app_digest"):
+                del values[key]
+        else:
+            # What it does counts, which its digest says, not where it is.
+            del values["app"]
+        # The order of scales matters, which a hash of mappings forgets.
+        values["encoding"]["clip_scales"] = list((values["encoding"]["clip_scales"] or {}).items())
+        # Where a choice is not made use of, runs have the name that they had before there was that choice.
+        for group, key in _LATER_KEYS:
             if not values[group][key]:
                 del values[group][key]
+        if self.sampling == SamplingConfig():
+            del values["sampling"]
         return f"{self.label.replace(' ', '-')}-{hash_of(values)}"
 
     def design(self, levels: int | None = None) -> Any:
@@ -448,52 +510,3 @@ class RunConfig:
 def hash_of(configuration: Mapping[str, Any]) -> str:
     """The key by which results are kept and found again: a hash of everything that they depend on."""
     return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that the mechanism has, in one order: what it ignores must not change a run's hash."""
-    if "name" not in values:
-        raise InvalidSpecError("mechanism.name: missing; choose one with mechanism=optm, for example")
-    if values["name"] == CENTRAL:
-        return {key: values[key] for key in ("name", "epsilon") if values.get(key) is not None}
-    registered = entry(str(values["name"]))
-    known = {parameter.name for parameter in dataclasses.fields(registered.spec)} | {"bits"}
-    hints = typing.get_type_hints(registered.spec)
-    kept: dict[str, Any] = {"name": registered.name}
-    for key in sorted(values):
-        if key == "name" or values[key] is None:
-            continue
-        if key in _SET_BY_TARGET and designed_for_target(registered.name):
-            raise InvalidSpecError(
-                f"mechanism.{key}: follows from the target, which is privacy.epsilon; leave it out"
-            )
-        if key not in known:
-            if key in _COMMON_PARAMETERS:
-                continue
-            raise InvalidSpecError(
-                f"mechanism.{key}: not a parameter of {registered.name!r}, which takes "
-                f"{', '.join(sorted(known))}{nearest(key, known)}"
-            )
-        if key == "bits":
-            checks.whole("mechanism.bits", values[key], 1, 16)
-        else:
-            checks.typed(f"mechanism.{key}", values[key], hints[key])
-        kept[key] = list(values[key]) if isinstance(values[key], list | tuple) else values[key]
-    if not _has_levels(registered.name):
-        kept.pop("bits", None)
-        kept.pop("levels", None)
-    return kept
-
-
-def _has_levels(name: str) -> bool:
-    """Whether the mechanism's number of levels can be chosen."""
-    return name != CENTRAL and "levels" in entry(name).spec.accepted({"levels": 2})
-
-
-def _has_parameter(name: str, parameter: str) -> bool:
-    return parameter in {declared.name for declared in dataclasses.fields(entry(name).spec)}
-
-
-def designed_for_target(name: str) -> bool:
-    """Whether a mechanism is specified by a target for the whole run, not by its loss for a coordinate."""
-    return name == CENTRAL or _has_parameter(name, "run_epsilon")

@@ -105,28 +105,23 @@ def digits() -> Examples:
     return Examples(*_split(loaded.images[:, None] / 16.0, loaded.target))
 
 
-def mnist(data_root: str | None = None) -> Examples:
+def mnist(data_root: str | None = None, pool: int = 1) -> Examples:
     """MNIST: images of 28 x 28, ten labels.
 
     Parameters
     ----------
     data_root
         Directory of its four IDX files; null downloads.
+    pool
+        Pixels on the side of a square that is averaged to one: 2 makes images of 14 x 14.
     """
-    return images("ylecun/mnist") if data_root is None else _from_idx(Path(data_root))
+    return _pooled(images("ylecun/mnist") if data_root is None else _from_idx(Path(data_root)), pool)
 
 
-def fashion_mnist(data_root: str | None = None) -> Examples:
-    """Fashion-MNIST: images of 28 x 28, ten labels.
-
-    Parameters
-    ----------
-    data_root
-        Directory of its four IDX files; null downloads.
-    """
-    if data_root is None:
-        return images("zalando-datasets/fashion_mnist")
-    return _from_idx(Path(data_root))
+def fashion_mnist(data_root: str | None = None, pool: int = 1) -> Examples:
+    """Fashion-MNIST: images of 28 x 28, ten labels; the parameters are those of :func:`mnist`."""
+    name = "zalando-datasets/fashion_mnist"
+    return _pooled(images(name) if data_root is None else _from_idx(Path(data_root)), pool)
 
 
 def shakespeare(data_root: str | None = None, length: int = 40, stride: int = 10) -> Examples:
@@ -206,6 +201,21 @@ def _split(x: NDArray[Any], y: NDArray[Any]) -> list[NDArray[Any]]:
     order = np.random.default_rng(0).permutation(len(y))
     cut = round(_TEST_SHARE * len(y))
     return [x[order[cut:]], y[order[cut:]], x[order[:cut]], y[order[:cut]]]
+
+
+def _pooled(examples: Examples, pool: int) -> Examples:
+    """The same with squares of pixels averaged."""
+    height, width = examples.train_x.shape[-2:]
+    checks.whole("task.pool", pool, 1)
+    if height % pool or width % pool:
+        raise InvalidSpecError(
+            f"task.pool: {pool} does not divide images of {height} x {width} pixels; use 1, 2, 4 or 7"
+        )
+    if pool == 1:
+        return examples
+    split = (-1, 1, height // pool, pool, width // pool, pool)
+    train_x, test_x = (x.reshape(split).mean(axis=(3, 5)) for x in (examples.train_x, examples.test_x))
+    return dataclasses.replace(examples, train_x=train_x, test_x=test_x)
 
 
 def _from_idx(root: Path) -> Examples:

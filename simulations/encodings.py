@@ -6,7 +6,7 @@ YAML file in ``conf/encoding``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from simulations.config_checks import at_least, one_of, positive
 
 if TYPE_CHECKING:
     # Flower takes a second to import: not for a configuration that is only read.
+    from fl_privquant.accounting import Plan
     from fl_privquant.flower.policies import Policy
 
 # Groups of before, and where their keys are now.
@@ -134,12 +135,13 @@ class BitsPolicyConfig:
 
 @dataclass(frozen=True)
 class KeepPolicyConfig:
-    """How many rotated coordinates each round sends; see :class:`fl_privquant.flower.ScheduledKeep`.
+    """How many rotated coordinates each round sends; see :mod:`fl_privquant.flower.policies`.
 
     Parameters
     ----------
     name
-        ``constant`` (encoding.keep), or ``schedule`` (by round).
+        ``constant`` (encoding.keep), ``schedule`` (by round), or ``adaptive``: with a target, that at
+        first, and then fewer where the mean update is short.
     rounds
         First rounds of the entries of ``keep``, for ``schedule``.
     keep
@@ -152,7 +154,7 @@ class KeepPolicyConfig:
 
     def __post_init__(self) -> None:
         path = "encoding.keep_policy"
-        one_of(f"{path}.name", self.name, ("constant", "schedule"))
+        one_of(f"{path}.name", self.name, ("constant", "schedule", "adaptive"))
         if len(self.rounds) != len(self.keep) or self.rounds[:1] != (1,):
             raise InvalidSpecError(
                 f"{path}.rounds: {list(self.rounds)} with keep {list(self.keep)}, expected as many rounds as "
@@ -165,12 +167,20 @@ class KeepPolicyConfig:
 
     def applied(self, encoding: Encoding | Policy) -> Encoding | Policy:
         """The encoding, with what is kept in each round."""
-        if self.name == "constant":
+        if self.name != "schedule":
             return encoding
         from fl_privquant.flower import ScheduledKeep
 
         shares = {start: float(share) for start, share in zip(self.rounds, self.keep, strict=True)}
         return ScheduledKeep(encoding, shares)
+
+    def followed(self, plan: Plan) -> Plan | Policy:
+        """The plan, or the policy that begins with it."""
+        if self.name != "adaptive":
+            return plan
+        from fl_privquant.flower import AdaptiveKeep
+
+        return AdaptiveKeep(plan)
 
 
 @dataclass(frozen=True)
@@ -194,6 +204,9 @@ class EncodingConfig:
     include, exclude
         Patterns on names of the model's arrays, as in [head.*]: arrays that match ``include`` (all, if it is
         empty) and not ``exclude`` are sent and counted.
+    clip_scales
+        Factors of both clips by pattern, as in {head.*: 1, "*": 0.1}; the first match of an array counts.
+        null: 1 for all.
     clip_policy, bits_policy, keep_policy
         What changes from round to round.
     """
@@ -204,6 +217,7 @@ class EncodingConfig:
     keep: int | float | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    clip_scales: Mapping[str, float] | None = None
     clip_policy: ClipPolicyConfig = field(default_factory=ClipPolicyConfig)
     bits_policy: BitsPolicyConfig = field(default_factory=BitsPolicyConfig)
     keep_policy: KeepPolicyConfig = field(default_factory=KeepPolicyConfig)
@@ -214,7 +228,12 @@ class EncodingConfig:
                 positive(f"encoding.{name}", getattr(self, name))
         if self.keep is not None:
             checked_keep(self.keep)
-        ArrayChoice(self.include, self.exclude)
+        _ = self.arrays
+
+    @property
+    def arrays(self) -> ArrayChoice:
+        """Which arrays of a model are sent, and on what scale they are clipped."""
+        return ArrayChoice(self.include, self.exclude, tuple((self.clip_scales or {}).items()))
 
     @property
     def changes(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fl_privquant.errors import InvalidSpecError
+from simulations.app_keys import FEDERATION_KEYS
 from simulations.config_checks import nearest
 from simulations.encodings import renamed_key
 
@@ -49,9 +50,12 @@ def check_overrides(arguments: list[str], sweep: bool = True, own: Path | None =
                 _check_choice(override.key_or_group, choice, groups[override.key_or_group])
             chosen.append(f"{override.key_or_group}={choices_of(override)[0]}")
     config = composed(chosen, own)
+    if any(override.key_or_group == "app" and override.value() is not None for override in parsed):
+        _refuse_keys_of_tasks([override.key_or_group for override in parsed])
     for override in parsed:
         key = override.key_or_group
-        if key in groups or key.startswith("hydra") or override.is_add() or override.is_delete():
+        added = override.is_add() or override.is_force_add()
+        if key in groups or key.startswith("hydra") or added or override.is_delete():
             continue
         _check_key(config, key, list(groups))
     composed([_first(override) for override in parsed], own)
@@ -59,6 +63,17 @@ def check_overrides(arguments: list[str], sweep: bool = True, own: Path | None =
     sizes = {str(key): len(str(text).split(",")) for key, text in (config.hydra.sweeper.params or {}).items()}
     sizes |= {override.key_or_group: len(choices_of(override)) for override in parsed}
     return math.prod(sizes.values())
+
+
+def _refuse_keys_of_tasks(keys: list[str]) -> None:
+    """Refuse what has no effect on an app."""
+    for key in keys:
+        group, _, name = key.partition(".")
+        if group in ("task", "partition") or (group == "federation" and name not in ("", *FEDERATION_KEYS)):
+            raise InvalidSpecError(
+                f"{key}: for tasks, but app runs a Flower app with its own data and training; leave one out, "
+                f"or set app_config.KEY"
+            )
 
 
 def _folders(own: Path | None) -> list[Path]:

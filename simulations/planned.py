@@ -45,15 +45,26 @@ def aggregation_of(config: RunConfig) -> Aggregation:
     if secagg.enabled:
         summed = SecureSum if secagg.masked else SimulatedSum
         return summed(secagg.corrupt_fraction, secagg.dropout_fraction, secagg.exact_sums)
-    return PerClient() if config.federation.strategy in _NEED_SINGLE_UPDATES else SumOfCodes()
+    # An app is handed one reply for each client, as without us.
+    single = config.app is not None or config.federation.strategy in _NEED_SINGLE_UPDATES
+    return PerClient() if single else SumOfCodes()
+
+
+def target_of(config: RunConfig) -> Target | None:
+    """The target of a run, in the rounds that its sampling lets a client take part in; None without one."""
+    epsilon = config.privacy.epsilon
+    if epsilon is None or config.mechanism["name"] == CENTRAL:
+        return None
+    rounds, counted = config.federation.rounds, config.counted_rounds
+    bound = None if counted == rounds else counted
+    return Target(epsilon, rounds, _participants(config), config.privacy.delta, bound)
 
 
 def plan_of(config: RunConfig, dimension: int) -> Plan | None:
     """The plan of a run with a target, for a model of ``dimension`` coordinates; None for one without."""
-    epsilon = config.privacy.epsilon
-    if epsilon is None or config.mechanism["name"] == CENTRAL:
+    target = target_of(config)
+    if target is None:
         return None
-    target = Target(epsilon, config.federation.rounds, _participants(config), config.privacy.delta)
     parameters = json.dumps(dict(config.mechanism), sort_keys=True)
     return _planned(
         target,
@@ -83,15 +94,15 @@ def central_statement(config: RunConfig) -> PrivacyStatement:
 def run_statement(
     config: RunConfig, mechanism: Mechanism, dimension: int, in_sum: bool = True
 ) -> PrivacyStatement:
-    """What a run costs a client that took part in every round; in the sum of all clients, or locally.
+    """What a run costs a client that took part as often as it may; in the sum of all clients, or locally.
 
     The sum is that of all clients of a round, all of them honest: what the run would cost at the best.
     """
     if config.mechanism["name"] == CENTRAL and in_sum:
-        scope = f"{dimension} coordinates, {config.federation.rounds} rounds"
+        scope = f"{dimension} coordinates, {config.counted_rounds} rounds"
         return replace(central_statement(config), scope=scope)
     view = View.aggregate(_participants(config)) if in_sum else LOCAL
-    rounds, delta = config.federation.rounds, config.privacy.delta
+    rounds, delta = config.counted_rounds, config.privacy.delta
     clip, l2_clip, keep = config.encoding.clip, config.encoding.l2_clip, config.encoding.keep
     ratio = None if l2_clip is None or clip is None else kept_norm(l2_clip, keep, dimension) / clip
     kept = kept_of(keep, dimension)
@@ -110,8 +121,12 @@ def _counted(
 
 
 def _participants(config: RunConfig) -> int:
-    """Clients that are asked in a round, as Flower's strategies draw them."""
-    return max(1, int(config.federation.num_clients * config.federation.fraction))
+    """Clients that are asked in a round, in the smallest that is run."""
+    sampling, population = config.client_sampling, config.federation.num_clients
+    if config.sampling.name == "flower":
+        # As Flower's strategies draw them.
+        return max(1, int(population * config.federation.fraction))
+    return sampling.planned_clients(population, aggregation_of(config))
 
 
 # 1 is one coordinate, 1.0 all of them.

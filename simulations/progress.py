@@ -56,7 +56,7 @@ class Rounds:
         if "/" in position:
             number, total = position.split("/")
             self._bars.append(self._progress.add_task("sweep", total=int(total), completed=int(number) - 1))
-        self._bars.append(self._progress.add_task(config.run_name, total=self._total))
+        self._bars.append(self._progress.add_task(config.run_name, total=self._total or None))
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -72,18 +72,20 @@ class Rounds:
 
         The end of the run counts in full, and comes to a little less.
         """
-        # Not every task has an accuracy.
-        accuracy = "" if math.isnan(row["accuracy"]) else f"accuracy {row['accuracy']:.3f}, "
-        text = f"{accuracy}loss {row['loss']:.4g}"
+        # Not every task has an accuracy, and an app may evaluate nothing.
+        qualities = {"accuracy": f"{row['accuracy']:.3f}", "loss": f"{row['loss']:.4g}"}
+        said = [f"{name} {value}" for name, value in qualities.items() if value != "nan"]
         if spent is not None:
             private = math.isfinite(spent.epsilon)
-            text += f", spent at most {spent.brief}, by a quick bound" if private else f", {spent.brief}"
+            said.append(f"spent at most {spent.brief}, by a quick bound" if private else spent.brief)
+        text = ", ".join(said)
         self._progress.note = text
         self._progress.update(self._bars[-1], completed=row["round"])
         if self._quiet or self._live or row["round"] == 0:
             return
         if row["round"] == self._total or row["round"] % max(1, self._total // _LINES) == 0:
-            self._console.print(f"{self._name}: round {row['round']}/{self._total}, {text}", soft_wrap=True)
+            total = f"/{self._total}" if self._total else ""
+            self._console.print(f"{self._name}: round {row['round']}{total}, {text}", soft_wrap=True)
 
 
 def rounds(config: RunConfig) -> Rounds:

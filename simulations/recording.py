@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,6 @@ from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
 from fl_privquant.flower import RoundRecord, StrategyWrapper
 from fl_privquant.flower.arrays import read_arrays
 from simulations.tasks import Task
-
-__all__ = ["OnRow", "Probe", "RecordingStrategy", "Row"]
 
 Arrays = dict[str, NDArray[Any]]
 Row = dict[str, Any]
@@ -50,10 +48,32 @@ class Probe:
     """
 
     _in_memory: ClassVar[dict[Path, dict[tuple[int, int], Arrays]]] = {}
+    _failed_in_memory: ClassVar[dict[Path, dict[int, str]]] = {}
 
     def __init__(self, directory: Path, same_process: bool = False) -> None:
         self.directory = directory
         self._kept = self._in_memory.setdefault(directory, {}) if same_process else None
+        self._failed = self._failed_in_memory.setdefault(directory, {}) if same_process else None
+
+    def leave_failure(self, client: int, reason: str) -> None:
+        """Keep why a client's app made no update: PrivQuantMod hides that from the server."""
+        if self._failed is not None:
+            self._failed[client] = reason
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / f"{client}.failure").write_text(reason)
+
+    def take_failures(self) -> dict[int, str]:
+        """Why apps of clients failed, by client; it is then deleted."""
+        if self._failed is not None:
+            taken = dict(self._failed)
+            self._failed.clear()
+            return taken
+        files = list(self.directory.glob("*.failure"))
+        taken = {int(path.stem): path.read_text() for path in files}
+        for path in files:
+            path.unlink()
+        return taken
 
     def leave(self, server_round: int, client: int, trained: Arrays) -> None:
         """Keep what a client trained, until it is taken."""
@@ -133,21 +153,8 @@ class RecordingStrategy(StrategyWrapper):
 
     def begin(self, arrays: Arrays) -> None:
         """Record the model before the first round, unless the run goes on from a checkpoint."""
-        if self.rows:
-            return
-        nothing = math.nan
-        measured = {"mean_squared_error": nothing, "share_clipped": nothing}
-        encoding = {"clip": nothing, "bits_per_coordinate": nothing}
-        traffic = {
-            "bytes_up": 0,
-            "bytes_down": 0,
-            "bytes_handshake": 0,
-            "num_replies": 0,
-            "wrapped_sums": nothing,
-        }
-        seconds = {"seconds_clients": 0.0, "seconds_aggregate": 0.0}
-        spent = _spent_columns((), LOCAL, self._secure)
-        self._add(0, arrays, {**measured, **encoding, **spent, **traffic, **seconds}, None)
+        if not self.rows:
+            self._add(0, arrays, first_columns(self._secure), None)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -175,25 +182,15 @@ class RecordingStrategy(StrategyWrapper):
         after, self._after = self._after, None
         if after is None:
             return
-        last = self.rows[-1]
         row = {
-            **self._measure(record, updates),
-            "clip": record.encoding.clip,
-            "bits_per_coordinate": float(record.encoding.mechanism.bits_per_coordinate),
-            **_spent_columns(record.statements, record.view, self._secure),
-            "bytes_up": last["bytes_up"] + record.bytes_up,
-            "bytes_down": last["bytes_down"] + record.bytes_down,
-            "bytes_handshake": last.get("bytes_handshake", 0) + record.bytes_handshake,
-            "num_replies": record.survivors,
-            "wrapped_sums": math.nan if record.wrapped_sums is None else record.wrapped_sums,
-            "seconds_clients": record.seconds_clients,
-            "seconds_aggregate": record.seconds_aggregate,
+            **measured(record, updates, self._probe, self._before),
+            **round_columns(record, self.rows[-1], self._secure),
         }
         self._add(record.round, {name: array.numpy() for name, array in after.items()}, row, record.spent)
 
     def finish(self, statements: Iterable[PrivacyStatement], view: View) -> None:
         """Put what was counted in full, when the run is over, in place of the last row's quick bounds."""
-        self.rows[-1] |= _spent_columns(statements, view, self._secure)
+        self.rows[-1] |= spent_columns(statements, view, self._secure)
 
     def checkpoint_state(self) -> dict[str, Any]:
         """The rows so far."""
@@ -202,30 +199,6 @@ class RecordingStrategy(StrategyWrapper):
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`checkpoint_state` gave."""
         self.rows = [dict(row) for row in state["rows"]]
-
-    def _measure(self, record: RoundRecord, updates: list[ArrayRecord]) -> Row:
-        """The squared error of the decoded mean, for each coordinate, and the share that was clipped."""
-        codec, names = record.codec, record.codec.layout.names
-        # One pass for each figure: what is held meanwhile is one update, and what is made of it.
-        shares = (
-            list(map(partial(codec.clipped_share, old=self._before), self._probe.read(record.round)))
-            if codec.carries_difference
-            else [0.0]
-        )
-        errors = _mean_of(names, self._probe.read(record.round))
-        self._probe.clear(record.round)
-        if not errors or not updates:
-            return {"mean_squared_error": math.nan, "share_clipped": math.nan}
-        # A sum of codes is decoded to one update, the mean.
-        decoded = read_arrays(updates[0]) if len(updates) == 1 else _mean_of(names, map(read_arrays, updates))
-        squares = 0.0
-        for name, error in errors.items():
-            np.subtract(decoded[name], error, out=error)
-            squares += float(np.sum(np.square(error, out=error)))
-        return {
-            "mean_squared_error": squares / codec.layout.dimension,
-            "share_clipped": float(np.mean(shares)),
-        }
 
     def _add(self, server_round: int, arrays: Arrays, row: Row, spent: PrivacyStatement | None) -> None:
         start = time.perf_counter()
@@ -236,8 +209,71 @@ class RecordingStrategy(StrategyWrapper):
         self._on_row(self.rows, spent)
 
 
-def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bool) -> Row:
-    """What the client that was asked most often has spent so far and in the last round, in both views.
+def first_columns(secure: bool) -> Row:
+    """What there is to say before the first round, when nothing was sent."""
+    nothing = math.nan
+    return {
+        "mean_squared_error": nothing,
+        "share_clipped": nothing,
+        "clip": nothing,
+        "bits_per_coordinate": nothing,
+        **spent_columns((), LOCAL, secure),
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "bytes_handshake": 0,
+        "num_replies": 0,
+        "wrapped_sums": nothing,
+        "seconds_clients": 0.0,
+        "seconds_aggregate": 0.0,
+    }
+
+
+def round_columns(record: RoundRecord, last: Row, secure: bool) -> Row:
+    """What the record of a round says; ``last`` is the row before, from which bytes are counted on."""
+    return {
+        "clip": record.encoding.clip,
+        "bits_per_coordinate": float(record.encoding.mechanism.bits_per_coordinate),
+        **spent_columns(record.statements, record.view, secure),
+        "bytes_up": last["bytes_up"] + record.bytes_up,
+        "bytes_down": last["bytes_down"] + record.bytes_down,
+        "bytes_handshake": last.get("bytes_handshake", 0) + record.bytes_handshake,
+        "num_replies": record.survivors,
+        "wrapped_sums": math.nan if record.wrapped_sums is None else record.wrapped_sums,
+        "seconds_clients": record.seconds_clients,
+        "seconds_aggregate": record.seconds_aggregate,
+    }
+
+
+def measured(record: RoundRecord, updates: Sequence[ArrayRecord], probe: Probe, before: Arrays) -> Row:
+    """The squared error of the decoded mean, for each coordinate, and the share that was clipped.
+
+    What clients trained in the round is read from the probe, and then deleted there.
+    """
+    codec, names = record.codec, record.codec.layout.names
+    # One pass for each figure: what is held meanwhile is one update, and what is made of it.
+    shares = (
+        list(map(partial(codec.clipped_share, old=before), probe.read(record.round)))
+        if codec.carries_difference
+        else [0.0]
+    )
+    errors = _mean_of(names, probe.read(record.round))
+    probe.clear(record.round)
+    if not errors or not updates:
+        return {"mean_squared_error": math.nan, "share_clipped": math.nan}
+    # A sum of codes is decoded to one update, the mean.
+    decoded = read_arrays(updates[0]) if len(updates) == 1 else _mean_of(names, map(read_arrays, updates))
+    squares = 0.0
+    for name, error in errors.items():
+        np.subtract(decoded[name], error, out=error)
+        squares += float(np.sum(np.square(error, out=error)))
+    return {
+        "mean_squared_error": squares / codec.layout.dimension,
+        "share_clipped": float(np.mean(shares)),
+    }
+
+
+def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bool) -> Row:
+    """What the client that was asked most often has spent so far and in the last round, in all views.
 
     Parameters
     ----------
@@ -251,10 +287,12 @@ def _spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: b
     nothing = PrivacyStatement(0.0, 0.0, Unit.TOTAL, method="exact")
     cells: dict[str, PrivacyStatement | None] = dict.fromkeys(("client_round", "client_total"), nothing)
     cells |= dict.fromkeys(("client_round_sum", "client_total_sum"), nothing if secure else None)
+    cells["client_total_models"] = None
     for statement in statements:
         if statement.unit != Unit.COORDINATE:
             name = "client_round" if statement.unit == Unit.ROUND else "client_total"
-            cells[name if statement.view == "local" else f"{name}_sum"] = statement
+            seen_by = {"local": "", "models": "_models"}.get(statement.view.split(" of ")[0], "_sum")
+            cells[f"{name}{seen_by}"] = statement
         elif math.isinf(statement.epsilon):
             cells = dict.fromkeys(cells, replace(statement, delta=0.0, method="not private"))
     epsilons = {f"epsilon_{name}": cell.epsilon if cell else math.nan for name, cell in cells.items()}
@@ -273,7 +311,7 @@ def _mean_of(names: Iterable[str], updates: Iterable[Arrays]) -> dict[str, NDArr
     total: dict[str, NDArray[np.float64]] = {}
     count = 0
     for update in updates:
-        count += 1  # noqa: SIM113 (enumerate would hold on to the update before)
+        count += 1
         for name in names:
             if name in total:
                 total[name] += update[name]

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,8 @@ def _json(content: Any) -> str:
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
+# What a process has loaded stays what it is: the runs of a sweep need not ask again.
+@cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
@@ -163,6 +166,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
+@cache
 def _git_commit() -> str:
     root = Path(__file__).parent
     try:

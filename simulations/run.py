@@ -43,6 +43,8 @@ from simulations.overrides import CONF, check_overrides, composed
 from simulations.planned import central_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
+from simulations.user_app import UserApp, user_app
+from simulations.users import with_users
 
 _SESSION = "FL_PRIVQUANT_SESSION"
 _NOTES = "notes"
@@ -71,11 +73,9 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     start = time.perf_counter()
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     from fl_privquant.flower.engines import Federation, engine
-    from simulations.tasks import task_of
 
-    # What is wrong with a task of the user's is said before anything starts.
-    task_of(config)
-
+    # What is wrong with a task or an app of the user's is said before anything starts.
+    components = _components(config)
     options: dict[str, Any] = {"threads": config.engine.threads}
     if config.engine.name == "ray":
         options = {key: getattr(config.engine, key) for key in ("address", "client_cpus", "client_gpus")}
@@ -89,10 +89,12 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         node_config={key: value for key, value in limits.items() if value is not None},
         seed=config.seed,
     )
-    client = "secure_client_app" if config.secagg.enabled and config.secagg.masked else "client_app"
     runner = engine(config.engine.name, **options)
-    with _quiet_flower():
-        done = runner.run("simulations.app:server_app", f"simulations.app:{client}", federation)
+    try:
+        with _quiet_flower():
+            done = runner.run(*components, federation)
+    finally:
+        UserApp.deactivate()
     import pandas as pd
 
     last = pd.read_parquet(directory.path / "rounds.parquet").iloc[-1].to_dict()
@@ -106,6 +108,20 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     return summary
 
 
+def _components(config: RunConfig) -> tuple[str, str]:
+    """Where the server and the client of a run are, once what they work on is known to be usable."""
+    if config.app is not None:
+        app = user_app(config.app)
+        app.server()
+        app.client()
+        return "simulations.app_run:server_app", "simulations.app_run:client_app"
+    from simulations.tasks import task_of
+
+    task_of(config)
+    client = "secure_client_app" if config.secagg.enabled and config.secagg.masked else "client_app"
+    return "simulations.app:server_app", f"simulations.app:{client}"
+
+
 @hydra.main(config_path=str(CONF.resolve()), config_name="config", version_base="1.3")
 def job(config_of_job: DictConfig) -> None:
     """One job of Hydra's: run, and note how it went for :func:`main`, whichever process this is."""
@@ -113,7 +129,7 @@ def job(config_of_job: DictConfig) -> None:
     try:
         os.environ[SWEEP_POSITION] = _position()
         values = OmegaConf.to_container(config_of_job, resolve=True)
-        config = RunConfig.from_mapping(values)  # type: ignore[arg-type]
+        config = RunConfig.from_mapping(with_users(values))  # type: ignore[arg-type]
         note = {"study": str(Path(config.output) / config.study), "run": config.run_name}
         note["summary"] = execute(config)
         note["spent"] = _spent(config, note["summary"])
@@ -130,6 +146,7 @@ def job(config_of_job: DictConfig) -> None:
 
 def main() -> None:
     """Run what the command line asks for; errors of the user are messages, and the exit code is not 0."""
+    _open_app_config(sys.argv)
     asked = _asked()
     try:
         own = None if asked.config_dir is None else Path(asked.config_dir)
@@ -178,6 +195,13 @@ def _notes_of_jobs(session: Path, total: int | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in session.read_text().splitlines()]
 
 
+def _open_app_config(arguments: list[str]) -> None:
+    """Let any key of an app's config be set: only the app knows which it has, and Hydra asks for the ++."""
+    for place, argument in enumerate(arguments):
+        if argument.startswith("app_config."):
+            arguments[place] = f"++{argument}"
+
+
 def _asked() -> argparse.Namespace:
     """The parsed command line; one line of error for what Hydra's parser does not understand."""
     said = io.StringIO()
@@ -220,7 +244,9 @@ def _say(note: dict[str, Any], position: str) -> None:
         return
     console = Console(stderr=True)
     row = note["summary"]
-    quality = f"loss {row['loss']:.4g}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
+    quality = "nothing evaluated" if row["loss"] is None else f"loss {row['loss']:.4g}"
+    if row["accuracy"] is not None:
+        quality = f"accuracy {row['accuracy']:.4f}"
     console.print(
         f"{position}{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; "
         f"{note['spent']}",
@@ -235,18 +261,21 @@ def _spent(config: RunConfig, row: dict[str, Any]) -> str:
     """What a client has spent, counted in full, in the view that the run is about and in the local one.
 
     With a trusted server that is the view of an adversary who sees the models, with secure aggregation that
-    of sums, and else the local view itself.
+    of sums, and else the local view itself. Where clients are drawn in secret, the view of an adversary who
+    sees only the models stands beside these.
     """
     delta = row["delta_client_total"]
     local = PrivacyStatement(row["epsilon_client_total"], delta, Unit.TOTAL, str(LOCAL))
+    models = row.get("epsilon_client_total_models")
+    also = "" if models is None else f"; {PrivacyStatement(models, delta, Unit.TOTAL, 'models').brief}"
     if config.mechanism["name"] == CENTRAL:
         about = central_statement(config)
     elif row["epsilon_client_total_sum"] is None or row["num_honest"] is None:
-        return f"spent, counted in full: {local.brief}" if math.isfinite(local.epsilon) else local.brief
+        return f"spent, counted in full: {local.brief}{also}" if math.isfinite(local.epsilon) else local.brief
     else:
         view = str(View(int(row["num_honest"])))
         about = PrivacyStatement(row["epsilon_client_total_sum"], delta, Unit.TOTAL, view)
-    return f"spent, counted in full: {about.brief}; {local.brief}"
+    return f"spent, counted in full: {about.brief}; {local.brief}{also}"
 
 
 @contextlib.contextmanager
@@ -271,14 +300,16 @@ def _worth_saying(record: logging.LogRecord) -> bool:
     """What the config already says is not a warning: no federated evaluation, seeded randomness.
 
     Nor is what :func:`main` says itself, that a budget has ended the run, nor what each client notes in its
-    own log while the server says it of all of them.
+    own log while the server says it of all of them, as it does if apps fail.
     """
-    known = (
+    known: tuple[str, ...] = (
         "fraction_evaluate is set to 0",
         "privacy is simulated",
         "the run ends here as a result",
         "PrivQuantMod refused",
     )
+    if UserApp.active() is not None:
+        known = (*known, "no usable update, zeros are released")
     return not any(text in record.getMessage() for text in known)
 
 

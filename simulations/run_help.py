@@ -110,7 +110,7 @@ def _keys(kind: type, values: Mapping[str, Any], path: str) -> Iterator[tuple[st
         value, key = values.get(field.name), f"{path}{field.name}"
         if dataclasses.is_dataclass(hints[field.name]):
             yield from _keys(typing.cast(type, hints[field.name]), value or {}, f"{key}.")
-        elif isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and value:
             spec = _of_mapping(key, value) or dict.fromkeys(value, said[field.name])
             for parameter, number in value.items():
                 yield f"{key}.{parameter}", number, spec.get(parameter, "The other choices do not use it.")

@@ -153,6 +153,18 @@ class TorchTask:
             if options.get(limit) is not None:
                 checks.whole(f"task.{limit}", options[limit], 1)
 
+    @staticmethod
+    def num_users(*, data: str, max_examples: int | None = None, **options: Any) -> int:
+        """How many users the data have; they must say whose an example is."""
+        chosen = {key: value for key, value in options.items() if key in options_of(_data(data))}
+        users = _examples(data, json.dumps(chosen, sort_keys=True), max_examples).users
+        if users is None:
+            raise InvalidSpecError(
+                f"federation.num_clients: null stands for all users, but data {data!r} do not say whose an "
+                "example is; give a number"
+            )
+        return len(np.unique(users))
+
     def initial_arrays(self) -> Arrays:
         return {name: value.copy() for name, value in self._initial.items()}
 
@@ -216,9 +228,7 @@ def _dealt(
 
 
 @lru_cache(maxsize=32)
-def _picture(
-    source: _Source, num_clients: int, partition: PartitionConfig, seed: int
-) -> bytes:
+def _picture(source: _Source, num_clients: int, partition: PartitionConfig, seed: int) -> bytes:
     parts = _dealt(source, num_clients, partition, seed)
     with tempfile.TemporaryDirectory() as folder:
         path = plot_partition(parts, _examples(*source).train_y, Path(folder) / "partition.png")

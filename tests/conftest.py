@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import absl.logging
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fl_privquant.law.law import Law
+from tests.ray_cluster import RayCluster
 
 settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -23,18 +26,37 @@ settings.load_profile("suite")
 absl.logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what has been imported out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of a run of the tests share."""
+    own = tmp_path_factory.getbasetemp()
+    # A worker's folder is inside that of the run.
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _own_design_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Designs of the suite are neither read from nor left in the user's cache.
+def suite_designs(run_folder: Path) -> Iterator[Path]:
+    """The cache of the suite's designs, which are neither read from nor left in the user's cache.
 
     All workers of a run share one: it is made for that, and a design is computed once.
     """
-    own = tmp_path_factory.getbasetemp()
-    # A worker's folder is inside that of the run.
-    run = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    designs = run_folder / "designs"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FL_PRIVQUANT_CACHE", str(run / "designs"))
-        yield
+        patch.setenv("FL_PRIVQUANT_CACHE", str(designs))
+        yield designs
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(run_folder: Path) -> Iterator[RayCluster]:
+    """The Ray cluster that all workers of a run share."""
+    with RayCluster.shared(run_folder) as cluster:
+        yield cluster
 
 
 def random_law(seed: int, levels: int, num_knots: int) -> Law:

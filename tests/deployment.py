@@ -76,19 +76,11 @@ class DeploymentEngine:
                     f"app: {app!r}; for deployment give it as 'package.module:attribute', to be imported "
                     f"by other processes"
                 )
-        start = time.perf_counter()
-        with tempfile.TemporaryDirectory(prefix="fl-privquant-") as name:
-            directory = Path(name)
-            result = directory / "result"
-            app_directory = _write_app(
-                directory / "app", str(server_app), str(client_app), federation, result
-            )
-            with Superlink(directory, federation) as superlink:
-                superlink.submit(app_directory, timeout=self.timeout)
-                if not result.exists():
-                    raise DeploymentError(f"the server app left no result\n{superlink.logs()}")
-            state = recorddict_from_proto(ProtoRecordDict.FromString(result.read_bytes()))
-        return RunResult("deployment", state, time.perf_counter() - start)
+        with (
+            tempfile.TemporaryDirectory(prefix="fl-privquant-") as name,
+            Superlink(Path(name), federation) as superlink,
+        ):
+            return superlink.run(str(server_app), str(client_app), federation, self.timeout)
 
 
 class Superlink:
@@ -150,6 +142,20 @@ class Superlink:
             command = ["flower-supernode", *tls, f"--root-certificates={certificates.authority}"]
             command += ["--superlink", f"{_HOST}:{port}", "--port", str(node_port)]
             self._launch(f"supernode-{partition}", [*command, "--node-config", _flower_config(config)])
+
+    def run(
+        self, server_app: str, client_app: str, federation: Federation, timeout: float = 600.0
+    ) -> RunResult:
+        """Run an app, given by names, to its end; one after the other may run."""
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(dir=self.directory) as name:
+            result = Path(name) / "result"
+            app = _write_app(Path(name) / "app", server_app, client_app, federation, result)
+            self.submit(app, timeout=timeout)
+            if not result.exists():
+                raise DeploymentError(f"the server app left no result\n{self.logs()}")
+            state = recorddict_from_proto(ProtoRecordDict.FromString(result.read_bytes()))
+        return RunResult("deployment", state, time.perf_counter() - start)
 
     def submit(
         self, app: Path, run_config: Mapping[str, object] | None = None, timeout: float = 600.0

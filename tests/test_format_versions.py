@@ -18,7 +18,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.accounting import Release, SpendingLedger
-from fl_privquant.design.cache import DesignCache
+from fl_privquant.cache import DesignCache
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError, LedgerDamagedError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower.checkpoint import CheckpointError

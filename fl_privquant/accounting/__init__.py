@@ -17,6 +17,13 @@ from fl_privquant.accounting.accountant import (
 )
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.accounting.audit import EmpiricalBound, empirical_bound
+from fl_privquant.accounting.client_sampling import (
+    ClientSampling,
+    CohortSampling,
+    FixedSampling,
+    PoissonSampling,
+    StrategySampling,
+)
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.accounting.planner import PlannedDesigns, plan, run_statement
 from fl_privquant.accounting.release import Release
@@ -31,17 +38,22 @@ __all__ = [
     "Accountant",
     "Aggregation",
     "Budget",
+    "ClientSampling",
+    "CohortSampling",
     "EmpiricalBound",
     "FederationLedger",
+    "FixedSampling",
     "Norms",
     "PerClient",
     "Plan",
     "PlannedDesigns",
+    "PoissonSampling",
     "PrivacyStatement",
     "Release",
     "SecureSum",
     "SimulatedSum",
     "SpendingLedger",
+    "StrategySampling",
     "SumOfCodes",
     "Target",
     "Unit",

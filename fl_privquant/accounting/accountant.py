@@ -6,8 +6,9 @@ update; each of them in the local view or in the sum. Where a way does not apply
 counted by coordinates. Each way gives a valid total, and a total in the local view also holds for an
 adversary who sees less. The statement gives the smallest total and names the way.
 
-No amplification by sampling of clients is counted: the server draws the sample, so that against it nothing is
-amplified, and outsiders who see only the models would have to be kept from learning who took part.
+Against the server, which draws the sample of clients, nothing is amplified by sampling. Against those who see
+only the models, and are kept from learning who took part, a round is (:mod:`fl_privquant.loss.subsampled`):
+the whole round, all coordinates of an update together, because a client takes part with all or none of them.
 """
 
 from __future__ import annotations
@@ -25,17 +26,24 @@ from fl_privquant.accounting.release import Release
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.compose import Bound, Moments, NamedLoss, Part, composed_epsilon
+from fl_privquant.loss.distribution import PrivacyLoss
 from fl_privquant.loss.norms import NO_NORMS, Norms
+from fl_privquant.loss.subsampled import Curve, curve_of, subsampled_loss
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 _CACHED = 512
 _FAR = 1.5
+_MANY = 1000
 _SECURE = "secure randomness on the client"
 _SUM_ONLY = "the adversary sees sums only (secure aggregation)"
 _HONEST = "that many honest clients in each sum (corrupt and dropped ones are not counted)"
 _REALS = "exact real numbers: floats leak"
 _NORMS = "updates clipped to the stated norm"
+_MODELS = "the adversary sees only the models: the server is trusted, and nobody tells who took part"
+_DRAWN = "clients drawn anew each round, in secret"
+# Points at which a round's curve is looked up before it is amplified, in full and for quick bounds.
+_CURVE_POINTS, _QUICK_POINTS = 160, 80
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,9 @@ class Budget:
 class _By(Enum):
     """What a release is counted by: its coordinates, a theorem, or its norm."""
 
+    NORM = auto()
     COORDINATES = auto()
     THEOREM = auto()
-    NORM = auto()
 
 
 @dataclass(frozen=True)
@@ -199,7 +207,12 @@ def _smallest(
             continue
         parts = _merged(part for part, _, _ in counted)
         names = sorted({name for _, name, _ in counted if name})
-        ways.append((composed_epsilon(parts, delta, refine=False).epsilon, way, parts, names))
+        rough = composed_epsilon(parts, delta, refine=False)
+        ways.append((rough.epsilon, way, parts, names))
+        tight = way == _Way(True, _By.NORM) and math.isfinite(rough.epsilon) and rough.method == "exact"
+        if tight and _far_inside(releases):
+            # The ways that are left are about single coordinates.
+            break
     least = min(rough for rough, _, _, _ in ways)
     bounds: list[tuple[Bound, tuple[str, ...]]] = []
     for rough, way, parts, names in ways:
@@ -208,6 +221,21 @@ def _smallest(
             bound = composed_epsilon(parts, delta, refine)
             bounds.append((Bound(bound.epsilon, _method(bound, names)), _assumptions(releases, way)))
     return min(bounds, key=lambda stated: stated[0].epsilon)
+
+
+def _far_inside(releases: list[tuple[Release, int]]) -> bool:
+    """Whether all updates are many coordinates, of which few can be at their clip, by their L2 norm.
+
+    Counted by single coordinates, two such updates would be twice as far apart as they can be, or more. Where
+    the count by norms is exact, that is never better, and takes long to find out.
+    """
+    return all(
+        release.dimension >= _MANY
+        and release.norms.l2 is not None
+        and 4.0 * release.norms.l2**2 <= release.dimension
+        and not release.view.is_local
+        for release, _ in releases
+    )
 
 
 def _merged(parts: Iterable[Part]) -> list[Part]:
@@ -229,6 +257,9 @@ def _method(bound: Bound, names: list[str]) -> str:
 
 def _part(release: Release, count: int, way: _Way, delta: float, refine: bool) -> tuple[Part, str, bool]:
     """The loss to compose for a release, the name of its bound, and whether the way applies to it."""
+    sampled = _sampled_loss(release, refine)
+    if sampled is not None:
+        return Part(sampled, count), "sampling+", True
     in_sum = way.in_sum and not release.view.is_local
     view = View(coarse_count(release.view.honest_count)) if in_sum else LOCAL
     losses: list[NamedLoss] = []
@@ -257,6 +288,26 @@ def _least(losses: list[NamedLoss], count: int, delta: float, refine: bool) -> N
     return losses[quick.index(min(quick))]
 
 
+@lru_cache(maxsize=_CACHED)
+def _sampled_loss(release: Release, refine: bool) -> PrivacyLoss | None:
+    """The loss of a round whose clients are drawn in secret; None where nothing is gained by that."""
+    view = release.view
+    if view.sampled is None or view.sampled == 1.0:
+        return None
+    curve = _curve(release.seen(View(view.num_honest)), refine)
+    return None if curve is None else subsampled_loss(curve, view.sampled)
+
+
+@lru_cache(maxsize=_CACHED)
+def _curve(release: Release, refine: bool) -> Curve | None:
+    """What the release costs by itself, at many deltas."""
+
+    def epsilon(delta: float) -> float:
+        return _smallest([(release, 1)], delta, refine)[0].epsilon
+
+    return curve_of(epsilon, epsilon(0.0), _CURVE_POINTS if refine else _QUICK_POINTS)
+
+
 @dataclass(frozen=True)
 class _Known:
     """A mechanism identified by its bytes, so that equal mechanisms compute their losses once."""
@@ -283,8 +334,13 @@ def _update_losses(known: _Known, dimension: int, norms: Norms, view: View) -> l
 def _assumptions(releases: list[tuple[Release, int]], way: _Way) -> tuple[str, ...]:
     released = [release for release, _ in releases]
     assumed = [_SECURE]
-    if way.in_sum and any(not release.view.is_local for release in released):
-        assumed += [_SUM_ONLY, _HONEST]
+    rates = [release.view.sampled for release in released if release.view.sampled is not None]
+    if rates:
+        assumed.append(_MODELS)
+    if any(rate < 1.0 for rate in rates):
+        assumed.append(f"{_DRAWN}, each with probability {math.ceil(max(rates) * 1e4) / 1e4:g} at most")
+    if any(not release.view.is_local and (way.in_sum or release.view.sampled) for release in released):
+        assumed += [_HONEST] if rates else [_SUM_ONLY, _HONEST]
     if way.by is _By.NORM:
         assumed.append(_NORMS)
     if any(release.mechanism.outputs_floats for release in released):
@@ -293,10 +349,13 @@ def _assumptions(releases: list[tuple[Release, int]], way: _Way) -> tuple[str, .
 
 
 def _view(releases: list[Release]) -> str:
-    counts = sorted({release.view.num_honest for release in releases if release.view.num_honest is not None})
-    if not releases or any(release.view.num_honest is None for release in releases):
-        return "local" if not counts else "local or aggregate"
-    return f"aggregate of {counts[0]}" if len(counts) == 1 else f"aggregate of {counts[0]} to {counts[-1]}"
+    views = [release.view for release in releases]
+    models = any(view.sampled is not None for view in views)
+    counts = sorted({view.num_honest for view in views if view.num_honest is not None})
+    if not views or any(view.num_honest is None for view in views):
+        return "models" if models else "local or aggregate" if counts else "local"
+    numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{'models' if models else 'aggregate'} of {numbers}"
 
 
 def _scope(releases: list[Release], rounds: int, unit: Unit) -> str:

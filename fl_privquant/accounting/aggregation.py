@@ -45,6 +45,11 @@ class Aggregation(ABC):
         return 0
 
     @property
+    def tells_participants(self) -> bool:
+        """Whether somebody besides the server, who may tell others, learns who takes part in a round."""
+        return False
+
+    @property
     def sums_exactly(self) -> bool:
         """Whether sums are wide enough for any codes, and not only for those of honest clients."""
         return True
@@ -98,6 +103,11 @@ class _HonestSum(Aggregation):
 
     def lost(self, num_clients: int) -> int:
         return count_of(self.dropout_fraction, num_clients)
+
+    @property
+    def tells_participants(self) -> bool:
+        # Each client learns the ids of its neighbours, with whom it masks, and corrupt ones tell.
+        return self.corrupt_fraction > 0.0
 
     @property
     def sums_exactly(self) -> bool:

@@ -6,14 +6,21 @@ releases of its kind the server has counted for that client, and a client that c
 :mod:`fl_privquant.flower.client_ledger`). By induction over the requests that were answered, every kind of
 release of every client is counted at least as often here as there, whatever was lost on the way.
 
-After a restart a client may have another name. What was asked before then is charged to every client: for
-each kind of release, the most that any client was asked for.
+After a restart a client may have another name. Clients whose names are known keep their own counts, as names
+are not given twice. What was asked before then is charged to every other one: for each kind of release, the
+most that any client was asked for, and as if it had been asked in the last round.
+
+**Whoever sees only the models** (:attr:`~fl_privquant.statement.View.sampled`) does not know who took part
+where clients are drawn in secret. Every client is then charged for every round, amplified by the sampling.
+Knowing more, namely who took part, costs a client its own rounds without amplification. Both are upper bounds
+and the smaller one is stated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fl_privquant.accounting.accountant import Accountant, Budget
@@ -24,6 +31,9 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
+# The id of clients whose names are not known. No node of Flower's has this id.
+_ANYBODY = 0
+
 # With at most this many histories, each is counted by itself; with more, one history that is worse than all.
 _MOST_HISTORIES = 4
 
@@ -32,6 +42,37 @@ _MOST_HISTORIES = 4
 _Kind = tuple[str, int, Norms]
 # How often a client was asked for what; sorted, so that equal histories are equal.
 _History = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A release as the server sees it, and what those who see only the models have of it, if it is said."""
+
+    release: Release
+    models: View | None = None
+
+    @property
+    def local(self) -> Release:
+        """The release for whoever sees all codes."""
+        return self.release.seen(LOCAL)
+
+    @property
+    def shown(self) -> Release:
+        """The release for those who see only the models; who took part counts as known if it is not said."""
+        return self.release.seen(View(sampled=1.0) if self.models is None else self.models)
+
+    @property
+    def shown_with_names(self) -> Release:
+        """The same, where it is known who took part."""
+        return self.release.seen(replace(self.shown.view, sampled=1.0))
+
+
+def _summed_release(asked: _Asked) -> Release:
+    return asked.release
+
+
+def _local_release(asked: _Asked) -> Release:
+    return asked.local
 
 
 @dataclass
@@ -55,11 +96,16 @@ class FederationLedger:
     """
 
     _asked: list[tuple[int, Release]] = field(default_factory=list)
-    _kinds: list[Release] = field(default_factory=list)
-    _before: dict[Release, int] = field(default_factory=dict)
+    _kinds: list[_Asked] = field(default_factory=list)
+    # What clients of unknown names were asked for before a restart, and in how many rounds, at most.
+    _before: _History = ()
+    _before_rounds: int = 0
     _histories: dict[int, _History] = field(default_factory=dict)
-    _open: tuple[Release, tuple[int, ...]] | None = None
-    _last_closed: Release | None = None
+    _last_rounds: dict[int, int] = field(default_factory=dict)
+    # How many rounds there were of each kind, whoever was asked.
+    _shown: Counter[int] = field(default_factory=Counter)
+    _open: tuple[_Asked, tuple[int, ...]] | None = None
+    _last_closed: _Asked | None = None
     _stated: dict[tuple[Any, ...], PrivacyStatement] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -70,22 +116,31 @@ class FederationLedger:
         """All requests in order: the round, and the release in the local view."""
         return list(self._asked)
 
-    def ask(self, number: int, release: Release, nodes: Iterable[int]) -> None:
+    def ask(self, number: int, release: Release, nodes: Iterable[int], models: View | None = None) -> None:
         """Count a release for every node, before round ``number`` asks for it.
 
-        It counts in the local view until :meth:`summed` says that only a sum can be seen.
+        It counts in the local view until :meth:`summed` says that only a sum can be seen. ``models`` is the
+        view of an adversary who sees only the models, until :meth:`published` gives a better one.
         """
         self._close()
         local = release.seen(LOCAL)
         self._asked.append((number, local))
-        self._open = (local, tuple(nodes))
+        self._open = (_Asked(local, models), tuple(nodes))
         self._stated.clear()
 
     def summed(self, num_honest: int) -> None:
         """Note that only a sum of the last release can be seen, with so many honest clients at least."""
         if self._open is not None:
-            release, nodes = self._open
-            self._open = (release.seen(_in_sum(num_honest)), nodes)
+            asked, nodes = self._open
+            self._open = (replace(asked, release=asked.release.seen(_in_sum(num_honest))), nodes)
+            self._stated.clear()
+
+    def published(self, models: View) -> None:
+        """Note what those who see only the models have of the last release."""
+        if self._open is not None:
+            honest = None if models.num_honest is None else coarse_count(models.num_honest)
+            asked, nodes = self._open
+            self._open = (replace(asked, models=replace(models, num_honest=honest)), nodes)
             self._stated.clear()
 
     def cancel(self) -> None:
@@ -98,11 +153,20 @@ class FederationLedger:
     def count(self, node: int, release: Release) -> int:
         """How many releases like this one, in whatever view, are counted for a node."""
         kind = release.kind
-        count = sum(number for asked, number in self._before.items() if asked.kind == kind)
-        count += sum(number for at, number in self._histories.get(node, ()) if self._kinds[at].kind == kind)
-        if self._open is not None and self._open[0].kind == kind and node in self._open[1]:
+        history = self._histories.get(node, self._before)
+        count = sum(number for at, number in history if self._kinds[at].release.kind == kind)
+        if self._open is not None and self._open[0].release.kind == kind and node in self._open[1]:
             count += 1
         return count
+
+    def participation(self, node: int) -> tuple[int, int | None]:
+        """In how many rounds a node was asked, at most, and the last of them, at the latest."""
+        known = node in self._histories
+        count = sum(number for _, number in self._histories[node]) if known else self._before_rounds
+        last = self._last_rounds.get(node) if known else self._last_rounds.get(_ANYBODY)
+        if self._open is not None and node in self._open[1]:
+            return count + 1, self._asked[-1][0]
+        return count, last
 
     def check(self, number: int, release: Release, nodes: Iterable[int], budget: Budget) -> None:
         """Raise BudgetExhaustedError, with what was spent, if asking these nodes would exceed a budget.
@@ -111,9 +175,9 @@ class FederationLedger:
         """
         in_sum = not release.view.is_local
         planned = release.seen(_in_sum(release.view.honest_count) if in_sum else LOCAL)
-        asked = set(nodes)
-        histories = {node: history for node, history in self._all().items() if node in asked}
-        for counts in self._worst(histories, in_sum):
+        known = self._all()
+        histories = {known.get(node, self._before) for node in nodes}
+        for counts in self._worst(histories, _summed_release if in_sum else _local_release):
             try:
                 _accountant(counts).check(number, planned, [budget])
             except BudgetExhaustedError:
@@ -138,26 +202,50 @@ class FederationLedger:
         """
         key = (delta, in_sum, refine)
         if key not in self._stated:
-            costs = []
-            for counts in self._worst(self._all(), in_sum):
-                # As in check: both are upper bounds, and the smaller one is stated.
-                ways = {frozenset(way.items()) for way in (counts, _floored(counts, _smallest_sums(counts)))}
-                stated = [_accountant(dict(way)).statement(delta, Unit.TOTAL, refine) for way in ways]
-                costs.append(min(stated, key=lambda statement: statement.epsilon))
-            self._stated[key] = max(costs, key=lambda statement: statement.epsilon)
+            seen_by = _summed_release if in_sum else _local_release
+            self._stated[key] = self._worst_statement(seen_by, delta, refine)
         return self._stated[key]
+
+    @property
+    def counts_models(self) -> bool:
+        """Whether it was said what those who see only the models have of the last release."""
+        return self._last is not None and self._last.models is not None
+
+    def models_statement(self, delta: float, refine: bool = True) -> PrivacyStatement:
+        """What the run has cost the worst of all clients, for whoever sees only the models.
+
+        Parameters as for :meth:`statement`.
+        """
+        key = (delta, "models", refine)
+        if key not in self._stated:
+            self._all()
+            rounds = self._shown + Counter([] if self._open is None else [self._kinds.index(self._open[0])])
+            counts: Counter[Release] = Counter()
+            for at, number in rounds.items():
+                counts[self._kinds[at].shown] += number
+            unnamed = _least_statement(counts, delta, refine)
+            named = self._worst_statement(lambda asked: asked.shown_with_names, delta, refine)
+            self._stated[key] = min(unnamed, named, key=lambda statement: statement.epsilon)
+        return self._stated[key]
+
+    def _worst_statement(
+        self, seen_by: Callable[[_Asked], Release], delta: float, refine: bool
+    ) -> PrivacyStatement:
+        worst = self._worst({*self._all().values(), self._before}, seen_by)
+        costs = [_least_statement(counts, delta, refine) for counts in worst]
+        return max(costs, key=lambda statement: statement.epsilon)
 
     @property
     def last_view(self) -> View:
         """The view of the last release; the local view before the first release."""
         last = self._last
-        return LOCAL if last is None else last.view
+        return LOCAL if last is None else last.release.view
 
     @property
     def last_release(self) -> Release | None:
         """The last release in the local view; None before the first."""
         last = self._last
-        return None if last is None else last.seen(LOCAL)
+        return None if last is None else last.local
 
     def last_statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
         """What the last release alone has cost a client: one round, without what came before.
@@ -167,50 +255,80 @@ class FederationLedger:
         last = self._last
         if last is None:
             raise InvalidSpecError("ledger: nothing was asked for yet, so that no round has a cost")
-        seen = last if in_sum else last.seen(LOCAL)
+        seen = last.release if in_sum else last.local
         return Accountant([seen]).statement(delta, Unit.ROUND, refine)
 
     def to_dict(self) -> dict[str, Any]:
-        """The ledger as plain values, for a checkpoint: names of clients are not kept."""
-        worst = self._most(self._all().values())
-        last = self._last
-        known = {release.fingerprint: release.blob for release in worst}
+        """The ledger as plain values, for a checkpoint."""
+        if self._open is not None:
+            closed = replace(
+                self,
+                _kinds=[*self._kinds],
+                _shown=Counter(self._shown),
+                _last_rounds=dict(self._last_rounds),
+            )
+            closed._close()
+            return closed.to_dict()
+        known = {asked.release.fingerprint: asked.release.blob for asked in self._kinds}
         known |= {release.fingerprint: release.blob for _, release in self._asked}
+        nodes: dict[tuple[_History, int], list[int]] = {}
+        for node, history in self._histories.items():
+            nodes.setdefault((history, self._last_rounds[node]), []).append(node)
         return {
             "mechanisms": known,
             "rounds": [[number, release.text] for number, release in self._asked],
-            "asked": [
-                [release.text, release.view.num_honest, count] for release, count in worst.items() if count
-            ],
-            "last": None if last is None else [last.text, last.view.num_honest],
+            "kinds": [[asked.release.text, *_views_of(asked)] for asked in self._kinds],
+            "shown": sorted(self._shown.items()),
+            "nodes": [[history, last, sorted(names)] for (history, last), names in nodes.items()],
+            "before": [self._before, self._before_rounds],
+            "last": None if self._last_closed is None else self._kinds.index(self._last_closed),
         }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> FederationLedger:
-        """The ledger that :meth:`to_dict` wrote, with all of it charged to every client."""
+        """The ledger that :meth:`to_dict` wrote; clients of other names are charged with the most."""
         known = {name: Mechanism.from_bytes(blob) for name, blob in content["mechanisms"].items()}
-
-        def read(text: str, num_honest: int | None = None) -> Release:
-            return Release.from_text(text, known, View(num_honest))
-
+        asked = [(int(number), Release.from_text(text, known)) for number, text in content["rounds"]]
+        kinds = [
+            _Asked(Release.from_text(text, known, View(honest)), _models_view(*models))
+            for text, honest, *models in content["kinds"]
+        ]
         last = content["last"]
-        return cls(
-            _asked=[(int(number), read(text)) for number, text in content["rounds"]],
-            _before={read(text, honest): int(count) for text, honest, count in content["asked"]},
-            _last_closed=None if last is None else read(*last),
+        before, before_rounds = content["before"]
+        ledger = cls(
+            _asked=asked,
+            _kinds=kinds,
+            _before=_history(before),
+            _before_rounds=int(before_rounds),
+            _shown=Counter({int(at): int(count) for at, count in content["shown"]}),
+            _last_closed=None if last is None else kinds[int(last)],
         )
+        for history, number, names in content["nodes"]:
+            for node in map(int, names):
+                ledger._histories[node], ledger._last_rounds[node] = _history(history), int(number)
+        ledger._charge_strangers()
+        return ledger
+
+    def _charge_strangers(self) -> None:
+        """Charge clients whose names are not known with the most that any client was asked for."""
+        totals = [sum(count for _, count in history) for history in self._histories.values()]
+        self._before_rounds = max([self._before_rounds, *totals])
+        self._before = self._most({*self._histories.values(), self._before})
+        if self._asked:
+            self._last_rounds[_ANYBODY] = self._asked[-1][0]
 
     @property
-    def _last(self) -> Release | None:
+    def _last(self) -> _Asked | None:
         return self._last_closed if self._open is None else self._open[0]
 
     def _close(self) -> None:
         """Move the open round to the histories of the clients that were asked."""
         if self._open is not None:
-            histories = self._all()
-            self._last_closed = self._open[0]
+            self._histories = self._all()
+            self._last_closed, nodes = self._open
+            self._shown[self._kinds.index(self._last_closed)] += 1
+            self._last_rounds.update(dict.fromkeys(nodes, self._asked[-1][0]))
             self._open = None
-            self._histories = histories
 
     def _all(self) -> dict[int, _History]:
         """The histories of all nodes, the open round included."""
@@ -223,33 +341,60 @@ class FederationLedger:
         longer: dict[_History, _History] = {}
         histories = dict(self._histories)
         for node in nodes:
-            history = histories.get(node, ())
+            history = histories.get(node, self._before)
             if history not in longer:
-                counts = dict(history)
-                counts[at] = counts.get(at, 0) + 1
-                longer[history] = tuple(sorted(counts.items()))
+                longer[history] = _history((Counter(dict(history)) + Counter([at])).items())
             histories[node] = longer[history]
         return histories
 
-    def _most(self, histories: Iterable[_History]) -> dict[Release, int]:
-        """For each kind of release, the largest count of any client, those before a restart included."""
-        most: dict[Release, int] = {}
-        for history in set(histories):
-            for at, count in history:
-                most[self._kinds[at]] = max(most.get(self._kinds[at], 0), count)
-        for asked, count in self._before.items():
-            most[asked] = most.get(asked, 0) + count
-        return most
+    def _most(self, histories: Iterable[_History]) -> _History:
+        """A history that costs as much as each of them.
 
-    def _worst(self, histories: Mapping[int, _History], in_sum: bool) -> list[dict[Release, int]]:
-        """Histories such that every client has spent at most as much as one of them."""
-        different = set(histories.values())
-        distinct = {self._seen(history, in_sum) for history in different}
+        For each kind of release, whoever saw it, the most that any client was asked for: in the views that it
+        was seen in or, where these are many, each time as if the sum had been the smallest one.
+        """
+        most: Counter[int] = Counter()
+        totals: dict[tuple[_Kind, bool], int] = {}
+        for history in histories:
+            most |= Counter(dict(history))
+            own: Counter[tuple[_Kind, bool]] = Counter()
+            for at, count in history:
+                own[self._sort(at)] += count
+            totals = {sort: max(totals.get(sort, 0), own[sort]) for sort in {*totals, *own}}
+        merged: Counter[int] = Counter()
+        for sort, total in totals.items():
+            places = [at for at in most if self._sort(at) == sort]
+            if sum(most[at] for at in places) == total:
+                merged.update({at: most[at] for at in places})
+                continue
+            worst = self._worst_of([self._kinds[at] for at in places])
+            if worst not in self._kinds:
+                self._kinds.append(worst)
+            merged[self._kinds.index(worst)] += total
+        return _history(merged.items())
+
+    def _sort(self, at: int) -> tuple[_Kind, bool]:
+        """What a kind is of: the release, and whether the server saw a sum only."""
+        release = self._kinds[at].release
+        return release.kind, release.view.is_local
+
+    @staticmethod
+    def _worst_of(kinds: list[_Asked]) -> _Asked:
+        """Of one release in several views, what is no better than each: the smallest sums."""
+        smallest = min((asked.release for asked in kinds), key=lambda release: release.view.honest_count)
+        honest = min(asked.shown.view.honest_count for asked in kinds)
+        return _Asked(smallest, View(honest if honest > 1 else None, sampled=1.0))
+
+    def _worst(
+        self, histories: set[_History], seen_by: Callable[[_Asked], Release]
+    ) -> list[dict[Release, int]]:
+        """Counts of each kind such that every client's cost at most as much as one of them."""
+        distinct = {self._seen(history, seen_by) for history in histories}
         worst = _maximal(distinct)
-        if worst is None and in_sum:
+        if worst is None:
             # Each sum as if it had been the smallest one: fewer honest clients are worse.
-            smallest = _smallest_sums({self._kinds[at] for history in different for at, _ in history})
-            distinct = {self._seen(history, in_sum, smallest) for history in different}
+            smallest = _smallest_sums({release for seen in distinct for release, _ in seen})
+            distinct = {frozenset(_floored(dict(seen), smallest).items()) for seen in distinct}
             worst = _maximal(distinct)
         if worst is None:
             most: dict[Release, int] = {}
@@ -257,26 +402,41 @@ class FederationLedger:
                 for asked, count in seen:
                     most[asked] = max(most.get(asked, 0), count)
             worst = [most]
-        merged = []
-        for counts in worst or [{}]:
-            for asked, count in self._before.items():
-                shown = asked if in_sum else asked.seen(LOCAL)
-                counts[shown] = counts.get(shown, 0) + count
-            merged.append(counts)
-        return merged
+        return worst or [{}]
 
     def _seen(
-        self, history: _History, in_sum: bool, smallest: Mapping[_Kind, int] | None = None
+        self, history: _History, seen_by: Callable[[_Asked], Release]
     ) -> frozenset[tuple[Release, int]]:
-        """A history in one of the views; sums have the honest clients of ``smallest``, if that is given."""
-        counts: dict[Release, int] = {}
+        """A history as one of the views has it."""
+        counts: Counter[Release] = Counter()
         for at, count in history:
-            asked = self._kinds[at]
-            shown = asked if in_sum else asked.seen(LOCAL)
-            if smallest is not None:
-                shown = _at_least(shown, smallest)
-            counts[shown] = counts.get(shown, 0) + count
+            counts[seen_by(self._kinds[at])] += count
         return frozenset(counts.items())
+
+
+def _history(counts: Iterable[Iterable[int]]) -> _History:
+    return tuple(sorted((int(at), int(count)) for at, count in counts))
+
+
+def _views_of(asked: _Asked) -> list[int | float | None]:
+    """The views as plain values."""
+    models = asked.models
+    shown = [None, None] if models is None else [models.num_honest, models.sampled]
+    return [asked.release.view.num_honest, *shown]
+
+
+def _models_view(num_honest: int | None, sampled: float | None) -> View | None:
+    return None if sampled is None else View(num_honest, sampled)
+
+
+def _least_statement(counts: Mapping[Release, int], delta: float, refine: bool) -> PrivacyStatement:
+    """What the counts cost: with their own sums, or each as if it had been the smallest of its kind.
+
+    Both are upper bounds, and the smaller one is stated (see :meth:`FederationLedger.check`).
+    """
+    ways = {frozenset(way.items()) for way in (counts, _floored(counts, _smallest_sums(counts)))}
+    stated = [_accountant(dict(way)).statement(delta, Unit.TOTAL, refine) for way in ways]
+    return min(stated, key=lambda statement: statement.epsilon)
 
 
 def _accountant(counts: Mapping[Release, int]) -> Accountant:
@@ -303,7 +463,10 @@ def _smallest_sums(releases: Iterable[Release]) -> dict[_Kind, int]:
 
 def _at_least(release: Release, smallest: Mapping[_Kind, int]) -> Release:
     """A release as if its sum had been the smallest of its kind: fewer honest clients are worse."""
-    return release if release.view.num_honest is None else release.seen(View(smallest[release.kind]))
+    view = release.view
+    return (
+        release if view.num_honest is None else release.seen(replace(view, num_honest=smallest[release.kind]))
+    )
 
 
 def _floored(counts: Mapping[Release, int], smallest: Mapping[_Kind, int]) -> dict[Release, int]:

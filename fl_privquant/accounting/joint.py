@@ -35,6 +35,8 @@ _ROOM = 0.003
 # A plan this close to what was asked for, as a share, is not improved on.
 _CLOSE = 0.98
 _BYTES = 1000
+# Bits of a sum of integer noise, about, where a mechanism does not say.
+_USUAL_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class JointSearch:
         The certified plan with at most so many bits and so many coordinates, None for all.
     estimated
         About the same, for so many coordinates; None where the mechanism does not say.
+    progress
+        Told what is being designed and certified.
     """
 
     dimension: int
@@ -70,10 +74,11 @@ class JointSearch:
     signal: float
     planned: Callable[[int, int | None], Plan]
     estimated: Callable[[int, int], Estimate | None]
+    progress: Callable[[str], None] = lambda doing: None
 
     def fewest_bytes(self, most_error: float) -> Plan:
         """The plan with the fewest bytes whose error is at most so many central Gaussians'."""
-        guesses = self._guesses(lambda bits: self._for_error(bits, most_error))
+        guesses = self._guesses_for_error(most_error)
         guesses.sort(key=lambda guess: guess.kept * guess.sum_bits)
         for guess in guesses[:-1]:
             # An estimate may promise a little more than a certificate holds.
@@ -83,18 +88,18 @@ class JointSearch:
 
     def least_error(self, most_kilobytes: float) -> Plan:
         """The plan with the least error of which a client sends at most so many kilobytes in a round."""
-        guesses = self._guesses(lambda bits: self._for_size(bits, most_kilobytes))
+        guesses = self._guesses_for_size(most_kilobytes)
         best = min(guesses, key=lambda guess: guess.ratio)
         return self._within_size(best, most_kilobytes)
 
     def each_for_error(self, most_error: float) -> list[Plan]:
         """The plan with the fewest bytes for each number of bits that reaches the error."""
-        guesses = self._guesses(lambda bits: self._for_error(bits, most_error))
+        guesses = self._guesses_for_error(most_error)
         return self._reached(lambda guess: self._fewest_kept(guess, most_error), guesses)
 
     def each_for_size(self, most_kilobytes: float) -> list[Plan]:
         """The plan with the least error within that size, for each number of bits."""
-        guesses = self._guesses(lambda bits: self._for_size(bits, most_kilobytes))
+        guesses = self._guesses_for_size(most_kilobytes)
         return self._reached(lambda guess: self._within_size(guess, most_kilobytes), guesses)
 
     def _reached(self, plan: Callable[[_Guess], Plan], guesses: list[_Guess]) -> list[Plan]:
@@ -109,10 +114,20 @@ class JointSearch:
             raise reason
         return plans
 
-    def _guesses(self, guess: Callable[[int], _Guess | None]) -> list[_Guess]:
-        """One for each number of bits; all coordinates with the most bits where nothing can be estimated."""
+    def _guesses(self, guess: Callable[[int], _Guess | None], unknown: float) -> list[_Guess]:
+        """One for each number of bits; one of ``unknown`` coordinates where nothing can be estimated."""
         guesses = [guessed for bits in range(1, self.most_bits + 1) if (guessed := guess(bits))]
-        return guesses or [_Guess(self.most_bits, self.dimension, math.nan, math.nan)]
+        kept = min(max(int(unknown), 1), self.dimension)
+        return guesses or [_Guess(self.most_bits, kept, math.nan, math.nan)]
+
+    def _guesses_for_error(self, most_error: float) -> list[_Guess]:
+        # As if a mechanism had the error of a central Gaussian.
+        unknown = self.dimension / (1.0 + max(most_error - 1.0, 0.0) / self.signal)
+        return self._guesses(lambda bits: self._for_error(bits, most_error), unknown)
+
+    def _guesses_for_size(self, most_kilobytes: float) -> list[_Guess]:
+        unknown = 8 * _BYTES * most_kilobytes / _USUAL_WIDTH
+        return self._guesses(lambda bits: self._for_size(bits, most_kilobytes), unknown)
 
     def _ratio(self, estimate: Estimate, kept: float) -> float:
         return estimate.ratio_to_central + (self.dimension / kept - 1.0) * self.signal
@@ -154,6 +169,7 @@ class JointSearch:
         return _Guess(bits, kept, self._ratio(estimate, kept), estimate.sum_bits)
 
     def _plan(self, bits: int, kept: int) -> Plan:
+        self.progress(f"{bits} of {self.most_bits} bits, {kept} coordinates")
         return self.planned(bits, None if kept >= self.dimension else kept)
 
     def _fewest_kept(self, guess: _Guess, most_error: float) -> Plan:
@@ -183,16 +199,20 @@ class JointSearch:
         return best
 
     def _within_size(self, guess: _Guess, most_kilobytes: float) -> Plan:
-        """The certified plan of at most that size, from a guess."""
-        kept = guess.kept
+        """The certified plan of at most that size, with as many coordinates as fit, from a guess."""
+        kept, too_many, best = guess.kept, self.dimension + 1, None
         for _ in range(_MOST_STEPS):
             plan = self._plan(guess.bits, kept)
             over = plan.bytes_per_round / (_BYTES * most_kilobytes)
-            if over <= 1.0:
-                return plan
-            kept = int(kept / over)
-            if kept < 1:
+            if over > 1.0:
+                too_many = kept
+            else:
+                best = plan
+            kept = min(int(kept / over), too_many - 1)
+            if kept < 1 or (best is not None and kept * _CLOSE <= best.encoding.kept(self.dimension)):
                 break
+        if best is not None:
+            return best
         raise InfeasibleDesignError(
             f"most_kilobytes: {most_kilobytes:g} kB are too few for a coordinate of "
             f"{plan.encoding.mechanism.name}; allow more"

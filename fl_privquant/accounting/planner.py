@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
@@ -139,8 +139,12 @@ def plan(
     progress
         Called with the name of each mechanism before it is looked at.
     """
-    # This mechanism is designed at once, and its cost is near those of the others: it tells where to search.
-    scout = _Search(dataclasses.replace(wish, parameters=()), scout_mechanism(), by_epsilon=True)
+
+    @lru_cache(maxsize=1)
+    def scout() -> _Search:
+        # This one is designed at once, and its cost is near those of the others: it tells where to search.
+        return _Search(dataclasses.replace(wish, parameters=()), scout_mechanism(), by_epsilon=True)
+
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
     curves: dict[str, tuple[PlannedDesign, ...]] = {}
@@ -162,7 +166,7 @@ def plan(
                 search.spend(min(max(index + step, _LOWEST), search.highest))
         curves[name] = search.seen()
     designs.sort(key=lambda planned: planned.rank)
-    return PlannedDesigns(wish, tuple(designs), missing, None if designs else _advice(scout.wish), curves)
+    return PlannedDesigns(wish, tuple(designs), missing, None if designs else _advice(scout().wish), curves)
 
 
 class _Search:
@@ -184,18 +188,18 @@ class _Search:
         self.highest = round(math.log(most, _RATIO))
         self._made: dict[int, PlannedDesign | None] = {}
 
-    def met(self, scout: _Search) -> int | None:
-        """The grid point of the design that meets the target, searched from that of the first mechanism."""
+    def met(self, scout: Callable[[], _Search]) -> int | None:
+        """The grid point of the design that meets the target, searched from the scout's where that helps."""
         if self.unit is Unit.TOTAL:
             return 0 if self.spend(0) <= self.wish.epsilon else None
         if self.unit is Unit.ROUND:
             # A mechanism for whole updates spends the epsilon of all coordinates at once.
             share = max(self.wish.epsilon / self.wish.rounds, _LEAST_EPSILON)
             return self.largest(round(math.log(share, _RATIO)))
-        start = scout.own_largest
+        start = scout().own_largest
         if start is None:
-            # What the first mechanism cannot meet, no other mechanism for coordinates can.
-            self.reason = scout.reason
+            # What the scout cannot meet, no other mechanism for coordinates can.
+            self.reason = scout().reason
             return None
         return self.largest(start)
 

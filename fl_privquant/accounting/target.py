@@ -8,7 +8,7 @@ then does, because both read it from the same object.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,13 @@ class Target:
     epsilon, delta
         The (ε, δ) of a client's total over all rounds, in the view of the plan's aggregation.
     rounds
-        Rounds that a client takes part in, at most.
+        Rounds of the run.
     num_clients
-        Clients that are asked in a round.
+        Clients that are asked in a round, at least.
+    participations
+        Rounds that a client takes part in, at most, and is counted for; None for all of them. A strategy
+        with the plan never asks a client more often
+        (:mod:`fl_privquant.accounting.client_sampling` says who is asked).
 
     Examples
     --------
@@ -62,12 +66,26 @@ class Target:
     rounds: int
     num_clients: int
     delta: float = 1e-5
+    participations: int | None = None
 
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon)
         checked_delta(self.delta)
         checked_whole("rounds", self.rounds, _MOST_ROUNDS)
         checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
+        if self.participations is not None:
+            checked_whole("participations", self.participations, _MOST_ROUNDS)
+
+    @property
+    def counted_rounds(self) -> int:
+        """Rounds that a client pays for, at most."""
+        return min(self.rounds, self.participations or self.rounds)
+
+    @property
+    def rounds_in_words(self) -> str:
+        """How many rounds there are, and of how many a client takes part in."""
+        counted = self.counted_rounds
+        return f"{self.rounds} rounds" if counted == self.rounds else f"{counted} of {self.rounds} rounds"
 
     @property
     def budget(self) -> Budget:
@@ -76,7 +94,7 @@ class Target:
 
     def statement(self, view: str) -> PrivacyStatement:
         """The target as a statement in that view."""
-        return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=f"{self.rounds} rounds")
+        return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=self.rounds_in_words)
 
     def plan(
         self,
@@ -148,13 +166,14 @@ class Target:
         most_error: float | None = None,
         most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
+        progress: Callable[[str], None] = lambda doing: None,
     ) -> list[Plan]:
         """One plan for each number of bits up to ``max_bits``, the best first; arguments as for :meth:`plan`.
 
         The best plan has the fewest bytes for an error, or the least error for a size. Give one of
-        ``most_error`` and ``most_kilobytes``.
+        ``most_error`` and ``most_kilobytes``. ``progress`` is told what is being designed and certified.
         """
-        joint = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {}).joint()
+        joint = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {}).joint(progress)
         if most_kilobytes is not None and most_error is None:
             plans = joint.each_for_size(checks.positive("most_kilobytes", most_kilobytes))
             return sorted(plans, key=lambda plan: plan.mean_squared_error)
@@ -207,7 +226,7 @@ class _Planner:
     aggregation: Aggregation
     parameters: Mapping[str, Any]
 
-    def joint(self) -> JointSearch:
+    def joint(self, progress: Callable[[str], None] = lambda doing: None) -> JointSearch:
         """The search for bits and kept coordinates."""
         wish = self._wish(self.max_bits, None)
         if not wish.in_sum:
@@ -215,7 +234,7 @@ class _Planner:
                 "most_error, most_kilobytes: are about secure sums; give keep, or aggregation=SecureSum()"
             )
         signal = (wish.run_target.separation * wish.survivors) ** 2 / (4.0 * self.dimension)
-        return JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated)
+        return JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated, progress)
 
     def planned(self, max_bits: int, keep: int | float | None) -> Plan:
         """The certified plan with at most so many bits and with so many kept coordinates."""
@@ -239,7 +258,7 @@ class _Planner:
         return Wish(
             num_clients=target.num_clients,
             dimension=kept_of(keep, self.dimension),
-            rounds=target.rounds,
+            rounds=target.counted_rounds,
             epsilon=target.epsilon,
             delta=target.delta,
             in_sum=not aggregation.view(target.num_clients).is_local,
@@ -259,7 +278,7 @@ class _Planner:
             target = self.target
             asked = target.statement(str(self.aggregation.view(target.num_clients)))
             raise InfeasibleDesignError(
-                f"{self.mechanism}: no design meets {asked.brief} in {target.rounds} rounds: "
+                f"{self.mechanism}: no design meets {asked.brief} in {target.rounds_in_words}: "
                 f"{planned.missing.get(self.mechanism, planned.advice)}"
             )
         return planned.designs[0]
@@ -388,7 +407,7 @@ class Plan:
         target, encoding = self.target, self.encoding
         return "\n".join(
             [
-                f"Target: {target.statement(self.statement.view).brief}, {target.rounds} rounds of "
+                f"Target: {target.statement(self.statement.view).brief}, {target.rounds_in_words} of "
                 f"{target.num_clients} clients.",
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
                 f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",

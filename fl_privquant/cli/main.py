@@ -164,6 +164,7 @@ def plan_command(
     clients: options.Clients = _CLIENTS,
     dimension: options.Dimension = _DIMENSION,
     rounds: options.Rounds = _ROUNDS,
+    participations: options.Participations = None,
     delta: options.Delta = 1e-5,
     bits: options.PlannedBits = None,
     unit: Annotated[Unit, typer.Option(help="What the target is for.")] = Unit.TOTAL,
@@ -189,7 +190,7 @@ def plan_command(
     wish = Wish(
         num_clients=clients,
         dimension=dimension,
-        rounds=rounds,
+        rounds=min(rounds, participations or rounds),
         epsilon=epsilon,
         delta=delta,
         unit=unit,
@@ -203,7 +204,7 @@ def plan_command(
     console = layout.output_console()
     names = tuple(mechanism or ()) or planned_for(wish)
     if joint:
-        if joint_plans.plan_and_print(console, wish, error, kilobytes, names[0]):
+        if joint_plans.plan_and_print(console, wish, rounds, error, kilobytes, names[0]):
             return
         names = names[:1]
     planned = plan_with_progress(wish, names, plot is not None)

@@ -70,7 +70,13 @@ Clients = Annotated[
     int, typer.Option(min=1, max=_MOST, help="Clients whose updates are added up in a round.")
 ]
 Dimension = Annotated[int, typer.Option(min=1, max=_MOST, help="Coordinates of an update.")]
-Rounds = Annotated[int, typer.Option(min=1, max=_MOST, help="Rounds that a client takes part in.")]
+Rounds = Annotated[
+    int, typer.Option(min=1, max=_MOST, help="Rounds of the run; a client takes part in all of them.")
+]
+Participations = Annotated[
+    int | None,
+    typer.Option(min=1, max=_MOST, help="Rounds that a client takes part in at most, if not in all."),
+]
 Corrupt = Annotated[
     int, typer.Option(min=0, max=_MOST, help="Clients that collude with whoever sees the sums.")
 ]

@@ -6,9 +6,12 @@ import math
 
 from rich.console import Console
 
-from fl_privquant.accounting import Plan, PrivacyStatement, Unit
+from fl_privquant.accounting import Plan, PrivacyStatement, Target, Unit
 from fl_privquant.cli.layout import Column, print_table
 from fl_privquant.cli.printing import OVER_CENTRAL, say
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.secagg.handshake import handshake_bytes
+from fl_privquant.secagg.parameters import choose_parameters
 
 
 def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
@@ -30,10 +33,11 @@ def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
         Column("outlook", words=True),
         Column("bits/coord", "bits through the secure sum, for each coordinate of the model"),
         Column("kB", "1000 bytes that one client sends in a round, without headers and keys"),
+        Column("handshake kB", "what secure aggregation takes besides, both ways, unsigned, nobody lost"),
         Column("ε", PrivacyStatement.heading(Unit.TOTAL, view, "certified")),
         Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip", dropped=1),
     )
-    title = f"{target.statement(view).brief}, {target.rounds} rounds, {best.dimension} coordinates; {asked}"
+    title = f"{target.statement(view).brief}, {target.rounds_in_words}, {best.dimension} coordinates; {asked}"
     print_table(console, columns, [_cells(plan) for plan in plans], title)
     say(console, f"The first: {best.verdict}")
     say(console, "Simulate it:")
@@ -56,9 +60,22 @@ def _cells(plan: Plan) -> list[str]:
         plan.outlook,
         f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
         f"{plan.bytes_per_round / 1000.0:.4g}",
+        _handshake(plan),
         plan.statement.epsilon_cell,
         f"{spread:.3g}",
     ]
+
+
+def _handshake(plan: Plan) -> str:
+    """Kilobytes of keys, shares and lists that a client sends or is sent in a round."""
+    corrupt, lost = _fractions(plan)
+    count = plan.target.num_clients
+    try:
+        graph = choose_parameters(count, corrupt_fraction=corrupt, dropout_fraction=lost)
+    except InvalidSpecError:
+        # So few clients cannot aggregate securely, which a run says.
+        return "-"
+    return f"{handshake_bytes(graph) / 1000.0:.3g}"
 
 
 def _bits(plan: Plan) -> int:
@@ -83,16 +100,23 @@ def _command(plan: Plan) -> str:
         "mechanism": plan.encoding.mechanism.name,
         "mechanism.bits": _bits(plan),
         **{f"privacy.{name}": value for name, value in _asked(plan).items()},
-        "federation.num_clients": target.num_clients,
+        "federation.num_clients": target.num_clients * _rounds_apart(target),
         "federation.rounds": target.rounds,
         "secagg": "on",
         "secagg.corrupt_fraction": f"{corrupt:g}",
         "secagg.dropout_fraction": f"{lost:g}",
     }
+    if _rounds_apart(target) > 1:
+        keys |= {"sampling": "cohorts", "sampling.rounds_apart": _rounds_apart(target)}
     kept = plan.encoding.kept(plan.dimension)
     if kept < plan.dimension:
         keys["encoding.keep"] = f"{kept / plan.dimension:.4g}"
     return " ".join(["python -m simulations.run", *(f"{key}={value}" for key, value in keys.items())])
+
+
+def _rounds_apart(target: Target) -> int:
+    """Of how many rounds in a row a client may take part in one, to stay within what is counted."""
+    return math.ceil(target.rounds / target.counted_rounds)
 
 
 def _lines(plan: Plan) -> list[str]:
@@ -103,11 +127,14 @@ def _lines(plan: Plan) -> list[str]:
     keep = f", keep={kept}" if kept < plan.dimension else ""
     summed = f"pq.SecureSum(corrupt_fraction={corrupt:g}, dropout_fraction={lost:g})"
     mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={_bits(plan)}"
+    bound = "" if target.participations is None else f", participations={target.participations}"
+    apart = _rounds_apart(target)
+    sampling = f", sampling=pq.CohortSampling({apart})" if apart > 1 else ""
     return [
         "import fl_privquant as pq",
         "from flwr.serverapp.strategy import FedAvg",
         "from fl_privquant.flower import PrivQuantStrategy",
-        f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients})",
+        f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients}{bound})",
         f"plan = target.plan({plan.dimension}, {mechanism}{keep}, aggregation={summed})",
-        "strategy = PrivQuantStrategy(FedAvg(), plan)",
+        f"strategy = PrivQuantStrategy(FedAvg(), plan{sampling})",
     ]

@@ -1,15 +1,38 @@
-"""Which arrays of a model are sent: by patterns on their names."""
+"""Which arrays of a model are sent, and on what scale they are clipped: by patterns on their names.
+
+**Clips of groups.** Layers move by different amounts: a clip that suits the head of a model may be ten times
+what its body needs. ``clip_scales`` gives each group of arrays a factor s of both clips. An update Δ is
+divided by the factors of its arrays when it is flattened, u = Δ / s, and the rest of the codec (L2 clip,
+rotation, kept coordinates, coordinate clip, mechanism) sees one vector u with one ``clip`` and one
+``l2_clip``. What is decoded is multiplied by s again. So
+
+* coordinates of a group are clipped to [-s clip, s clip], where nothing is rotated;
+* the L2 clip bounds the norm of u, that is the root of the sum over groups of (norm of Δ in the group / s)^2:
+  a group alone may have norm s ``l2_clip``, and several share that bound;
+* rotation and subsets mix coordinates of u, so that noise is alike in all of them; in Δ it is s times as
+  large in a group of factor s, its mean squared error s^2 times.
+
+Guarantee: that of the encoding without factors, for the whole update as one release. Proof: factors are
+constants that are fixed before data are seen, so that u is a function of the client's data alone, and
+whatever u is, the codec clips it after the division to the bounds that are accounted for. The loss of a
+mechanism is a maximum over all pairs of vectors within these bounds, which factors do not enter. Hence a
+server that lies about them can make updates less useful, by clipping what matters, but learns no more.
+Rounding in the division moves u before it is clipped, and so does not matter either.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
+from fl_privquant import checks
+from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.errors import InvalidSpecError, one_line
 
-__all__ = ["ALL_ARRAYS", "ArrayChoice"]
+__all__ = ["ALL_ARRAYS", "ArrayChoice", "scaled_clips"]
 
 _T = TypeVar("_T")
 _MOST_PATTERNS = 256
@@ -23,6 +46,16 @@ class ArrayChoice:
 
     In patterns ``*`` stands for any text and ``?`` for one character.
 
+    Parameters
+    ----------
+    include, exclude
+        The patterns.
+    clip_scales
+        Pairs of a pattern and the factor of both clips for arrays that match it; the first pattern that
+        matches an array counts, and every array that is sent must match one. Empty: 1 for all.
+
+    Examples
+    --------
     >>> choice = ArrayChoice(include=("head.*",), exclude=("*.bias",))
     >>> choice.of({"body.weight": 1, "head.weight": 2, "head.bias": 3})
     {'head.weight': 2}
@@ -30,10 +63,12 @@ class ArrayChoice:
 
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    clip_scales: Sequence[tuple[str, float]] = ()
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
+        object.__setattr__(self, "clip_scales", _scales(self.clip_scales))
 
     def of(self, arrays: Mapping[str, _T]) -> dict[str, _T]:
         """The arrays that are chosen, in their order; raises InvalidSpecError where a pattern has none."""
@@ -47,6 +82,32 @@ class ArrayChoice:
                 f"include {list(self.include)} without {list(self.exclude)}: leaves none of {_shown(arrays)}"
             )
         return chosen
+
+    def layout(self, model: Arrays) -> Layout:
+        """How what is sent of such a model lies in one vector, each array on its scale."""
+        sent = self.of(model)
+        if not self.clip_scales:
+            return Layout.of(sent)
+        names = Layout.of(sent).names
+        found = {name: self._pattern(name) for name in names}
+        scales = dict(self.clip_scales)
+        for name, pattern in found.items():
+            if pattern is None:
+                raise InvalidSpecError(
+                    f"clip_scales: {one_line(name, 100)} matches none of {list(scales)}; add a pattern for "
+                    f"it, such as '*': 1.0 as the last one"
+                )
+        for pattern in scales:
+            if pattern not in found.values():
+                raise InvalidSpecError(
+                    f"clip_scales: {pattern!r} is the first match of no array that is sent, of "
+                    f"{_shown(names)}"
+                )
+        return Layout.of(sent, {name: scales[str(pattern)] for name, pattern in found.items()})
+
+    def _pattern(self, name: str) -> str | None:
+        """The first pattern of ``clip_scales`` that matches a name."""
+        return next((pattern for pattern, _ in self.clip_scales if fnmatchcase(name, pattern)), None)
 
     def _sends(self, name: str) -> bool:
         included = not self.include or any(fnmatchcase(name, pattern) for pattern in self.include)
@@ -65,6 +126,26 @@ def _patterns(key: str, given: object) -> tuple[str, ...]:
     if len(given) > _MOST_PATTERNS:
         raise InvalidSpecError(f"{key}: {len(given)} patterns, more than {_MOST_PATTERNS}")
     return tuple(given)
+
+
+def _scales(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """Factors by pattern that somebody gave, if they are some."""
+    patterns = _patterns("clip_scales", [pattern for pattern, _ in pairs])
+    if len(set(patterns)) < len(patterns):
+        raise InvalidSpecError("clip_scales: a pattern is given twice; leave one of them out")
+    factors = [checks.positive(f"clip_scales {pattern!r}", factor) for pattern, factor in pairs]
+    return tuple(zip(patterns, factors, strict=True))
+
+
+def scaled_clips(clips: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    """The largest of clips by pattern, and what the others are of it.
+
+    >>> scaled_clips({"head.*": 0.5, "*": 0.125})
+    (0.5, {'head.*': 1.0, '*': 0.25})
+    """
+    checked = {pattern: checks.positive(f"clip {pattern!r}", clip) for pattern, clip in clips.items()}
+    largest = max(checked.values(), default=math.nan)
+    return checks.positive("clip", largest), {pattern: clip / largest for pattern, clip in checked.items()}
 
 
 def _shown(names: Iterable[str]) -> str:

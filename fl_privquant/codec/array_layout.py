@@ -23,7 +23,9 @@ Arrays = Mapping[str, NDArray[Any]]
 class Layout:
     """Names, shapes and types of the arrays of an update, in the order in which they are flattened.
 
-    Only floating-point arrays have a place: counters and other buffers are no part of an update.
+    Only floating-point arrays have a place: counters and other buffers are no part of an update. Arrays may
+    have scales of their own (:mod:`fl_privquant.codec.array_choice`): the vector holds each array divided
+    by its scale. No scales are 1 for all.
 
     >>> layout = Layout.of({"weight": np.zeros((2, 3)), "steps": np.array(7), "bias": np.array(0.5)})
     >>> layout.names, layout.dimension
@@ -33,9 +35,10 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[np.dtype[Any], ...]
+    scales: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, arrays: Arrays) -> Layout:
+    def of(cls, arrays: Arrays, scales: Mapping[str, float] | None = None) -> Layout:
         """The layout of the floating-point arrays among ``arrays``; others are left out."""
         floats: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         for name, given in arrays.items():
@@ -48,7 +51,8 @@ class Layout:
                     )
                 floats[name] = array.shape, native
         shapes, dtypes = zip(*floats.values(), strict=True) if floats else ((), ())
-        return cls(tuple(floats), shapes, dtypes)
+        factors = () if scales is None else tuple(scales[name] for name in floats)
+        return cls(tuple(floats), shapes, dtypes, () if set(factors) == {1.0} else factors)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -93,9 +97,14 @@ class Layout:
         """A new vector of all coordinates."""
         self.check(arrays)
         vector = np.empty(self.dimension, dtype=self.dtype)
-        for name, part in zip(self.names, self._split(vector), strict=True):
+        for name, part, scale in zip(self.names, self._split(vector), self._factors, strict=True):
             np.copyto(part, arrays[name])
+            _divide(part, scale)
         return vector
+
+    @property
+    def _factors(self) -> tuple[float, ...]:
+        return self.scales or (1.0,) * len(self.names)
 
     def difference(self, new: Arrays, old: Arrays) -> LazyVector:
         """All coordinates of ``new - old``, subtracted in the vector's precision where they are read."""
@@ -103,8 +112,11 @@ class Layout:
         return _Difference(self, new, old)
 
     def unflatten(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """The arrays, by name, in their own shapes and in the vector's precision (views of it)."""
-        return dict(zip(self.names, self._split(vector), strict=True))
+        """The arrays, by name, in their own shapes and in the vector's precision; views of it if unscaled."""
+        parts = self._split(vector)
+        if self.scales:
+            parts = [part * scale for part, scale in zip(parts, self.scales, strict=True)]
+        return dict(zip(self.names, parts, strict=True))
 
     def _split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
         return [vector[place].reshape(shape) for place, shape in zip(self.places, self.shapes, strict=True)]
@@ -116,18 +128,26 @@ class _Difference(LazyVector):
     def __init__(self, layout: Layout, new: Arrays, old: Arrays) -> None:
         super().__init__(layout.dimension, layout.dtype)
         self._parts = [
-            (place, new[name].reshape(-1), old[name].reshape(-1))
-            for name, place in zip(layout.names, layout.places, strict=True)
+            (place, new[name].reshape(-1), old[name].reshape(-1), scale)
+            for name, place, scale in zip(layout.names, layout.places, layout._factors, strict=True)
         ]
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         vector = np.empty(stop - start, dtype=self.dtype)
         # An overflow becomes infinite here, and is refused as such when it is encoded.
         with np.errstate(over="ignore", invalid="ignore"):
-            for place, new, old in self._parts:
+            for place, new, old, scale in self._parts:
                 first, last = max(place.start, start), min(place.stop, stop)
                 if first < last:
                     inside = slice(first - place.start, last - place.start)
                     out = vector[first - start : last - start]
                     np.subtract(new[inside], old[inside], out=out, dtype=self.dtype)
+                    _divide(out, scale)
         return vector
+
+
+def _divide(part: NDArray[Any], scale: float) -> None:
+    """Divide in place; an overflow becomes infinite, and is refused as such when it is encoded."""
+    if scale != 1.0:
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.divide(part, scale, out=part)

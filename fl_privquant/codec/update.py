@@ -1,9 +1,9 @@
 """The codec of whole updates: named arrays to one payload, and payloads or their sums back to arrays.
 
-In order on the client, and reversed on the server: flatten, clip the L2 norm (optional), rotate (optional),
-keep some coordinates and clip their norm (optional), clip each coordinate, encode, and pack
-(:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`): :class:`EncodedUpdate` is
-what either is done with.
+In order on the client, and reversed on the server: flatten (each array on its scale, if it has one), clip the
+L2 norm (optional), rotate (optional), keep some coordinates and clip their norm (optional), clip each
+coordinate, encode, and pack (:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`):
+:class:`EncodedUpdate` is what either is done with.
 
 **Lossless.** Mechanism ``none`` changes nothing, but a difference does: in floating point ``(new - old)
 + old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload
@@ -122,6 +122,8 @@ class UpdateCodec:
         if self.clip_quantile is not None and not 0.0 < self.clip_quantile <= 1.0:
             raise InvalidSpecError(f"clip_quantile: {self.clip_quantile} is outside (0, 1]")
         check_clips(self.clip, self.encoding.l2_clip, self.layout.dimension, self.layout.dtype)
+        for scale in set(self.layout.scales):
+            check_clips(self.clip * scale, None, self.layout.dimension, self.layout.dtype)
         checked_metrics(self.private_metrics)
         # Bound to the layout: mechanisms for whole updates are made for one number of coordinates.
         bound = self.encoding.with_mechanism(self.mechanism.for_dimension(self.dimension))
@@ -132,10 +134,11 @@ class UpdateCodec:
                 f"{asked}: {self.mechanism.name} spends one epsilon on a whole update, so that one "
                 f"coordinate of it is all noise; use a mechanism for single coordinates, or do without"
             )
-        if self.encoding.keep is not None and self.mechanism.encodes_whole_updates:
+        whole = self.mechanism.encodes_whole_updates
+        if self.encoding.keep is not None and whole and self.mechanism.norm != "l2":
             raise InvalidSpecError(
-                f"keep: {self.encoding.keep}, but {self.mechanism.name} encodes whole updates; leave it out, "
-                f"or use a mechanism for single coordinates"
+                f"keep: {self.encoding.keep}, but {self.mechanism.name} encodes whole updates of bounded "
+                f"coordinates; leave it out, or use a mechanism for single coordinates or for L2 norms"
             )
         # Now, and not with the first update: what cannot be written is refused.
         _ = self.wire
@@ -147,8 +150,13 @@ class UpdateCodec:
 
     @property
     def clip(self) -> float:
-        """Coordinates are clipped to [-clip, clip]."""
-        return self.encoding.clip
+        """Coordinates are clipped to [-clip, clip], or whole updates to that norm.
+
+        Where a mechanism for L2 norms encodes a part of an update, it need not allow for the norm of all.
+        """
+        clip, bound = self.encoding.clip, self.encoding.l2_bound(self.layout.dimension)
+        whole = self.encoding.keep is not None and self.mechanism.norm == "l2"
+        return clip if bound is None or not whole else min(clip, bound)
 
     @cached_property
     def wire(self) -> WireFormat:
@@ -243,6 +251,10 @@ class UpdateCodec:
             return EncodedUpdate(self, old)
         return self._drawn(np.zeros(self.dimension, dtype=self.layout.dtype), rng, threads)
 
+    def prepared(self, update: Arrays) -> NDArray[Any]:
+        """What the mechanism is given of an update, without metrics and vote; it is the data, not private."""
+        return np.asarray(self._prepared(self.layout.flatten(update)))
+
     def clipped_share(self, new: Arrays, old: Arrays) -> float:
         """The share of coordinates that the coordinate clip cuts. It depends on the data: not private."""
         return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)
@@ -305,7 +317,7 @@ class UpdateCodec:
         The payload is checked now. Until an array is wanted it takes one byte a coordinate, not the
         four or eight of the array: a server can hold the updates of many clients.
         """
-        same_types = set(self.layout.dtypes) == {self.layout.dtype}
+        same_types = set(self.layout.dtypes) == {self.layout.dtype} and not self.layout.scales
         direct = self.carries_difference and not self.encoding.rotate and same_types
         add = self.wire.on_demand(payload) if direct else None
         if add is None:

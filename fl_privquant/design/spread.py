@@ -31,6 +31,7 @@ from fl_privquant.array_types import Floats
 from fl_privquant.design.bits import bits_for_separation, error_of_bits, error_of_strata
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density, DistributionDensity
+from fl_privquant.loss.kept_numbers import kept_numbers
 from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
@@ -237,8 +238,15 @@ def error_of_mean(mse: Callable[[Density], float], spread: float, num_clients: i
     num_clients
         Clients whose codes are averaged.
     """
-    noise = spread**2 * mse(DistributionDensity(_Normal(1.0 / spread)))
-    return at_unit_gain(noise, spread, num_clients) / num_clients
+    return at_unit_gain(noise_at_norm_bound(mse, spread), spread, num_clients) / num_clients
+
+
+def noise_at_norm_bound(mse: Callable[[Density], float], spread: float) -> float:
+    """Variance of a code for a rotated coordinate at the norm bound, in units of that coordinate's variance.
+
+    Parameters are those of :func:`error_of_mean`.
+    """
+    return spread**2 * mse(DistributionDensity(_Normal(1.0 / spread)))
 
 
 def error_at_norm_bound(spread: float, trials: int, target: RunTarget, stratified: bool = True) -> float:
@@ -271,10 +279,23 @@ def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> floa
 
     See :func:`error_at_norm_bound`.
     """
-    from scipy.optimize import minimize_scalar  # takes long to import
 
     def error(spread: float) -> float:
         return error_at_norm_bound(spread, trials, target, stratified)
 
-    least = minimize_scalar(error, bounds=(LEAST_SPREAD, _MOST), method="bounded", options={"xatol": _CLOSE})
-    return float(least.x)
+    def least_error() -> Floats:
+        from scipy.optimize import minimize_scalar  # takes long to import
+
+        bounds = (LEAST_SPREAD, _MOST)
+        return np.array(
+            [minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": _CLOSE}).x]
+        )
+
+    # No guarantee: any clip will do, and what it costs is certified.
+    (spread,) = kept_numbers(
+        "best_spread",
+        f"{trials} bits, {target!r}, {stratified}",
+        least_error,
+        lambda: np.array([LEAST_SPREAD]),
+    )
+    return float(spread)

@@ -7,6 +7,7 @@ A user adds two lines to an ordinary Flower app:
 """
 
 from fl_privquant.accounting.aggregation import PerClient, SecureSum, SimulatedSum, SumOfCodes
+from fl_privquant.flower.adaptive_keep import AdaptiveKeep
 from fl_privquant.flower.checkpoint import CheckpointStrategy
 from fl_privquant.flower.mod import PrivQuantMod
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledKeep, ScheduledMechanism
@@ -18,6 +19,7 @@ from fl_privquant.flower.strategy import NoUsableReplyError, PrivQuantStrategy
 from fl_privquant.flower.wrapping import StoppedResult, StrategyWrapper
 
 __all__ = [
+    "AdaptiveKeep",
     "CheckpointStrategy",
     "DoublingMechanism",
     "NoUsableReplyError",

@@ -9,16 +9,33 @@ from typing import Any
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, PerClient
 from fl_privquant.accounting.target import Plan
+from fl_privquant.codec.array_choice import scaled_clips
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower.policies import Policy
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["Arguments", "GivenEncoding"]
+__all__ = ["Arguments", "GivenEncoding", "single_clip"]
 
 _USUAL_DELTA = 1e-5
 
 GivenEncoding = Plan | Encoding | Callable[[int], Encoding] | Mechanism | None
 """How a user may say what encodes updates."""
+
+
+def single_clip(
+    clip: float | Mapping[str, float] | None, scales: Mapping[str, float] | None
+) -> tuple[float | None, tuple[tuple[str, float], ...]]:
+    """One clip and its factors by pattern, also where clips were given by pattern."""
+    if scales is not None and not isinstance(scales, Mapping):
+        raise InvalidSpecError(
+            f"clip_scales: {scales!r}, expected factors by pattern, as in {{'head.*': 0.1}}"
+        )
+    if isinstance(clip, Mapping):
+        if scales:
+            raise InvalidSpecError("clip_scales: given, but clip has a value for each pattern; leave one out")
+        clip, scales = scaled_clips(clip)
+    return clip, tuple((scales or {}).items())
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,7 @@ class Arguments:
     aggregation: Aggregation
     budget: Budget | None
     delta: float
+    plan: Plan | None = None
 
     @classmethod
     def of(
@@ -44,9 +62,10 @@ class Arguments:
         ``short_form`` holds fields of :class:`~fl_privquant.encoding.Encoding`, None where they are left out.
         """
         encoding = _encoding(given, short_form)
-        if isinstance(given, Plan):
+        plan = given if isinstance(given, Plan) else given.plan if isinstance(given, Policy) else None
+        if plan is not None:
             _refuse("a plan sets it", {"aggregation": aggregation, "budget": budget, "delta": delta})
-            return cls(encoding, given.aggregation, given.budget, given.target.delta)
+            return cls(encoding, plan.aggregation, plan.budget, plan.target.delta, plan)
         if delta is not None and not 0.0 <= delta < 1.0:
             raise InvalidSpecError(f"delta: {delta} is outside [0, 1)")
         return cls(encoding, aggregation or PerClient(), budget, _USUAL_DELTA if delta is None else delta)

@@ -36,6 +36,7 @@ from fl_privquant.accounting.accountant import Accountant, Budget
 from fl_privquant.accounting.release import Release
 from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.errors import (
+    BudgetExhaustedError,
     InvalidSpecError,
     LedgerDamagedError,
     LedgerMismatchError,
@@ -45,7 +46,7 @@ from fl_privquant.errors import (
 from fl_privquant.flower.protocol import certified
 from fl_privquant.statement import PrivacyStatement
 
-__all__ = ["NODE_LEDGER_FILE", "ClientLedger", "ledger_path"]
+__all__ = ["NODE_LEDGER_FILE", "ClientLedger", "Share", "ledger_path"]
 
 RECORD_LEDGER = "privquant-ledger"
 NODE_LEDGER_FILE: Final = "privquant-ledger-file"
@@ -85,6 +86,36 @@ def _shared(context: Context) -> _Shared:
     # The cache alone would let two threads that come first make one each, and each spend the whole budget.
     with _CLIENTS_LOCK:
         return _shared_by(context.run_id, context.node_id)
+
+
+@dataclass(frozen=True)
+class Share:
+    """How often a client takes part in one run, whatever the server asks.
+
+    Parameters
+    ----------
+    most_rounds
+        Rounds that it takes part in, at most; None for any number.
+    rounds_apart
+        Of how many rounds in a row it takes part in one at most, by the server's own numbers of rounds: these
+        may be lies, so that a bound on the total is ``most_rounds`` alone.
+    """
+
+    most_rounds: int | None = None
+    rounds_apart: int = 1
+
+    def check(self, number: int, rounds: Sequence[int]) -> None:
+        """Refuse a round that the client has no share of, after those in which it took part."""
+        if self.most_rounds is not None and len(rounds) >= self.most_rounds:
+            raise BudgetExhaustedError(
+                f"round {number}: this client has taken part in {len(rounds)} rounds of this run, and takes "
+                f"part in {self.most_rounds} at most"
+            )
+        if self.rounds_apart > 1 and rounds and number < max(rounds) + self.rounds_apart:
+            raise LedgerMismatchError(
+                f"round {number}: this client has taken part in round {max(rounds)}, and takes part in one "
+                f"of {self.rounds_apart} rounds at most; the server must ask others"
+            )
 
 
 class ClientLedger:
@@ -143,6 +174,7 @@ class ClientLedger:
         release: Release,
         budgets: Sequence[Budget] = (),
         server_count: int | None = None,
+        share: Share | None = None,
     ) -> None:
         """Record a release, if the server has counted those before and all budgets allow it.
 
@@ -152,9 +184,10 @@ class ClientLedger:
         Raises
         ------
         LedgerMismatchError
-            The server has counted fewer releases of this kind than were made.
+            The server has counted fewer releases of this kind than were made, or asks again too soon.
         BudgetExhaustedError
-            One more release would exceed a budget, or what was spent is not known.
+            One more release would exceed a budget or the client's share of rounds, or what was spent is not
+            known.
         """
         with self._shared.lock:
             record = self._shared.record
@@ -166,6 +199,8 @@ class ClientLedger:
                     f"round {number}: the server has counted {server_count} releases of this kind, "
                     f"this client has made {own}; restore the server's checkpoint, or begin a new run"
                 )
+            if share is not None and share != Share():
+                share.check(number, [at for at, _ in self.releases])
             if self._spending is not None:
                 self._spending.spend(number, release, *budgets)
             elif not all(budget.unlimited for budget in budgets):

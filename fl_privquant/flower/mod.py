@@ -28,7 +28,7 @@ from fl_privquant.errors import (
 )
 from fl_privquant.flower.arrays import ReceivedArray, read_arrays, records_of
 from fl_privquant.flower.asked import Asked, only_arrays, taken
-from fl_privquant.flower.client_ledger import ClientLedger, ledger_path
+from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
@@ -37,6 +37,7 @@ NODE_MAX_EPSILON = "privquant-max-epsilon"
 NODE_MAX_DELTA = "privquant-max-delta"
 NODE_BUDGET = "privquant-budget"
 NODE_BUDGET_DELTA = "privquant-budget-delta"
+NODE_MAX_PARTICIPATIONS = "privquant-max-participations"
 
 _LEDGER_DAMAGED: Final = (
     "the client's ledger cannot be relied on; what was spent is not known, so nothing more may be; the "
@@ -90,6 +91,10 @@ class PrivQuantMod:
         What may be spent over all rounds, local view: a :class:`Budget`, its epsilon alone (at delta 0), or
         None for no bound. Secure aggregation is not counted on here: how many clients are in a sum is the
         server's word.
+    max_participations, rounds_apart
+        Rounds of one run that the client takes part in, at most; and of how many rounds in a row it takes
+        part in one at most, by the server's numbers of rounds. What a plan with ``participations`` counts on
+        then holds even if the server lies.
     max_delta
         Largest delta for that unit; 0 lets pure mechanisms pass only.
     metrics
@@ -112,7 +117,8 @@ class PrivQuantMod:
     -----
     On a node whose app is delivered by the server (``flwr run``), the limits above are the server's
     word too. The node's own configuration can tighten them, never loosen: ``--node-config
-    "privquant-max-epsilon=1.0 privquant-max-delta=1e-6 privquant-budget=500.0 privquant-budget-delta=1e-5"``,
+    "privquant-max-epsilon=1.0 privquant-max-delta=1e-6 privquant-budget=500.0 privquant-budget-delta=1e-5
+    privquant-max-participations=10"``,
     and name the ledger's file, whatever the app says: ``privquant-ledger-file='/var/lib/ledger.jsonl'``.
 
     Examples
@@ -129,6 +135,8 @@ class PrivQuantMod:
         max_epsilon: float,
         budget: Budget | float | None = None,
         *,
+        max_participations: int | None = None,
+        rounds_apart: int = 1,
         max_delta: float = 0.0,
         metrics: Collection[str] = (),
         report_clipping: bool = False,
@@ -147,6 +155,10 @@ class PrivQuantMod:
         self.max_epsilon = float(max_epsilon)
         self.max_delta = float(max_delta)
         self.budget = budget if budget is None or isinstance(budget, Budget) else Budget(budget)
+        most = (
+            None if max_participations is None else checks.whole("max_participations", max_participations, 1)
+        )
+        self.share = Share(most, checks.whole("rounds_apart", rounds_apart, 1))
         self.metrics = tuple(metrics)
         self.report_clipping = report_clipping
         self.seed = seed
@@ -189,7 +201,8 @@ class PrivQuantMod:
         rng = self._stream(ctxt, request.round)
         budgets = self._budgets(ctxt)
         ledger = ClientLedger(ctxt, self._open_file(ctxt, budgets))
-        ledger.spend(request.round, request.release(codec.layout), budgets, request.counted_releases)
+        release, share = request.release(codec.layout), self._share(ctxt)
+        ledger.spend(request.round, release, budgets, request.counted_releases, share)
         # Their headers are parsed: the app need not do it again.
         parsed = {name: ReceivedArray(array) for name, array in asked.received.items()}
         only_arrays(msg, "the server").update(parsed)
@@ -239,6 +252,12 @@ class PrivQuantMod:
             delta = 0.0 if NODE_BUDGET_DELTA not in ctxt.node_config else _node_limit(ctxt, NODE_BUDGET_DELTA)
             budgets.append(Budget(limit, delta))
         return budgets
+
+    def _share(self, ctxt: Context) -> Share:
+        """How often the client takes part: the node's own configuration tightens the app's."""
+        own = math.inf if self.share.most_rounds is None else self.share.most_rounds
+        most = min(own, _node_limit(ctxt, NODE_MAX_PARTICIPATIONS))
+        return Share(None if math.isinf(most) else int(most), self.share.rounds_apart)
 
     def _open_file(self, ctxt: Context, budgets: Sequence[Budget]) -> SpendingLedger | None:
         path = ledger_path(ctxt, self.ledger_file, bool(budgets), NODE_BUDGET in ctxt.node_config)

@@ -7,7 +7,8 @@ begins with one. :class:`~fl_privquant.flower.PrivQuantStrategy` takes it in pla
 * ``QuantileClip(encoding)`` follows a quantile of the clients' coordinates, found privately;
 * ``ScheduledMechanism(encoding, {20: fine})`` changes the mechanism at given rounds;
 * ``DoublingMechanism(encoding, design, levels=4, most_levels=16)`` doubles the levels when the loss stalls;
-* ``ScheduledKeep(encoding, {20: 0.5})`` changes how many rotated coordinates are sent at given rounds.
+* ``ScheduledKeep(encoding, {20: 0.5})`` changes how many rotated coordinates are sent at given rounds;
+* ``AdaptiveKeep(plan)`` sends fewer where the mean is short (:mod:`fl_privquant.flower.adaptive_keep`).
 
 Policies compose: ``QuantileClip(ScheduledMechanism(encoding, {20: fine}))`` does both. What they know is what
 a checkpoint keeps, so that a run that is resumed goes on as if it had not stopped.
@@ -22,8 +23,11 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, MetricRecord
+from numpy.typing import NDArray
 
 from fl_privquant import checks
+from fl_privquant.accounting.target import Plan
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.mechanisms.base import Mechanism
@@ -71,6 +75,16 @@ class Policy:
     def clip_quantile(self) -> float | None:
         """The share of coordinates that clients vote on: whether the clip holds as many. None: no vote."""
         return None if self._inner is None else self._inner.clip_quantile
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that the run keeps to: it brings the aggregation and the budget. None: there is none."""
+        return None if self._inner is None else self._inner.plan
+
+    def observe_sum(self, codec: UpdateCodec, total: NDArray[Any], num_clients: int) -> None:
+        """Take note of the sum of a round's codes, as the server has opened it."""
+        if self._inner is not None:
+            self._inner.observe_sum(codec, total, num_clients)
 
     def observe_votes(self, share: float) -> None:
         """Take note of the share of clients that voted for the clip; noise may carry it beyond 0 and 1."""

@@ -7,26 +7,31 @@ nothing has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore.run import Run
+from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.arguments import GivenEncoding
-from fl_privquant.flower.arrays import records_of
-from fl_privquant.flower.engines.engine import MessageGrid
+from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.strategy import PrivQuantStrategy
 
-__all__ = ["PrivateGrid"]
+__all__ = ["RECORD_REQUEST", "PrivateGrid", "refuse_pushed", "trains"]
 
-_RECORD_REQUEST: Final = "privquant-request"
+RECORD_REQUEST: Final = "privquant-request"
+"""The record of a train message that holds the request."""
+
+# How far an average of equal numbers may be from them.
+_ROUNDING: Final = 1e-5
 
 
-class PrivateGrid(MessageGrid):
+class PrivateGrid(GridWrapper):
     """Sends messages of an app through another grid; what clients trained comes back encoded and decoded.
 
     Each ``send_and_receive`` of train messages is one round: all of them carry the same model, the reply of
@@ -44,6 +49,11 @@ class PrivateGrid(MessageGrid):
         The grid that Flower gave to the server app.
     encoding, clip, settings
         As for :class:`~fl_privquant.flower.PrivQuantStrategy`.
+    weighted_by
+        The metric that the app weighs replies by. It is 1 in each reply, as weights would change the
+        sensitivity and tell numbers of examples.
+    wrap
+        Puts another strategy around what hands replies to the app: one that adds noise to their mean, say.
 
     Examples
     --------
@@ -57,19 +67,28 @@ class PrivateGrid(MessageGrid):
     """
 
     def __init__(
-        self, grid: Grid, encoding: GivenEncoding = None, clip: float | None = None, **settings: Any
+        self,
+        grid: Grid,
+        encoding: GivenEncoding = None,
+        clip: float | Mapping[str, float] | None = None,
+        *,
+        weighted_by: str = "num-examples",
+        wrap: Callable[[Strategy], Strategy] | None = None,
+        **settings: Any,
     ) -> None:
-        self._grid = grid
-        self._passing = _Passing()
+        super().__init__(grid)
+        self._passing = _Passing(weighted_by)
+        self._first: dict[str, NDArray[Any]] = {}
         self._round = 0
-        self.private = PrivQuantStrategy(self._passing, encoding, clip, **settings)
+        inner = self._passing if wrap is None else wrap(self._passing)
+        self.private = PrivQuantStrategy(inner, encoding, clip, **settings)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages, and wait for their replies: train messages as a round, others as they are."""
         messages = list(messages)
-        training = [message for message in messages if _trains(message)]
+        training = [message for message in messages if trains(message)]
         if not training:
             return self._grid.send_and_receive(messages, timeout=timeout)
         if len(training) < len(messages):
@@ -77,47 +96,64 @@ class PrivateGrid(MessageGrid):
                 f"{len(training)} of {len(messages)} messages are for training; send these by themselves"
             )
         self._round += 1
-        self._passing.arrayrecord_key, arrays = _model(training)
+        self._passing.arrayrecord_key, given = _model(training)
+        arrays = self._like_first(given)
+        for message in training:
+            message.content = RecordDict({**message.content, self._passing.arrayrecord_key: arrays})
         self._passing.messages = training
         asked = list(self.private.configure_train(self._round, arrays, ConfigRecord(), self._grid))
         replies = list(self._grid.send_and_receive(asked, timeout=timeout)) if asked else []
         self.private.aggregate_train(self._round, replies)
         return self._passing.replies
 
+    def _like_first(self, given: ArrayRecord) -> ArrayRecord:
+        """The model in the types that it had in the first round.
+
+        Averages turn counters to fractions and float32 to float64. And an average of equal numbers may
+        differ from them in the last bit: what is not sent is left as it was before.
+        """
+        model = read_arrays(given)
+        first = self._first
+        sent = self.private.arrays.layout(first or model).names
+        if not first:
+            # Of what is sent, only types and shapes are needed.
+            self._first = {
+                name: np.broadcast_to(array.dtype.type(0), array.shape) if name in sent else np.array(array)
+                for name, array in model.items()
+            }
+            return given
+        shapes, expected = ({name: each.shape for name, each in arrays.items()} for arrays in (model, first))
+        if shapes != expected:
+            odd = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
+            raise InvalidSpecError(
+                f"messages: the model's arrays have changed since the first round: {odd[0]!r} has shape "
+                f"{shapes.get(odd[0], 'none')}, expected {expected.get(odd[0], 'none')}"
+            )
+        record = ArrayRecord()
+        for name, array in given.items():
+            before, now = first[name], model[name]
+            if name not in sent and np.allclose(now, before, rtol=_ROUNDING, atol=0.0, equal_nan=True):
+                record[name] = Array(before)
+            elif now.dtype != before.dtype:
+                record[name] = Array(np.asarray(now.astype(before.dtype)))
+            else:
+                record[name] = array
+            if name not in sent:
+                first[name] = record[name].numpy()
+        return record
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages that are not for training; for these a round must be known as a whole."""
         messages = list(messages)
-        if any(_trains(message) for message in messages):
-            raise InvalidSpecError(
-                "messages: train messages were pushed, but a private round is sent and received as a whole; "
-                "use grid.send_and_receive(messages)"
-            )
+        refuse_pushed(messages)
         return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Delegate."""
-        return self._grid.pull_messages(message_ids)
-
-    def set_run(self, run: Run) -> None:
-        """Delegate."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """Delegate."""
-        return self._grid.run
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Delegate."""
-        return self._grid.get_node_ids()
 
 
 class _Passing(Strategy):
     """Sends what it was told to send, and keeps what came back: the app's own code aggregates."""
 
-    weighted_by_key = "num-examples"
-
-    def __init__(self) -> None:
+    def __init__(self, weighted_by: str) -> None:
+        self.weighted_by_key = weighted_by
         self.arrayrecord_key = "arrays"
         self.messages: list[Message] = []
         self.replies: list[Message] = []
@@ -127,7 +163,7 @@ class _Passing(Strategy):
     ) -> Iterable[Message]:
         self.replies = []
         for message in self.messages:
-            message.content = RecordDict({**message.content, _RECORD_REQUEST: config})
+            message.content = RecordDict({**message.content, RECORD_REQUEST: config})
         return self.messages
 
     def aggregate_train(
@@ -148,8 +184,18 @@ class _Passing(Strategy):
         """Nothing to say: the app's own code aggregates."""
 
 
-def _trains(message: Message) -> bool:
+def trains(message: Message) -> bool:
+    """Whether a message is for training, or a reply to such a one."""
     return message.metadata.message_type.split(".")[0] == MessageType.TRAIN
+
+
+def refuse_pushed(messages: Iterable[Message]) -> None:
+    """Refuse train messages that an app does not wait for."""
+    if any(trains(message) for message in messages):
+        raise InvalidSpecError(
+            "messages: train messages were pushed, but a private round is sent and received as a whole; "
+            "use grid.send_and_receive(messages)"
+        )
 
 
 def _model(messages: list[Message]) -> tuple[str, ArrayRecord]:

@@ -33,7 +33,7 @@ from fl_privquant.flower.arrays import records_of
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 """Of requests and replies, and of what is masked. Both sides must speak the same; others are refused."""
 
 KEY_VERSION: Final = "privquant-version"
@@ -45,6 +45,8 @@ KEY_ROTATION: Final = "privquant-rotation-seed"
 KEY_KEEP: Final = "privquant-keep"
 KEY_INCLUDE: Final = "privquant-include"
 KEY_EXCLUDE: Final = "privquant-exclude"
+KEY_SCALE_PATTERNS: Final = "privquant-clip-scale-patterns"
+KEY_SCALES: Final = "privquant-clip-scales"
 KEY_CLIP_QUANTILE: Final = "privquant-clip-quantile"
 KEY_METRIC_NAMES: Final = "privquant-private-metrics"
 KEY_METRIC_RANGES: Final = "privquant-private-metric-ranges"
@@ -92,7 +94,8 @@ class Request:
     rotation_seed, clip_quantile, private_metrics
         As in :class:`~fl_privquant.codec.update.UpdateCodec`.
     arrays
-        Which arrays of the model are sent; the others are neither read nor changed.
+        Which arrays of the model are sent, and on what scale they are clipped; others are neither read nor
+        changed.
     report_clipping
         Whether the share of clipped coordinates is asked for; clients may decline.
     counted_releases
@@ -123,6 +126,8 @@ class Request:
             KEY_KEEP: self.encoding.keep,
             KEY_INCLUDE: list(self.arrays.include) or None,
             KEY_EXCLUDE: list(self.arrays.exclude) or None,
+            KEY_SCALE_PATTERNS: [pattern for pattern, _ in self.arrays.clip_scales] or None,
+            KEY_SCALES: [scale for _, scale in self.arrays.clip_scales] or None,
             KEY_CLIP_QUANTILE: self.clip_quantile,
             KEY_METRIC_NAMES: [metric.name for metric in self.private_metrics] or None,
             KEY_METRIC_RANGES: [end for metric in self.private_metrics for end in metric.ends] or None,
@@ -159,7 +164,7 @@ class Request:
             report_clipping=_optional(config, KEY_REPORT, bool) or False,
             clip_quantile=_optional(config, KEY_CLIP_QUANTILE, float),
             private_metrics=_read_metrics(config),
-            arrays=ArrayChoice(*(_optional(config, key, list) or () for key in (KEY_INCLUDE, KEY_EXCLUDE))),
+            arrays=_read_arrays(config),
             counted_releases=_optional(config, KEY_COUNTED, int),
         )
 
@@ -170,7 +175,7 @@ class Request:
 
     def layout(self, model: Arrays) -> Layout:
         """How what is sent of such a model lies in one vector."""
-        return Layout.of(self.arrays.of(model))
+        return self.arrays.layout(model)
 
     def release(self, layout: Layout) -> Release:
         """What an update of that layout spends; a vote on the clip is part of it."""
@@ -336,6 +341,16 @@ def _read_encoding(config: ConfigRecord) -> Encoding:
     clip, l2_clip = _field(config, KEY_CLIP, float), _optional(config, KEY_L2_CLIP, float)
     keep = checked_keep(config[KEY_KEEP]) if KEY_KEEP in config else None
     return Encoding.received(blob, certified(blob), clip, l2_clip, KEY_ROTATION in config, keep)
+
+
+def _read_arrays(config: ConfigRecord) -> ArrayChoice:
+    keys = (KEY_INCLUDE, KEY_EXCLUDE, KEY_SCALE_PATTERNS, KEY_SCALES)
+    include, exclude, patterns, scales = (_optional(config, key, list) or [] for key in keys)
+    if len(patterns) != len(scales):
+        raise InvalidSpecError(
+            f"{KEY_SCALES}: {len(scales)} for {len(patterns)} patterns, expected one for each"
+        )
+    return ArrayChoice(include, exclude, list(zip(patterns, scales, strict=True)))
 
 
 def _read_metrics(config: ConfigRecord) -> tuple[MetricRange, ...]:

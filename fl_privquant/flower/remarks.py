@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fl_privquant.codec.metric_range import MetricRange
 
-__all__ = ["failure_lines", "metric_lines", "randomness_lines"]
+__all__ = ["failure_lines", "kept_words", "metric_lines", "randomness_lines"]
 
 # Nodes that are named one by one.
 _NAMED_NODES = 5
@@ -23,6 +23,14 @@ def failure_lines(nodes_by_reason: Mapping[str, Sequence[int]]) -> list[str]:
         named = ", ".join(map(str, nodes[:_NAMED_NODES])) + (", ..." if len(nodes) > _NAMED_NODES else "")
         lines.append(f"{f'node {named}' if len(nodes) == 1 else f'{len(nodes)} nodes ({named})'}: {reason}")
     return lines
+
+
+def kept_words(keep: int | float | None) -> str:
+    """How much of an update is sent, in words."""
+    if keep is None:
+        return "all"
+    amount = f"a share of {keep:g}" if isinstance(keep, float) else str(keep)
+    return f"{amount}, a new random subset each round"
 
 
 def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> list[str]:

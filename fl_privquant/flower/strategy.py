@@ -16,8 +16,8 @@ from flwr.supercore import log
 
 from fl_privquant.accounting.accountant import Budget, coordinate_statement
 from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting.client_sampling import ClientSampling
 from fl_privquant.accounting.federation import FederationLedger
-from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
@@ -27,11 +27,12 @@ from fl_privquant.errors import (
     PrivQuantError,
     SecureAggregationError,
 )
-from fl_privquant.flower.arguments import Arguments, GivenEncoding
+from fl_privquant.flower.arguments import Arguments, GivenEncoding, single_clip
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
+from fl_privquant.flower.participants import drawn_messages, published_view, sampling_for
 from fl_privquant.flower.protocol import Reply, is_request, with_counts
-from fl_privquant.flower.remarks import failure_lines, metric_lines, randomness_lines
+from fl_privquant.flower.remarks import failure_lines, kept_words, metric_lines, randomness_lines
 from fl_privquant.flower.requests import Requests
 from fl_privquant.flower.round_record import OnRound, RoundRecord
 from fl_privquant.flower.round_state import (
@@ -41,7 +42,7 @@ from fl_privquant.flower.round_state import (
 )
 from fl_privquant.flower.wrapping import StrategyWrapper
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.statement import PrivacyStatement
+from fl_privquant.statement import PrivacyStatement, View
 
 _MOST_NAMES = 100
 _NAME_LENGTH = 64
@@ -63,8 +64,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
     :attr:`ledger` counts every client that was asked, whether or not it answered; each request says so, and
     clients that count more refuse it. :meth:`statements` gives what all releases cost together.
     :attr:`survivors` is how many clients are in each round's aggregate.
-    No amplification by client sampling is counted: Flower's strategies draw a sample of fixed size, but the
-    server knows who is in it, and so do all who see its messages.
+    With a ``sampling`` of ours, they also say what the run costs in the view of whoever sees only the models.
 
     Parameters
     ----------
@@ -74,13 +74,16 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         How updates are encoded: a :class:`~fl_privquant.accounting.Plan`, which brings its aggregation and
         the target as a budget, so that the run cannot spend more; or an
         :class:`~fl_privquant.encoding.Encoding`; or a function of the round that gives one, such as a policy
-        of :mod:`fl_privquant.flower.policies`. Or the mechanism itself.
+        of :mod:`fl_privquant.flower.policies`, which may keep to a plan. Or the mechanism itself.
     mechanism, clip, l2_clip, rotate, keep
         The short form: fields of an :class:`~fl_privquant.encoding.Encoding`.
     include, exclude
         Patterns on the names of the model's arrays, such as ``["head.*"]``: only those that match one of
         ``include`` (all without it) and none of ``exclude`` are sent, clipped and counted. The others stay as
         they are, whatever clients make of them: frozen layers, or the statistics of batch normalization.
+    clip_scales
+        Factors of both clips by pattern, such as ``{"head.*": 1.0, "*": 0.1}``, or a dict of clips in place
+        of ``clip``: :mod:`fl_privquant.codec.array_choice`. The update is certified as one.
     rotation_seed
         Public; each round's rotation follows from it and the round.
     report_clipping
@@ -96,6 +99,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         What the server sees of a round: :class:`~fl_privquant.accounting.PerClient` (the default),
         :class:`~fl_privquant.accounting.SumOfCodes` or :class:`~fl_privquant.accounting.SecureSum`. Sums are
         not for strategies that compare single updates (FedMedian, Krum): these are refused.
+    sampling
+        Who is asked (:mod:`fl_privquant.accounting.client_sampling`): ``FixedSampling``, ``PoissonSampling``
+        or ``CohortSampling`` draw from those that the wrapped strategy would ask, so give that
+        ``fraction_train=1.0``. By default the wrapped strategy draws. A plan's ``participations`` are held.
     budget
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
         would exceed it is not begun, and ``start`` returns the model so far as a
@@ -123,7 +130,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self,
         strategy: Strategy,
         encoding: GivenEncoding = None,
-        clip: float | None = None,
+        clip: float | Mapping[str, float] | None = None,
         *,
         mechanism: Mechanism | None = None,
         l2_clip: float | None = None,
@@ -131,11 +138,13 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         keep: int | float | None = None,
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
+        clip_scales: Mapping[str, float] | None = None,
         rotation_seed: int = 0,
         report_clipping: bool = False,
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
         max_failed_rounds: int = 0,
         aggregation: Aggregation | None = None,
+        sampling: ClientSampling | None = None,
         budget: Budget | None = None,
         delta: float | None = None,
         simulated: bool = False,
@@ -146,6 +155,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
+        clip, scales = single_clip(clip, clip_scales)
         short_form = {
             "mechanism": mechanism,
             "clip": clip,
@@ -154,11 +164,11 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             "keep": keep,
         }
         arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
-        self.plan = encoding if isinstance(encoding, Plan) else None
+        self.plan = arguments.plan
         if self.plan is not None and private_metrics:
             raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
         self.encoding = arguments.encoding
-        self.arrays = ArrayChoice(include, exclude)
+        self.arrays = ArrayChoice(include, exclude, scales)
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
         self.private_metrics = self._ranges(private_metrics or {})
@@ -166,6 +176,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.uncounted_metrics: set[str] = set()
         self.max_failed_rounds = max_failed_rounds
         self.aggregation = arguments.aggregation
+        self.sampling = sampling_for(sampling, self.aggregation, self.plan, simulated)
         self.budget = arguments.budget
         self.delta = arguments.delta
         self.ledger = FederationLedger()
@@ -175,6 +186,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.on_round = on_round
         self.simulated_nodes: set[int] = set()
         self._round: RoundState | None = None
+        self._rate: float | None = None
         self._exchange = exchange_of(self.aggregation)
         check_wrapped(strategy, self.aggregation, simulated)
 
@@ -188,11 +200,16 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
 
     def settings(self) -> dict[str, Any]:
         """What this strategy was made with, to make another one like it."""
-        planned = {"encoding": self.plan} if self.plan is not None else self._unplanned()
+        planned = self._unplanned()
+        if self.plan is not None:
+            # Of a policy that keeps to a plan the policy is what was given.
+            planned = {"encoding": self.encoding if callable(self.encoding) else self.plan}
         return planned | {
             "strategy": self.strategy,
+            "sampling": self.sampling,
             "include": self.arrays.include,
             "exclude": self.arrays.exclude,
+            "clip_scales": dict(self.arrays.clip_scales),
             "rotation_seed": self.rotation_seed,
             "report_clipping": self.report_clipping,
             "private_metrics": {metric.name: (metric.low, metric.high) for metric in self.private_metrics},
@@ -212,10 +229,12 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         lines = [
             f"Mechanism: {changing}{mechanism!r}",
             f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
-            f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}",
+            f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}"
+            + "".join(f"; {pattern}: times {scale:g}" for pattern, scale in self.arrays.clip_scales),
             f"Rotation: {'randomized Hadamard, a new one each round' if encoding.rotate else 'none'}",
-            f"Coordinates sent: {_kept_words(encoding.keep)}",
+            f"Coordinates sent: {kept_words(encoding.keep)}",
             f"Aggregation: {self.aggregation!r}",
+            f"Sampling of clients: {self.sampling!r}",
             f"Client weights: uniform ('{self.weighted_by_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
             *(f"Privacy: {line}" for line in self.privacy_statement()),
@@ -231,7 +250,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         """What an epsilon means in this run, at each level: a coordinate, a round, all rounds so far.
 
         Rounds in the local view, and in the aggregate one where secure aggregation wraps this strategy; all
-        rounds for the client that was asked most. Without ``refine`` by quick bounds, for every round.
+        rounds for the client that was asked most, at last for whoever sees only the models, where that is
+        known (:attr:`sampling`). Without ``refine`` by quick bounds, for every round.
         """
         # From the ledger alone: it knows of rounds that were run before this process began.
         last = self.ledger.last_release
@@ -242,6 +262,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         views = [False] if self.ledger.last_view.is_local else [False, True]
         statements += [self.ledger.last_statement(self.delta, in_sum, refine) for in_sum in views]
         statements += [self.ledger.statement(self.delta, in_sum, refine) for in_sum in views]
+        if self.ledger.counts_models:
+            statements.append(self.ledger.models_statement(self.delta, refine))
         return statements
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
@@ -278,6 +300,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         config = ConfigRecord(dict(config))
         request.write(config)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        population = len(messages)
+        messages = drawn_messages(self.sampling, self.ledger, server_round, messages, self.delta)
         for message in messages:
             if not any(is_request(config) for _, config in records_of(message.content, ConfigRecord)):
                 raise InvalidSpecError(
@@ -296,7 +320,10 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             self.ledger.check(server_round, release.seen(view), asked, self.budget)
         messages = with_counts(messages, lambda node: self.ledger.count(node, release))
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
-        self.ledger.ask(server_round, release, asked)
+        self._rate = self.sampling.rate(len(asked), population, self.aggregation)
+        # Until it is known what the model shows: of a secure sum what may be opened, else everything.
+        models = View(view.num_honest, 1.0 if view.is_local else self._rate)
+        self.ledger.ask(server_round, release, asked, None if self._rate is None else models)
         if not view.is_local:
             self.ledger.summed(view.num_honest or 1)
         try:
@@ -334,6 +361,8 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             self.failed_rounds = 0
             if current.codec.votes:
                 self.policy.observe_votes(current.clip_vote(opened, usable))
+            if opened.total is not None:
+                self.policy.observe_sum(current.codec, opened.total, len(usable))
             plain = current.plain_replies(opened, received)
             # What is decoded now need not be held as codes too.
             opened = replace(opened, total=None)
@@ -364,6 +393,9 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             if not self.aggregation.view(num_asked).is_local:
                 # As many honest clients as stayed, which are no fewer than the view counts on.
                 self.ledger.summed(len(opened.nodes) - self.aggregation.corrupt(num_asked))
+            if self._rate is not None:
+                is_sum, summed = opened.total is not None, len(opened.nodes)
+                self.ledger.published(published_view(self._rate, num_asked, summed, is_sum, self.aggregation))
             self._exchange.check(opened, current.codec)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
@@ -475,11 +507,3 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             self.simulated_nodes.add(node)
         # A hostile client may send any number of names, of any length.
         self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
-
-
-def _kept_words(keep: int | float | None) -> str:
-    """How much of an update is sent, in words."""
-    if keep is None:
-        return "all"
-    amount = f"a share of {keep:g}" if isinstance(keep, float) else str(keep)
-    return f"{amount}, a new random subset each round"

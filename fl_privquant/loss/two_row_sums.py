@@ -78,6 +78,7 @@ from numpy.typing import NDArray
 from fl_privquant.array_types import Floats
 from fl_privquant.law.lattice import LatticeLaw, convolve, width_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.loss.kept_numbers import kept_numbers
 from fl_privquant.loss.normal_pairs import pair_separation, spare_for
 from fl_privquant.loss.renyi import is_continuous, slopes_of
 
@@ -166,6 +167,12 @@ class TwoRows:
         low = np.array([TOTAL_WEIGHT - rare, rare]) / TOTAL_WEIGHT
         return cls(np.array([0, 1]), low, low[::-1].copy(), 0.5)
 
+    @property
+    def text(self) -> str:
+        """All its numbers, exactly, in a line."""
+        rows = (row.astype("<f8").tobytes().hex() for row in (self.low, self.high))
+        return " ".join((str(self.codes.tolist()), *rows, self.slope.hex()))
+
     @cached_property
     def symmetric(self) -> bool:
         """Whether codes mirror, and each row is the other's mirror image."""
@@ -250,7 +257,14 @@ def sum_separation(
         Whether the number of draws from the upper row is fixed by the input, except for one of them, as in
         step 5; else each draw has the same share, as in step 4.
     """
-    return _separation(law, num_honest, rate, bits, stratified, _Cases.worst)
+    asked = (law, num_honest, rate, bits, stratified)
+    (separation,) = kept_numbers(
+        "sum_separation",
+        f"{law.text}, {num_honest} clients, {rate.hex()}, {bits} draws, {stratified}",
+        lambda: np.array([_separation(*asked, _Cases.worst)]),
+        lambda: np.array([probed_separation(*asked)]),
+    )
+    return float(separation)
 
 
 def probed_separation(

@@ -16,6 +16,7 @@ from fl_privquant.design.spread import RunTarget, best_spread, error_at_norm_bou
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import bits_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT
+from fl_privquant.loss.kept_numbers import kept_numbers
 from fl_privquant.mechanisms.sum_ring import bits_of_reach, honest_reach, log_wrap_odds
 
 
@@ -48,6 +49,19 @@ def estimate_bits(
     exact_sums, stratified
         As in :class:`~fl_privquant.mechanisms.wish.Wish`, and whether the bits are stratified.
     """
+    ratio, width = kept_numbers(
+        "estimate_bits",
+        f"{target!r}, {survivors} survivors, {most_bits} bits, {exact_sums}, {stratified}",
+        lambda: np.array(_estimated(target, survivors, most_bits, exact_sums, stratified)),
+        lambda: np.zeros(2),
+    )
+    return None if math.isinf(ratio) else Estimate(float(ratio), int(width))
+
+
+def _estimated(
+    target: RunTarget, survivors: int, most_bits: int, exact_sums: bool, stratified: bool
+) -> tuple[float, float]:
+    """The fields of the estimate; infinite where there is none."""
     trials = numbers_of_trials(2**most_bits - 1, target.num_honest)[0]
     spread = best_spread(trials, target, stratified)
     error = error_at_norm_bound(spread, trials, target, stratified)
@@ -62,7 +76,7 @@ def estimate_bits(
             rough=True,
         )
     except InfeasibleDesignError:
-        return None
+        return math.inf, math.inf
     width = bits_of_sum(target.num_clients, trials)
     if not exact_sums:
         share = rare / TOTAL_WEIGHT
@@ -72,4 +86,4 @@ def estimate_bits(
         reach = honest_reach(np.array([-0.5, 0.5]), rows, target.num_clients * trials, odds)
         width = min(width, bits_of_reach(reach))
     central = 4.0 * target.dimension / (target.separation**2 * survivors)
-    return Estimate(error / central, width)
+    return error / central, width

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 import numpy as np
 
 from fl_privquant import checks
+from fl_privquant.cache import DesignCache
 from fl_privquant.design.bits import numbers_of_trials
-from fl_privquant.design.cache import DesignCache
 from fl_privquant.design.spread import best_spread, usual_norm_ratio
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
@@ -289,7 +289,7 @@ def design(
     bits, levels
         Size of the output: 2^bits values, or any number of levels from 2 on.
     cache
-        Whether to keep and reuse the design on disk (see :mod:`fl_privquant.design.cache`).
+        Whether to keep and reuse the design on disk (see :mod:`fl_privquant.cache`).
     **parameters
         The fields of the mechanism's spec, such as ``epsilon``.
 

@@ -25,6 +25,11 @@ the smallest power of two whose error is within 1 % of PrivUnit's, up to 2^12.
 **The message** is the index, log2 M bits, and the seed of the codebook, 64 bits: each client and round
 needs a codebook of its own, as with one for all the mean would stay in the span of its codewords.
 
+**Many coordinates.** Encoding takes M d normal numbers. ``Encoding(keep=...)`` rotates an update by a fast
+transform and keeps a public random part of k coordinates (:mod:`fl_privquant.codec.subset`), for which M k
+numbers are enough. The noise in the estimate is what it was, as it is in proportion to the number of
+coordinates and to the squared norm; what it costs is d / k - 1 times the squared norm of the mean update.
+
 Guarantee: ``epsilon``-differential privacy of one client round, local view, for any two updates, certified
 on the integer chances of an index; unbiased for updates in the ball, to 1e-6 of the length of the estimate.
 Assumes: nothing about the inputs.

@@ -15,12 +15,31 @@ from simulations.benchmarks import results_page
 from simulations.benchmarks.measure import Row
 
 # A benchmark is a module of this package with run() -> rows; a row that has a target says if it holds.
-BENCHMARKS = ("encode", "design", "wire", "privacy", "flower", "secagg", "handshake", "sweep", "memory", "peers")
+BENCHMARKS = (
+    "encode",
+    "design",
+    "wire",
+    "kept",
+    "privacy",
+    "flower",
+    "secagg",
+    "handshake",
+    "sweep",
+    "memory",
+    "peers",
+)
 
 QUICK: dict[str, dict[str, object]] = {
-    "encode": {"COORDINATES": 10**5, "ROUNDS": 2},
+    "encode": {"COORDINATES": 10**5, "ROUNDS": 2, "CODEBOOK_COORDINATES": 10**3, "CODEBOOK_ROUNDS": 1},
     "design": {"ROUNDS": 1},
     "wire": {"COORDINATES": 10**5, "ROUNDS": 2},
+    "kept": {
+        "COORDINATES": 10**4,
+        "KEPT": 100,
+        "TIMES": 1,
+        "PLANNED_CLIENTS": 50,
+        "PLANNED_COORDINATES": 10**4,
+    },
     "privacy": {"COORDINATES": 10**3, "ROUNDS": 10, "CLIENTS": 100, "TURNS": 2},
     "flower": {
         "CLIENTS": 5,

@@ -20,6 +20,7 @@ TITLES = {
     "encode": "Encoding an update, 10⁷ float32, one thread, secure randomness",
     "design": "Designing a mechanism",
     "wire": "Packing integers for the wire",
+    "kept": "Sending few of many coordinates, and planning for it",
     "privacy": "Accounting",
     "flower": "A Flower round",
     "secagg": "Secure aggregation",

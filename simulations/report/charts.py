@@ -144,7 +144,7 @@ def _finding_chart(comparison: Comparison, number: int, private: Mapping[str, bo
     what = (
         "Squared error of the decoded mean update per coordinate, over rounds: geometric mean over seeds"
         if error
-        else f"{'Accuracy' if accuracy else 'Loss'} on the test set after the last round: mean over seeds"
+        else f"{'Accuracy' if accuracy else 'Loss'} as evaluated after the last round: mean over seeds"
     )
     return Chart(
         f"compared-{number}",
@@ -221,7 +221,9 @@ def charts_of(study: Study) -> list[Chart]:
             if _changes(study, column) and (by_round := _by_round(study, dimensions, column))
         ),
     ]
-    return [_with_floor_noted(study, chart) for chart in charts if chart.curves]
+    # An app may evaluate nothing.
+    drawn = [chart for chart in charts if any(curve.points["mean"].notna().any() for curve in chart.curves)]
+    return [_with_floor_noted(study, chart) for chart in drawn]
 
 
 _POLICIES = (
@@ -268,9 +270,11 @@ class _Metric:
     @classmethod
     def of(cls, study: Study) -> _Metric:
         """Accuracy, or the loss for tasks such as mean estimation that have no accuracy."""
+        app = any(run.config.get("app") for run in study.runs)
+        where, kind = ("As the app's clients evaluate it", "") if app else ("On the test set", "test ")
         if not study.runs or study.rounds["accuracy"].notna().any():
-            return cls("accuracy", "Accuracy", "On the test set", "test accuracy", True)
-        return cls("loss", "Loss", "On the test set", "test loss", False)
+            return cls("accuracy", "Accuracy", where, f"{kind}accuracy", True)
+        return cls("loss", "Loss", where, f"{kind}loss", False)
 
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:

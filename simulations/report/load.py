@@ -23,6 +23,7 @@ NUMBER_COLUMNS = (
     *("bytes_up", "bytes_down", "bytes_handshake"),
     *("epsilon_coordinate", "delta_client_total", "num_honest"),
     *("epsilon_client_round", "epsilon_client_round_sum", "epsilon_client_total", "epsilon_client_total_sum"),
+    "epsilon_client_total_models",
     *("num_clients", "num_replies", "seconds_clients", "seconds_aggregate", "seconds_evaluate"),
 )
 _NEEDED = ("label", "seed", "round")

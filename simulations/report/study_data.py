@@ -23,7 +23,7 @@ _AXES = ("study", "seed", "mechanism.epsilon", "mechanism.bits", "mechanism.leve
 _ROOMS_WITHOUT_EFFECT = ("output", "tracker")
 # These say which problem is solved: curves that differ here never share a panel. Anything else may
 # go with the mechanism (its own clip, its own tuning) and is then a part of what is compared.
-_PROBLEM = ("panel", "task", "partition", "federation")
+_PROBLEM = ("panel", "task", "partition", "federation", "app", "app_config")
 SECURE = " + secure aggregation"
 
 

@@ -20,6 +20,7 @@ from simulations.report.words import THIN, bytes_text, percent_text, with_interv
 LEVELS = {
     "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, "aggregate"),
     "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL, "local"),
+    "epsilon_client_total_models": PrivacyStatement.heading(Unit.TOTAL, "models"),
     "epsilon_client_round_sum": PrivacyStatement.heading(Unit.ROUND, "aggregate"),
     "epsilon_client_round": PrivacyStatement.heading(Unit.ROUND, "local"),
 }
@@ -28,8 +29,8 @@ LEVELS = {
 NOTES = {
     "bits": "per\u00a0coordinate",
     "MSE of the mean": "per coordinate, over rounds",
-    "accuracy, %": "test set, last round",
-    "loss": "test set, last round",
+    "accuracy, %": "as evaluated, last round",
+    "loss": "as evaluated, last round",
     "MB up": "all clients and rounds",
     "MB handshake": "up and down, all clients and rounds",
 }
@@ -249,11 +250,11 @@ def _bits(bits: float) -> str:
 
 
 def _levels(study: Study) -> dict[str, str]:
-    """The levels that the study has: sums only where there was secure aggregation."""
+    """The levels that the study has: sums only where there was secure aggregation, models where sampling."""
     return {
         column: heading
         for column, heading in LEVELS.items()
-        if not column.endswith("_sum") or (study.runs and study.summary[column].notna().any())
+        if not column.endswith(("_sum", "_models")) or (study.runs and study.summary[column].notna().any())
     }
 
 

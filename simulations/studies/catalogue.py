@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulations.studies import (
     equal_budget,
     larger_models,
+    local_view,
     mean_estimation,
     paper,
     payload,
@@ -16,6 +17,7 @@ STUDIES = (
     paper.STUDY,
     side_by_side.STUDY,
     mean_estimation.STUDY,
+    local_view.STUDY,
     sum_grid.STUDY,
     payload.STUDY,
     equal_budget.STUDY,

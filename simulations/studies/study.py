@@ -25,9 +25,7 @@ from fl_privquant.files import replace_file
 from simulations.config import hash_of
 from simulations.results import ResultsError
 
-DATA_VARIABLES = {
-    name: f"FL_PRIVQUANT_{name.upper()}" for name in ("mnist", "fashion_mnist", "shakespeare")
-}
+DATA_VARIABLES = {name: f"FL_PRIVQUANT_{name.upper()}" for name in ("mnist", "fashion_mnist", "shakespeare")}
 """Environment variables that say where the files of a task lie."""
 
 Tables = dict[str, pd.DataFrame]

@@ -20,10 +20,10 @@ from flwr.serverapp.strategy import FedAvg
 import fl_privquant as pq
 from fl_privquant.accounting.release import Release
 from fl_privquant.accounting.spending import SpendingLedger
+from fl_privquant.cache import DesignCache
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.design.cache import DesignCache
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
@@ -55,6 +55,8 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "gaussian": {"epsilon": 1.0},
     "snapping": {"epsilon": 1.0},
     "stochastic": {"levels": 4},
+    "correlated": {"num_clients": 3},
+    "csgm": {"epsilon": 1.0, "levels": 4},
     "none": {},
     "vqsgd": {},
     "vqsgd_private": {"epsilon": 3.0},

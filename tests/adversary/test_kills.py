@@ -31,7 +31,7 @@ MEAN = {
 DIGITS = {
     "mechanism": {"name": "one_bit", "epsilon": 1.0},
     "task": torch_task(model="mlp", hidden=7),
-    "federation": {"num_clients": 25, "rounds": 6, "fraction": 0.6, "strategy": "fedavgm"},
+    "federation": {"num_clients": 10, "rounds": 4, "fraction": 0.6, "strategy": "fedavgm"},
     "encoding": {"clip_policy": {"name": "quantile"}},
     "engine": {"name": "inline", "threads": 3},
 }

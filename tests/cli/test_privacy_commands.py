@@ -91,6 +91,20 @@ def test_plan_chooses_and_says_how_to_run_it() -> None:
     assert config.secagg.enabled
 
 
+def test_plan_counts_the_rounds_that_a_client_takes_part_in() -> None:
+    out = run(*JOINT[:-1], "100", "--participations", "10", "--bits", "1", "--kilobytes", "0.1")
+    assert "10 of 100 rounds" in out
+    plan = plan_of(out)
+    assert plan.target == pq.Target(4.0, rounds=100, num_clients=40, participations=10)
+    whole = plan_of(run(*JOINT, "--bits", "1", "--kilobytes", "0.1"))
+    assert plan.statement == whole.statement
+    command = next(line for line in out.splitlines() if "python -m simulations.run" in line)
+    config = composed(command.split()[3:])
+    assert (config.sampling.name, config.sampling.rounds_apart) == ("cohorts", 10)
+    assert config.federation.num_clients == 400
+    assert "sampling=pq.CohortSampling(10)" in out
+
+
 def test_plan_keeps_to_a_size() -> None:
     out = run(*JOINT, "--bits", "1", "--kilobytes", "0.1")
     cells = next(line.split() for line in out.splitlines() if line.split()[:1] == ["optm_aggregate"])

@@ -13,7 +13,7 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.rotate import Rotation
 from fl_privquant.codec.subset import Subset
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding, norm_share
+from fl_privquant.encoding import Encoding, kept_norm, norm_share
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
 
@@ -151,5 +151,30 @@ def test_keeping_needs_the_rotation_and_a_norm() -> None:
         encoding(11, 10).kept(10)
     with pytest.raises(PrivQuantError, match="encodes whole updates"):
         UpdateCodec(
-            Layout.of({"w": np.zeros(8)}), Encoding(pq.design("cldp_l2", epsilon=1.0), 1.0, 1.0, True, 4)
+            Layout.of({"w": np.zeros(8)}), Encoding(pq.design("cldp_linf", epsilon=1.0), 1.0, 1.0, True, 4)
         )
+
+
+def test_a_mechanism_for_whole_updates_encodes_what_is_kept() -> None:
+    """Unbiased, with the noise that it has without keeping, and the error of the subset on top."""
+    dimension, kept, draws = 256, 32, 300
+    mechanism = pq.design("shared_codebook", epsilon=8.0, levels=64)
+    x = np.random.default_rng(3).normal(size=dimension)
+    # Short enough that the norm of what is kept is hardly ever clipped.
+    x *= 0.4 / np.linalg.norm(x)
+    layout = Layout.of({"w": x})
+    estimates = []
+    for seed in range(draws):
+        codec = UpdateCodec(layout, Encoding(mechanism, 1.0, 1.0, True, kept), rotation_seed=seed)
+        estimates.append(codec.decode(codec.encode({"w": x}, pq.RandomStream.seeded(seed)))["w"])
+    bound = kept_norm(1.0, kept, dimension)
+    assert (codec.clip, codec.mechanism.dimension) == (bound, kept)
+    errors = ((np.array(estimates) - x) ** 2).sum(axis=1)
+    scale = dimension / kept
+    part = np.zeros(kept)
+    part[0] = 0.4 * math.sqrt(kept / dimension) / bound
+    expected = (scale * bound) ** 2 * codec.mechanism.squared_error(part) + (scale - 1.0) * 0.16
+    assert errors.mean() == pytest.approx(expected, rel=0.05)
+    # Along the update: 5 standard errors.
+    along = np.array(estimates) @ x / 0.16
+    assert abs(along.mean() - 1.0) < 5.0 * along.std() / math.sqrt(draws)

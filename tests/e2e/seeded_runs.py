@@ -74,11 +74,14 @@ def runs() -> list[str]:
     return [*per_client, *sums, *variants, *(f"{_MEAN} {each} engine=ray" for each in _ON_RAY)]
 
 
-def outcome(run: str) -> dict[str, Any]:
-    """The hash of the model, and that of all figures in the statements, of one run from its beginning."""
+def outcome(run: str, *more: str) -> dict[str, Any]:
+    """The hash of the model, and that of all figures in the statements, of one run from its beginning.
+
+    ``more`` are overrides that must not change them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            composed = compose("config", overrides=[*run.split(), f"output={folder}"])
+            composed = compose("config", overrides=[*run.split(), *more, f"output={folder}"])
         config = RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
         execute(config)
         provenance = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())

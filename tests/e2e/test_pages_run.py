@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -53,33 +54,36 @@ def environment() -> dict[str, str]:
     }
 
 
-def scripts(page: list[Block]) -> list[Block]:
-    """What is run: neighbouring blocks of a language are one script, Python with all that came before."""
-    joined: list[Block] = []
-    python = ""
-    for block in page:
-        if block.why_not:
-            continue
-        if block.language == "python":
-            python += block.text + "\n"
-            block = Block("python", python, "")
-        elif joined and joined[-1].language == block.language:
-            block = Block(block.language, joined[-1].text + block.text, "")
-        if joined and joined[-1].language == block.language:
-            joined.pop()
-        joined.append(block)
-    return joined
+# Runs the blocks of a page, one after the other, in one process: its Python blocks share their names.
+RUNNER = """
+import json, subprocess, sys
+for language, text in json.load(sys.stdin):
+    print(f"--- {language}", text, "--- says:", sep="\\n", flush=True)
+    if language == "python":
+        exec(compile(text, "<block>", "exec"))
+    else:
+        subprocess.run(["bash", "-euo", "pipefail", "-c", text], stdin=subprocess.DEVNULL, check=True)
+"""
 
 
 def run(page: list[Block], folder: Path) -> None:
     """Python blocks of a page share their names, shell blocks their folder."""
-    for block in scripts(page):
-        if block.language == "python":
-            command = [sys.executable, "-c", block.text]
-        else:
-            command = ["bash", "-euo", "pipefail", "-c", as_script(block)]
-        done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
-        assert done.returncode == 0, f"{block.text}\nsays:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    scripts = [
+        (block.language, block.text if block.language == "python" else as_script(block))
+        for block in page
+        if not block.why_not
+    ]
+    if not scripts:
+        return
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps(scripts),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
 
 
 @pytest.mark.slow

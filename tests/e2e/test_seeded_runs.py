@@ -1,12 +1,11 @@
 """Seeded runs give the models and statements that are written down, whatever the code looks like."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.e2e.seeded_runs import ROOT, TABLE, outcome, runs
+from tests.e2e.seeded_runs import TABLE, outcome, runs
+from tests.ray_cluster import WARNINGS
 
 _EXPECTED = json.loads(TABLE.read_text())
 _ON_RAY = [run for run in runs() if "engine=ray" in run]
@@ -22,8 +21,6 @@ def test_a_seeded_run_gives_what_is_written_down(run):
     assert outcome(run) == _EXPECTED[run]
 
 
-def test_seeded_runs_on_ray_give_what_is_written_down():
-    # In a process of their own, as Ray's threads and children outlive a run.
-    command = [sys.executable, "-m", "tests.e2e.seeded_runs", *_ON_RAY]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=600)
-    assert json.loads(done.stdout[done.stdout.index("{") :]) == {run: _EXPECTED[run] for run in _ON_RAY}
+@pytest.mark.parametrize("run", [pytest.param(run, marks=WARNINGS) for run in _ON_RAY])
+def test_seeded_runs_on_ray_give_what_is_written_down(run, ray_cluster):
+    assert outcome(run, f"engine.address='{ray_cluster.address}'") == _EXPECTED[run]

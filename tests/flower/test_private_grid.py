@@ -159,3 +159,56 @@ def test_a_budget_ends_the_loop_before_anything_is_sent() -> None:
     with pytest.raises(BudgetExhaustedError, match="round 2"):
         run(privately(pq.PerClient(), kept, budget=Budget(one_round * 1.5), delta=0.0))
     assert len(kept[0].private.ledger) == 1
+
+
+def test_arrays_that_are_not_sent_stay_as_they_are() -> None:
+    """An app that averages everything turns counters to fractions, and may move equal numbers by a bit."""
+    seen: list[dict[str, np.ndarray]] = []
+    start = {
+        "weights": np.zeros(SIZE, np.float32),
+        "batches": np.array(7),
+        "frozen.mean": np.linspace(0.1, 0.3, 9, dtype=np.float32),
+    }
+    client, server = ClientApp(), ServerApp()
+
+    @client.train(mods=[PrivQuantMod(max_epsilon=10.0, seed=3)])
+    def train(message: Message, context: Context) -> Message:
+        arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
+        if context.node_config["partition-id"] == 0:
+            seen.append(arrays)
+        moved = {name: Array(np.asarray(value + 1)) for name, value in arrays.items()}
+        metrics = MetricRecord({"num-examples": 3})
+        return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": metrics}), reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        private = PrivateGrid(grid, pq.design("one_bit", epsilon=1.0), 0.1, exclude=["frozen.*"])
+        initial = ArrayRecord({name: Array(value) for name, value in start.items()})
+        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
+        context.state["arrays"] = strategy.start(private, initial, num_rounds=3).arrays
+
+    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
+    # FedAvg itself has done to the counter what it does without us.
+    assert result.arrays["batches"].numpy().dtype == np.float64
+    assert len(seen) == 3
+    for arrays in seen:
+        for name, value in start.items():
+            assert arrays[name].dtype == value.dtype
+            assert np.array_equal(arrays[name], value) == (name != "weights" or arrays is seen[0])
+
+
+def test_models_that_change_their_shape_are_refused() -> None:
+    def main(grid: Grid) -> ArrayRecord:
+        private = PrivateGrid(grid, pq.design("one_bit", epsilon=1.0), 0.1)
+        for size, name in ((SIZE, "weights"), (SIZE + 1, "weights"), (SIZE, "other")):
+            model = ArrayRecord({name: Array(np.zeros(size, np.float32))})
+            messages = [Message(RecordDict({"model": model}), node, "train") for node in grid.get_node_ids()]
+            if (size, name) == (SIZE, "weights"):
+                list(private.send_and_receive(messages))
+                continue
+            with pytest.raises(InvalidSpecError, match="arrays have changed since the first round: '"):
+                list(private.send_and_receive(messages))
+        assert len(private.private.ledger) == 1
+        return model
+
+    run(main)

@@ -15,6 +15,7 @@ from simulations.config import RunConfig
 from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.tasks import TorchTask, task_of
+from tests.simulations.conftest import RunHere
 from tests.task_values import torch_task
 
 ROOT = Path(__file__).parents[2]
@@ -176,26 +177,27 @@ def test_what_is_no_task_is_refused(outside: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_of_ones_own(outside: str, tmp_path: Path) -> None:
+def test_a_file_of_ones_own(outside: str, tmp_path: Path, run_here: RunHere) -> None:
     """By the command, with a configuration's folder outside the repository."""
     folder = tmp_path / "my conf" / "task"
     folder.mkdir(parents=True)
     (folder / "halving.yaml").write_text(f"# Halves.\n_target_: {outside}.Halving\nsize: 20\n")
     small = ["federation.num_clients=3", "federation.rounds=1", f"output={tmp_path / 'outputs'}"]
-    command = [sys.executable, "-m", "simulations.run", "--config-dir", str(folder.parent), *small]
-    environment = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "HOME": str(tmp_path), "PATH": ""}
-
-    def said(*overrides: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *overrides], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-        )
-
-    done = said("task=halving", "task.size=30")
+    arguments = ["--config-dir", str(folder.parent), *small]
+    done = subprocess.run(
+        [sys.executable, "-m", "simulations.run", *arguments, "task=halving", "task.size=30"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "HOME": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert "after round 1" in done.stderr
-    directly = said(f"task._target_={outside}.Halving")
-    assert directly.returncode == 0, directly.stderr
-    assert "did you mean 'halving'" in said("task=halvin").stderr
+    code, _, err = run_here(*arguments, f"task._target_={outside}.Halving")
+    assert code == 0, err
+    assert "after round 1" in err
+    assert "did you mean 'halving'" in run_here(*arguments, "task=halvin")[2]
 
 
 def test_a_head_is_trained_alone(outside: str, tmp_path: Path) -> None:
@@ -208,3 +210,31 @@ def test_a_head_is_trained_alone(outside: str, tmp_path: Path) -> None:
     assert provenance["dimension"] == 90
     with pytest.raises(InvalidSpecError, match=r"include: '3\.\*' matches no array of the model's"):
         execute(run_of(tmp_path, task, encoding={"include": ["3.*"]}))
+
+
+def test_patterns_choose_the_arrays_of_a_task_and_their_scales(outside: str, tmp_path: Path) -> None:
+    task = {
+        "_target_": "simulations.tasks.TorchTask",
+        "data": f"{outside}.users",
+        "model": "mlp",
+        "hidden": 4,
+    }
+
+    def run(**encoding: object) -> RunConfig:
+        return run_of(tmp_path, task, encoding=encoding)
+
+    for chosen, dimension in (({"include": ["3.*"]}, 15), ({"clip_scales": {"3.*": 1.0, "*": 0.5}}, 35)):
+        config = run(**chosen)
+        execute(config)
+        written = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+        assert written["dimension"] == dimension
+    # The first match counts, so the order of patterns is a part of the run.
+    other = run(clip_scales={"*": 0.5, "3.*": 1.0})
+    assert other.run_name != config.run_name
+    for config, reason in (
+        (other, "clip_scales: '3.*' is the first match of no array"),
+        (run(exclude=["nothing"]), "exclude: 'nothing' matches no array"),
+    ):
+        with pytest.raises(InvalidSpecError) as refused:
+            execute(config)
+        assert reason in str(refused.value)

@@ -33,6 +33,8 @@ from simulations.report.build import build_report
 from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
 from simulations.tasks import task_of
+from tests.ray_cluster import RayCluster
+from tests.simulations.conftest import RunHere
 from tests.task_values import mean_of, torch_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -323,11 +325,13 @@ def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["mechanism=optm_paper", "mechanism.epsilon=0.3"], "widen the bins or raise epsilon"),
     ],
 )
-def test_user_errors_have_no_traceback(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = run_cli(*arguments, f"output={tmp_path}")
-    assert done.returncode != 0
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
+def test_user_errors_have_no_traceback(
+    arguments: list[str], message: str, tmp_path: Path, run_here: RunHere
+) -> None:
+    code, out, err = run_here(*arguments, f"output={tmp_path}")
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err + out
 
 
 def test_an_unwritable_output_is_a_clear_error(tmp_path: Path) -> None:
@@ -336,7 +340,7 @@ def test_an_unwritable_output_is_a_clear_error(tmp_path: Path) -> None:
         execute(config_of(tmp_path / "file"))
 
 
-def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path, run_here: RunHere) -> None:
     arguments = ["task=mean", "task.dimension=21", "mechanism=one_bit", "federation.num_clients=5"]
     arguments += ["federation.rounds=4", f"output={tmp_path}"]
     done = run_cli(*arguments, "privacy.budget=40.5")
@@ -345,14 +349,14 @@ def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
     # Two figures for one run, but each says what it is.
     assert "spent at most ε = 40.29, δ = 1e-05 (client total, local view), by a quick bound" in done.stderr
     assert "spent, counted in full: ε = 39.68, δ = 1e-05 (client total, local view)" in done.stderr
-    assert run_cli(*arguments, "privacy.budget=40.5").returncode == 3
-    refused = run_cli(*arguments, "privacy.budget=1")
-    assert refused.returncode == 2
-    assert "error: round 1: one more release makes ε = 21" in refused.stderr
+    assert run_here(*arguments, "privacy.budget=40.5")[0] == 3
+    code, _, err = run_here(*arguments, "privacy.budget=1")
+    assert code == 2
+    assert "error: round 1: one more release makes ε = 21" in err
 
 
-def test_help_and_cfg_read_well() -> None:
-    shown = run_cli("--help").stdout
+def test_help_and_cfg_read_well(run_here: RunHere) -> None:
+    _, shown, _ = run_here("--help")
     for text in (
         "\nexperiment\n",
         "\nmechanism\n",
@@ -360,7 +364,7 @@ def test_help_and_cfg_read_well() -> None:
         "3 a privacy budget ended",
     ):
         assert text in shown
-    job = run_cli("--cfg", "job").stdout
+    _, job, _ = run_here("--cfg", "job")
     assert OmegaConf.create(job).mechanism.name == "optm"
 
 
@@ -464,15 +468,16 @@ def test_bits_follow_the_schedule(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_numbers_inline_and_on_ray(tmp_path: Path) -> None:
-    """In processes of their own: Ray leaves things behind."""
-    found = []
-    for engine in ("inline", "ray"):
-        output = tmp_path / engine
-        federation = ["federation.num_clients=3", "federation.rounds=3", "federation.fraction=0.7"]
-        done = run_cli(f"engine={engine}", *federation, f"output={output}")
-        assert done.returncode == 0, done.stderr
-        (rows,) = output.glob("default/*/rounds.parquet")
-        found.append(pd.read_parquet(rows)[COLUMNS])
-    pd.testing.assert_frame_equal(found[0], found[1])
-    assert math.isfinite(found[0]["mean_squared_error"].iloc[-1])
+def test_the_same_numbers_inline_and_on_ray(tmp_path: Path, ray_cluster: RayCluster) -> None:
+    """On Ray by the command, in a process of its own: Ray leaves things behind."""
+    federation = ["federation.num_clients=3", "federation.rounds=3", "federation.fraction=0.7"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("config", overrides=[*federation, f"output={tmp_path / 'inline'}"])
+    inline = RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
+    execute(inline)
+    engine = ["engine=ray", f"engine.address='{ray_cluster.address}'"]
+    done = run_cli(*engine, *federation, f"output={tmp_path / 'ray'}")
+    assert done.returncode == 0, done.stderr
+    (on_ray,) = (tmp_path / "ray").glob("default/*/rounds.parquet")
+    pd.testing.assert_frame_equal(rows_of(inline)[COLUMNS], pd.read_parquet(on_ray)[COLUMNS])
+    assert math.isfinite(rows_of(inline)["mean_squared_error"].iloc[-1])

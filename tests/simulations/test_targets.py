@@ -94,7 +94,7 @@ def test_too_few_clients_for_a_sum_are_named(tmp_path: Path) -> None:
         execute(config)
 
 
-NOT_PRIVATE = {"drive", "none", "qsgd", "stochastic", "terngrad", "top_k", "vqsgd"}
+NOT_PRIVATE = {"correlated", "drive", "none", "qsgd", "stochastic", "terngrad", "top_k", "vqsgd"}
 
 
 def test_one_key_is_a_target_for_every_private_mechanism() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,9 +19,9 @@ from simulations.data import Examples
 from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.tasks import task_of
+from tests.ray_cluster import WARNINGS, RayCluster
 from tests.task_values import torch_task
 
-ROOT = Path(__file__).parents[2]
 FEDERATION = {"num_clients": 7, "rounds": 2, "local_epochs": 2}
 
 
@@ -58,25 +56,14 @@ def test_the_number_of_threads_changes_nothing(model: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_threads_and_ray_give_the_same_model(model: str, tmp_path: Path) -> None:
-    """Each in a process of its own: Ray leaves things behind."""
-    keys = [f"federation.{key}={value}" for key, value in FEDERATION.items()]
+@pytest.mark.parametrize("model", [pytest.param(model, marks=WARNINGS) for model in ("mlp", "cnn")])
+def test_threads_and_ray_give_the_same_model(model: str, tmp_path: Path, ray_cluster: RayCluster) -> None:
     found = []
-    for engine in (["engine.threads=3"], ["engine=ray"]):
-        output = tmp_path / str(len(found))
-        width = ["task.hidden=33"] if model == "mlp" else []
-        arguments = [*engine, *keys, f"task.model={model}", *width, f"output={output}"]
-        done = subprocess.run(
-            [sys.executable, "-m", "simulations.run", *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        (folder,) = (path.parent for path in output.glob("default/*/rounds.parquet"))
-        found.append(outcome(folder))
+    inline: dict[str, Any] = {"name": "inline", "threads": 3}
+    for engine in (inline, {"name": "ray", "address": ray_cluster.address}):
+        config = config_of(tmp_path / engine["name"], model, engine=engine)
+        execute(config)
+        found.append(outcome(RunDirectory.of(config).path))
     assert found[0][0] == found[1][0]
     pd.testing.assert_frame_equal(found[0][1], found[1][1])
 

@@ -69,6 +69,23 @@ def test_errors_are_compared_by_factors() -> None:
     assert last.startswith("With 2 seeds, errors that differ by less than a factor of 1 cannot")
 
 
+def test_errors_stand_beside_accuracies_that_cannot_be_told_apart() -> None:
+    accuracies = compared({"central": [0.80, 0.85], "ours": [0.82, 0.81], "poor": [0.78, 0.84]})
+    errors = {"central": [1.0, 2.0], "ours": [1.1, 2.2], "poor": [3.0, 6.0]}
+    column = [value for values in errors.values() for value in values]
+    both = Comparison(BUDGET, ACCURACY, accuracies.runs.assign(error=column), "central", "a trusted server")
+    first, last = verdict([both])
+    assert first.startswith(verdict([accuracies])[0].removesuffix("."))
+    assert first.endswith(
+        "; the squared error of the mean update is 1.10 times that of a trusted server with ours "
+        "(1.10 to 1.10) and 3.00 times with poor (3.00 to 3.00)."
+    )
+    assert last == verdict([accuracies])[1]
+    # Without noise there is no factor over the baseline's error, and nothing is said of it.
+    exact = accuracies.runs.assign(error=[0.0, 0.0, *column[2:]])
+    assert "error" not in verdict([Comparison(BUDGET, ACCURACY, exact, "central", "a trusted server")])[0]
+
+
 def test_many_series_are_not_all_named() -> None:
     results = {name: [0.9 - 0.01 * place, 0.91 - 0.01 * place] for place, name in enumerate("abcdefgh")}
     first, *_ = verdict([compared(results, baseline="a")])

@@ -5,17 +5,27 @@ from __future__ import annotations
 import contextlib
 import importlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import Run
 
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = ["Engine", "Federation", "MessageGrid", "RunResult", "load_app", "node_config", "seeded_sampling"]
+__all__ = [
+    "Engine",
+    "Federation",
+    "GridWrapper",
+    "MessageGrid",
+    "RunResult",
+    "load_app",
+    "node_config",
+    "seeded_sampling",
+]
 
 Config = Mapping[str, bool | int | float | str]
 
@@ -110,6 +120,40 @@ class MessageGrid(Grid):
     ) -> Message:
         """A message to a node."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+class GridWrapper(MessageGrid):
+    """Delegates everything to the grid that it wraps; a wrapper overrides what it changes."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def set_run(self, run: Run) -> None:
+        """Set the run that messages belong to."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run that messages belong to."""
+        return self._grid.run
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes that are connected."""
+        return self._grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages, whose ids are returned."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies to messages that are there."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages, and wait for their replies."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
 
 
 def load_app(app: Any, kind: type[_App]) -> _App:

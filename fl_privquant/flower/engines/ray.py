@@ -13,12 +13,11 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.run import Run
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.engines.engine import (
     Federation,
-    MessageGrid,
+    GridWrapper,
     RunResult,
     load_app,
     node_config,
@@ -127,7 +126,7 @@ class _ConfiguredClientApp(ClientApp):
         return reply
 
 
-class _OrderedGrid(MessageGrid):
+class _OrderedGrid(GridWrapper):
     """A grid with nodes in the order of partitions, and replies in the order of nodes.
 
     Flower's simulation gives nodes random ids and replies as they come. Sums of floats depend on
@@ -135,7 +134,7 @@ class _OrderedGrid(MessageGrid):
     """
 
     def __init__(self, grid: Grid, num_nodes: int) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._nodes = _registered_nodes(grid, num_nodes)
 
     def wait_until_ready(self) -> None:
@@ -145,22 +144,9 @@ class _OrderedGrid(MessageGrid):
         if not list(self._grid.send_and_receive([message], timeout=_START_SECONDS)):
             raise TimeoutError(f"Ray did not run a first client in {_START_SECONDS:g} s; its log says why")
 
-    def set_run(self, run: Run) -> None:
-        """Delegate."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """Delegate."""
-        return self._grid.run
-
     def get_node_ids(self) -> Iterable[int]:
         """Node ids, in the order of partitions."""
         return list(self._nodes)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Delegate."""
-        return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Delegate, and put in order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulations.studies.mean_estimation import local, secure
+from simulations.studies.mean_estimation import local, ranked_rounding, secure
 from simulations.studies.mean_estimation.figures import FIGURES
 from simulations.studies.mean_estimation.numbers import Numbers
 from simulations.studies.study import Study
@@ -14,7 +14,7 @@ __all__ = ["STUDY"]
 STUDY = Study(
     home=Path(__file__).parent,
     title="Mean estimation",
-    parts=(*local.PARTS, *secure.PARTS),
+    parts=(*local.PARTS, *ranked_rounding.PARTS, *secure.PARTS),
     figures=FIGURES,
     numbers=Numbers,
 )

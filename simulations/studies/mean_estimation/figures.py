@@ -8,6 +8,7 @@ from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.report.marks import mark_of
 from simulations.studies.mean_estimation.local import DIMENSIONS, EPSILONS, FLOORS, PRIVATE, local_name
 from simulations.studies.mean_estimation.numbers import local_rows, secure_rows
+from simulations.studies.mean_estimation.ranked_rounding import CORRELATED
 from simulations.studies.mean_estimation.secure import central_error, secure_name
 from simulations.studies.study import Figure, ReadTable
 
@@ -70,6 +71,11 @@ def _bits(read: ReadTable) -> Any:
                 linestyle="",
                 label=name,
             )
+        ranked = read(CORRELATED)
+        ranked = ranked[(ranked["data"] == "sphere") & (ranked["dimension"] == dimension)]
+        ranked = ranked[ranked["num_clients"] == _CLIENTS]
+        colour = colour_of(CORRELATED)
+        axis.plot(ranked["bits"], ranked["error"], color=colour, marker="x", linestyle="", label=CORRELATED)
         summed = sums[(sums["dimension"] == dimension) & (sums["round_epsilon"] == _EPSILON)]
         for name, own in summed[summed["num_clients"] == _CLIENTS].groupby("mechanism"):
             axis.plot(
@@ -95,6 +101,8 @@ def _bits(read: ReadTable) -> Any:
 _LOCAL = tuple(local_name(dimension) for dimension in DIMENSIONS)
 FIGURES = (
     Figure("local", _local, _LOCAL),
-    Figure("bits", _bits, (*_LOCAL, *(secure_name(_CLIENTS, dimension) for dimension in DIMENSIONS))),
+    Figure(
+        "bits", _bits, (*_LOCAL, CORRELATED, *(secure_name(_CLIENTS, dimension) for dimension in DIMENSIONS))
+    ),
 )
 """Each figure of the page."""

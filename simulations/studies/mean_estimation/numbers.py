@@ -23,7 +23,8 @@ from simulations.studies.mean_estimation.local import (
     PRIVATE,
     local_name,
 )
-from simulations.studies.mean_estimation.secure import WIDTHS, central_error, secure_name
+from simulations.studies.mean_estimation.ranked_rounding import ALIKE, CORRELATED
+from simulations.studies.mean_estimation.secure import SAMPLED, WIDTHS, central_error, secure_name
 from simulations.studies.page import table_or_none
 from simulations.studies.study import ReadTable
 
@@ -40,7 +41,7 @@ def local_rows(read: ReadTable) -> pd.DataFrame:
 
 def secure_rows(read: ReadTable) -> pd.DataFrame:
     """All rows of secure sums that were computed."""
-    return _together(read, list(itertools.starmap(secure_name, itertools.product(CLIENTS, DIMENSIONS))))
+    return _together(read, [*itertools.starmap(secure_name, itertools.product(CLIENTS, DIMENSIONS)), SAMPLED])
 
 
 def winner(rows: pd.DataFrame, bits: str = "bits") -> Any:
@@ -65,7 +66,7 @@ class Numbers:
         PRIVATE,
         WIDTHS,
     )
-    within, nothing = _WITHIN, math.nan
+    within, nothing, alike = _WITHIN, math.nan, ALIKE
     local_epsilons = tuple(budget(epsilon, "local") for epsilon in EPSILONS)
     local_heading = PrivacyStatement.heading(Unit.ROUND)
     secure_heading = PrivacyStatement.heading(Unit.ROUND, "aggregate")
@@ -147,6 +148,22 @@ class Numbers:
             "most": float(away[many].max()),
             "where": worst["mechanism"],
         }
+
+    def correlated(self) -> Iterator[dict[str, Any]]:
+        """Correlated quantization by size: errors with ranks, and how many times less than without."""
+        table = self._read(CORRELATED)
+        for (num_clients, dimension), rows in table.groupby(["num_clients", "dimension"]):
+            by_data = rows.set_index("data")
+            yield {
+                "num_clients": num_clients,
+                "dimension": dimension,
+                "cells": [(row.error, row.error_without_ranks / row.error) for row in _ordered(by_data)],
+            }
+
+    def correlated_draws(self) -> float:
+        """How far drawn errors of correlated quantization are from exact ones, in standard errors."""
+        table = self._read(CORRELATED).dropna(subset="drawn")
+        return float(((table["drawn"] - table["error"]).abs() / table["drawn_standard_error"]).max())
 
     @property
     def check(self) -> pd.DataFrame | None:
@@ -245,6 +262,10 @@ class Numbers:
                     for dimension in DIMENSIONS
                 ],
             }
+
+
+def _ordered(by_data: pd.DataFrame) -> list[Any]:
+    return [by_data.loc[data] for data in (*DATA, ALIKE)]
 
 
 def _at(table: pd.DataFrame, **columns: float) -> pd.DataFrame:

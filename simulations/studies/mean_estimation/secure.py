@@ -3,23 +3,46 @@
 Cells are those of the study of secure sums (:mod:`simulations.studies.sum_grid.grid`), for one round:
 rotated vectors at the norm bound, each mechanism at its own best clip and lattice, the bias of the clip
 included. Errors are ratios to a central Gaussian's there; here they are multiplied by it.
+
+``csgm`` has a table of its own. Its law is a mixture of two mirrored rows, so that the mean square of a
+decoded code is the same for all inputs: v + 1, v being the variance at an end of [-1, 1]. Counted as normal
+noise, a sum needs v to be the noise of a central Gaussian, whatever the levels and the share of coordinates
+that are sampled: three levels are as good as more. That v is where the search begins; noise is added until
+the accountant certifies the target.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
+from scipy.optimize import brentq, minimize_scalar
 
+from fl_privquant.accounting import Norms, Wish, run_statement
+from fl_privquant.design.spread import at_unit_gain
+from fl_privquant.loss.normal import gaussian_separation
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.csgm import CsgmSpec, csgm_law, design_csgm
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from simulations.studies.mean_estimation.local import CLIENTS, DELTA, DIMENSIONS, EPSILONS
 from simulations.studies.study import Computed, Scale, Tables, Tell
-from simulations.studies.sum_grid.grid import Cell, Setting, cells_of
+from simulations.studies.sum_grid.grid import NORMAL, Cell, Setting, cells_of, central_cell
 
-__all__ = ["PARTS", "WIDTHS", "central_error", "secure_name"]
+__all__ = ["PARTS", "SAMPLED", "WIDTHS", "central_error", "sampled_cell", "secure_name"]
 
 WIDTHS = (2, 8)
 """Bits of a client's codes before they are masked, noise included."""
+
+SAMPLED = "secure-csgm"
+"""The table of the coordinate-sampled Gaussian mechanism, all settings."""
+
+# The search for the least noise: steps at most, their factors, and how close is close enough.
+_MOST_TRIED, _GROWTH, _LEAP, _CLOSE = 12, 1.5, 4.0, 1.04
+_LEAST_VARIANCE = 1e-3
+_LEAST_FOR_HALF = 1.5
 
 
 def central_error(num_clients: int, dimension: int, epsilon: float) -> float:
@@ -63,4 +86,76 @@ def _secure(num_clients: int, dimension: int) -> Computed:
     return Computed(name=name, title=title, function=compute, note=note)
 
 
-PARTS = tuple(itertools.starmap(_secure, itertools.product(CLIENTS, DIMENSIONS)))
+def sampled_cell(setting: Setting) -> Cell | None:
+    """The coordinate-sampled Gaussian mechanism with three levels; None where none that was tried will do."""
+    wanted = gaussian_separation(setting.run_epsilon, DELTA)
+    needed = 4.0 * setting.dimension / (setting.num_clients * wanted**2)
+
+    def error(spread: float) -> float:
+        return at_unit_gain(needed + spread**2 - 1.0, spread, setting.num_clients)
+
+    spread = float(minimize_scalar(error, bounds=(0.5, 6.0), method="bounded").x)
+    sizes = (setting.num_clients, setting.dimension, setting.rounds)
+    norms = Norms(l2=math.sqrt(setting.dimension) / spread)
+    wish = Wish(*sizes, setting.run_epsilon, DELTA, norms=norms)
+    low, high = _LEAST_VARIANCE, math.inf
+    tried, best = max(needed / spread**2, _LEAST_VARIANCE), None
+    for _ in range(_MOST_TRIED):
+        mechanism = _sampled_at(tried)
+        reached = run_statement(wish, mechanism).epsilon
+        if reached <= setting.run_epsilon:
+            high, best = tried, (mechanism, reached)
+        else:
+            low = tried
+        if high <= _CLOSE * low:
+            break
+        if math.isinf(high):
+            tried = (_LEAP if math.isinf(reached) else _GROWTH) * low
+        else:
+            tried = math.sqrt(low * high)
+    if best is None:
+        return None
+    mechanism, reached = best
+    noise = spread**2 * mechanism.mse(np.clip(NORMAL / spread, -1.0, 1.0))
+    least = at_unit_gain(noise, spread, setting.num_clients)
+    cell = central_cell(setting, 2, "csgm", mechanism.num_levels, spread, least)
+    return replace(cell, certified=True, epsilon_reached=reached)
+
+
+def _sampled_at(variance: float) -> TableMechanism:
+    """The mechanism whose decoded codes have that variance at the ends."""
+    # Sampling is noise too: of half of the coordinates it would be all that is needed, or more.
+    share = 0.5 if variance >= _LEAST_FOR_HALF else 1.0
+    return design_csgm(CsgmSpec(levels=3, share=share, noise=_noise_for(variance, share)))
+
+
+def _noise_for(variance: float, share: float) -> float:
+    """The noise of three levels with which a decoded code has that variance at the ends of [-1, 1]."""
+
+    def excess(logarithm: float) -> float:
+        law = csgm_law(1, share, math.exp(logarithm))
+        return math.log(float(law.end_rows[-1] @ law.values**2) - 1.0) - math.log(variance)
+
+    low, high = math.log(0.15), math.log(9e3)
+    return math.exp(low if excess(low) >= 0.0 else brentq(excess, low, high, xtol=1e-6))
+
+
+def _sampled(scale: Scale, tell: Tell) -> Tables:
+    settings = list(itertools.product(CLIENTS, DIMENSIONS, EPSILONS))
+    records = []
+    for place, (num_clients, dimension, epsilon) in enumerate(settings):
+        tell(place / len(settings), f"{num_clients} clients, {dimension} coordinates")
+        cell = sampled_cell(Setting(dimension, num_clients, epsilon, rounds=1))
+        records += [] if cell is None else [_record(cell)]
+    return {SAMPLED: pd.DataFrame(records)}
+
+
+PARTS = (
+    *itertools.starmap(_secure, itertools.product(CLIENTS, DIMENSIONS)),
+    Computed(
+        name=SAMPLED,
+        title="Secure sums of the coordinate-sampled Gaussian mechanism",
+        function=_sampled,
+        note=f"round epsilon: one update, one round, aggregate view of all clients, δ = {DELTA:g}",
+    ),
+)

@@ -1,20 +1,20 @@
-"""What a client sends through a secure sum, and what that costs in error."""
+"""What a client sends through a secure sum, and what that costs in error and in accuracy."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from simulations.studies.payload import accuracy, sizes
 from simulations.studies.payload.figures import FIGURES
 from simulations.studies.payload.numbers import Numbers
-from simulations.studies.payload.sizes import PARTS
 from simulations.studies.study import Study
 
 __all__ = ["STUDY"]
 
 STUDY = Study(
     home=Path(__file__).parent,
-    title="Error against kilobytes in the secure sum",
-    parts=PARTS,
+    title="Error and accuracy against kilobytes in the secure sum",
+    parts=(*sizes.PARTS, *accuracy.PARTS),
     figures=FIGURES,
     numbers=Numbers,
 )

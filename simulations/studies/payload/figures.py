@@ -4,43 +4,80 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from fl_privquant.cli.plots import colour_of, pyplot
+from simulations.config import CENTRAL
+from simulations.report.marks import mark_of
+from simulations.studies.drawing import draw_curve
+from simulations.studies.page import table_or_none
+from simulations.studies.payload.accuracy import MECHANISMS, TASKS
 from simulations.studies.payload.sizes import ERRORS
 from simulations.studies.study import Figure, ReadTable
 
+__all__ = ["FIGURES"]
 
-def _errors(read: ReadTable) -> Any:
-    """Errors against kilobytes, a panel for each number of coordinates: lines are planned, marks measured."""
+_FLOATS = "central Gaussian (32-bit floats, trusted server)"
+_TITLES = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
+_SIZE = "kB a client and round"
+
+
+def _who_needs_how_many_bytes(read: ReadTable) -> Any:
+    """Above, errors against kilobytes, planned and measured; below, accuracies against kilobytes."""
+    trained = {task: table_or_none(read, f"payload-{task}") for task in TASKS}
+    tables = {task: table for task, table in trained.items() if table is not None}
     cells = read(ERRORS)
     dimensions = sorted(cells["dimension"].unique())
-    figure, axes = pyplot().subplots(
-        1, len(dimensions), figsize=(10.0, 4.2), sharey=True, squeeze=False, layout="constrained"
-    )
-    for axis, dimension in zip(axes[0], dimensions, strict=True):
-        here = cells[cells["dimension"] == dimension]
-        for mechanism, rows in here.groupby("mechanism"):
-            sizes = rows.sort_values("kilobytes")
-            colour = colour_of(str(mechanism))
-            axis.plot(
-                sizes["kilobytes"], sizes["predicted"], "-", color=colour, label=f"{mechanism}, planned"
-            )
-            axis.errorbar(
-                sizes["kilobytes"],
-                sizes["measured"],
-                2.0 * sizes["error"],
-                fmt="o",
-                color=colour,
-                capsize=3,
-                label=f"{mechanism}, measured ± 2 standard errors",
-            )
-        axis.axhline(1.0, color="#777777", linestyle=":", label="central Gaussian (float, trusted server)")
-        clients = int(here["num_clients"].iloc[0])
-        axis.set(xscale="log", xlabel="kB a client and round")
-        axis.set_title(f"{dimension:,} coordinates, {clients} clients")
-    axes[0][0].set_ylabel("squared error over the central Gaussian's")
-    axes[0][-1].legend(fontsize=8)
+    plt = pyplot()
+    figure = plt.figure(figsize=(11.0, 8.4 if tables else 4.4), layout="constrained")
+    rows = figure.subfigures(2 if tables else 1, 1, squeeze=False)[:, 0]
+    upper = rows[0].subplots(1, len(dimensions), sharey=True, squeeze=False)[0]
+    for axis, dimension in zip(upper, dimensions, strict=True):
+        _draw_errors(axis, cells[cells["dimension"] == dimension])
+        axis.set_title(f"error of the mean, {dimension:,} coordinates")
+    upper[0].set_ylabel("squared error over the central Gaussian's\nlines planned, marks measured")
+    if tables:
+        lower = rows[1].subplots(1, len(tables), squeeze=False)[0]
+        for axis, (task, table) in zip(lower, tables.items(), strict=True):
+            _draw_accuracies(axis, table)
+            size = int(table["kept"].max())
+            axis.set_title(f"accuracy, {_TITLES[task]}, {size:,} coordinates")
+        lower[0].set_ylabel("test accuracy, 95 % over seeds")
+    handles, labels = upper[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     return figure
 
 
-FIGURES = (Figure("errors", _errors, (ERRORS,)),)
+def _draw_errors(axis: Any, cells: pd.DataFrame) -> None:
+    for mechanism in MECHANISMS:
+        sizes = cells[cells["mechanism"] == mechanism].sort_values("kilobytes")
+        colour, mark = colour_of(mechanism), mark_of(mechanism)
+        # The two kinds of integer noise have the same plans: one is drawn inside the other.
+        inner = {"markersize": 4.0} if mechanism == MECHANISMS[-1] else {"markersize": 7.0}
+        axis.plot(sizes["kilobytes"], sizes["predicted"], color=colour, linewidth=1.2)
+        axis.errorbar(
+            sizes["kilobytes"],
+            sizes["measured"],
+            2.0 * sizes["error"],
+            fmt=mark.marker,
+            color=colour,
+            capsize=2,
+            label=f"{mechanism} (± 2 standard errors)",
+            **inner,
+        )
+    axis.axhline(1.0, color=colour_of(CENTRAL), linestyle=":", label=_FLOATS)
+    axis.set(xscale="log", xlabel=_SIZE)
+
+
+def _draw_accuracies(axis: Any, table: pd.DataFrame) -> None:
+    for mechanism in MECHANISMS:
+        rows = table[table["mechanism"] == mechanism].sort_values("kilobytes")
+        draw_curve(axis, rows["kilobytes"], rows, "accuracy", mechanism)
+    central = table[table["mechanism"] == CENTRAL]
+    axis.axhline(float(central["accuracy"].iloc[0]), color=colour_of(CENTRAL), linestyle=":")
+    draw_curve(axis, central["kilobytes"], central, "accuracy", CENTRAL)
+    axis.set(xscale="log", xlabel=_SIZE)
+
+
+FIGURES = (Figure("payload", _who_needs_how_many_bytes, (ERRORS,)),)
 """Each figure of the page."""

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from simulations.studies.payload.sizes import ERRORS, PAYLOADS
+from simulations.studies.payload.accuracy import FLOWER, SHARE, lost_to_all
+from simulations.studies.payload.sizes import ERRORS, NEEDED, PAYLOADS
 from simulations.studies.study import ReadTable
+
+__all__ = ["Numbers", "Paired"]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Accuracy of runs that send a share of the coordinates, beside that of runs that send all."""
+
+    seeds: int
+    kept: float
+    every: float
+    kilobytes: float
+    every_kilobytes: float
+    bits: float
+    lost: float
+    error: float
+
+    @property
+    def within(self) -> bool:
+        """Whether no more is lost than one standard error."""
+        return self.lost <= self.error
 
 
 class Numbers:
@@ -21,6 +44,16 @@ class Numbers:
     def payloads(self) -> list[Any]:
         """The fewest kilobytes at an error of 1.1, for each setting."""
         return list(self._read(PAYLOADS).itertuples())
+
+    @cached_property
+    def needed(self) -> list[Any]:
+        """The fewest kilobytes of each mechanism at an error of 1.1."""
+        return list(self._read(NEEDED).itertuples())
+
+    @property
+    def dimensions(self) -> list[int]:
+        """Numbers of coordinates of these."""
+        return sorted({line.dimension for line in self.needed})
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -41,3 +74,27 @@ class Numbers:
     def num_wrapped(self) -> int:
         """Sums that wrapped."""
         return int(self.cells["wrapped_sums"].sum())
+
+    def trained(self, task: str) -> list[Any]:
+        """Accuracies on a task, by mechanism and size."""
+        return list(self._read(f"payload-{task}").itertuples())
+
+    @cached_property
+    def paired(self) -> Paired:
+        """The share whose accuracy is compared with that of all coordinates, through Flower."""
+        table = self._read(FLOWER)
+        some, every = table[table["keep"] == SHARE], table[table["keep"] == 1.0]
+        lost, error = lost_to_all(
+            *(dict(zip(rows["seed"], rows["accuracy"], strict=True)) for rows in (some, every))
+        )
+        sent = float(some["kilobytes"].iloc[0])
+        return Paired(
+            seeds=len(some),
+            kept=float(some["accuracy"].mean()),
+            every=float(every["accuracy"].mean()),
+            kilobytes=sent,
+            every_kilobytes=float(every["kilobytes"].iloc[0]),
+            bits=8000.0 * sent / int(some["dimension"].iloc[0]),
+            lost=lost,
+            error=error,
+        )

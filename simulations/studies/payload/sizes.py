@@ -23,7 +23,7 @@ from fl_privquant.encoding import norm_share
 from simulations.studies.study import QUICK, Computed, Scale, Tables, Tell
 
 TRUSTING = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
-PAYLOADS, ERRORS = "payloads", "payload-errors"
+PAYLOADS, NEEDED, ERRORS = "payloads", "payload-needed", "payload-errors"
 MOST_ERROR = 1.1
 
 LIMITS = {
@@ -37,9 +37,13 @@ LIMITS = {
 }
 """Coordinates, clients, rounds, epsilon, delta of a run; kilobytes that are allowed at an error of 1.1."""
 
-# Coordinates: clients, sizes in kilobytes, and rounds that are measured.
-_MEASURED = {10_000: (100, (0.1, 0.25, 0.5, 1.0, 2.5), 100), 1_000_000: (100, (1.0, 5.0, 25.0), 3)}
-_MECHANISMS = {"optm_aggregate": 3, "pbm": 2}
+# Coordinates, and sizes in kilobytes.
+_MEASURED = {10_000: (0.1, 0.25, 0.5, 1.0, 2.5), 1_000_000: (2.5, 10.0, 50.0)}
+_MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
+# Bits of a code that are chosen from; integer noise takes as many as it needs.
+_MOST_BITS, _CLIENTS = 3, 100
+# The error of a round varies by a share of sqrt(2 / k): so many rounds have a mean that varies by about this.
+_PRECISION, _FEWEST_ROUNDS, _MOST_MEASURED = 0.014, 3, 150
 _ROUNDS, _EPSILON, _DELTA = 50, 4.0, 1e-5
 
 
@@ -71,6 +75,29 @@ def _payloads(scale: Scale, tell: Tell) -> Tables:
             }
         )
     return {PAYLOADS: pd.DataFrame(rows)}
+
+
+def _needed(scale: Scale, tell: Tell) -> Tables:
+    """The fewest kilobytes of each mechanism at an error of 1.1, for each number of coordinates."""
+    rows = []
+    target = pq.Target(_EPSILON, _ROUNDS, _CLIENTS, _DELTA)
+    for dimension in _MEASURED:
+        for place, name in enumerate(_MECHANISMS):
+            tell(place / len(_MECHANISMS), f"{name}, {dimension} coordinates")
+            plan = target.plan(
+                dimension, mechanism=name, max_bits=_MOST_BITS, most_error=MOST_ERROR, aggregation=TRUSTING
+            )
+            rows.append(
+                {
+                    "dimension": dimension,
+                    "mechanism": name,
+                    "kept": plan.encoding.kept(dimension),
+                    "kilobytes": plan.bytes_per_round / 1000.0,
+                    "ratio_to_central": plan.ratio_to_central,
+                    "epsilon_reached": plan.statement.epsilon,
+                }
+            )
+    return {NEEDED: pd.DataFrame(rows)}
 
 
 @dataclass(frozen=True)
@@ -106,9 +133,11 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
         update *= (plan.encoding.l2_clip or 1.0) / np.linalg.norm(update)
         codec = UpdateCodec(Layout.of({"update": update}), plan.encoding, rotation_seed=seed + number)
         ring, total = codec.sum_ring(clients), np.zeros(codec.dimension, np.int64)
+        # All clients have the same update: it is rotated once, and encoded by each.
+        sent, mechanism = codec.prepared({"update": update}), codec.mechanism
         for client in range(clients):
             stream = pq.RandomStream.seeded(seed, round=number, client=client)
-            total += codec.codes(codec.encode({"update": update}, stream))
+            total += mechanism.to_codes(mechanism.encode(sent, codec.clip, stream))
         opened = ring.opened(ring.residues(total), clients)
         wrapped += int(np.count_nonzero(opened != total))
         # At unit gain, as planned: divided by what both clips leave of the update.
@@ -134,15 +163,21 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
 def _errors(scale: Scale, tell: Tell) -> Tables:
     """Predicted and measured errors of plans for a size."""
     cells: list[Measured] = []
-    for dimension, (clients, sizes, rounds) in _MEASURED.items():
-        target = pq.Target(_EPSILON, _ROUNDS, clients, _DELTA)
-        for name, bits in _MECHANISMS.items():
-            for size in sizes:
-                tell(len(cells) / 16, f"{name}, {dimension} coordinates, {size:g} kB")
-                plan = target.plan(
-                    dimension, mechanism=name, max_bits=bits, most_kilobytes=size, aggregation=TRUSTING
-                )
-                cells.append(measured(plan, 2 if scale.trials == QUICK.trials else rounds))
+    target = pq.Target(_EPSILON, _ROUNDS, _CLIENTS, _DELTA)
+    settings = [
+        (dimension, name, size)
+        for dimension, sizes in _MEASURED.items()
+        for name in _MECHANISMS
+        for size in sizes
+    ]
+    for dimension, name, size in settings:
+        tell(len(cells) / len(settings), f"{name}, {dimension} coordinates, {size:g} kB")
+        plan = target.plan(
+            dimension, mechanism=name, max_bits=_MOST_BITS, most_kilobytes=size, aggregation=TRUSTING
+        )
+        rounds = math.ceil(2.0 / (plan.encoding.kept(dimension) * _PRECISION**2))
+        rounds = min(max(rounds, _FEWEST_ROUNDS), _MOST_MEASURED)
+        cells.append(measured(plan, 2 if scale.trials == QUICK.trials else rounds))
     return {ERRORS: pd.DataFrame([asdict(cell) for cell in cells])}
 
 
@@ -152,6 +187,12 @@ PARTS = (
         title="The fewest kilobytes at an error of 1.1 central Gaussians'",
         function=_payloads,
         note="run epsilon, epsilon reached: client total, aggregate view of all clients",
+    ),
+    Computed(
+        name=NEEDED,
+        title="The fewest kilobytes of each mechanism at an error of 1.1 central Gaussians'",
+        function=_needed,
+        note=f"{PrivacyStatement(_EPSILON, _DELTA, Unit.TOTAL, 'aggregate').brief}, {_ROUNDS} rounds",
     ),
     Computed(
         name=ERRORS,

@@ -50,6 +50,7 @@ __all__ = [
     "DELTA",
     "DIMENSIONS",
     "EPSILONS",
+    "NORMAL",
     "OURS",
     "PARTS",
     "ROUNDS",
@@ -62,6 +63,7 @@ __all__ = [
     "Cell",
     "Setting",
     "cells_of",
+    "central_cell",
     "grid_name",
 ]
 
@@ -81,8 +83,8 @@ WITHIN = 1.005
 TOLD_APART = 1.001
 """Figures that are not certified are replaced by certified ones where ours is more than this times them."""
 
-# A standard normal number, as samples.
-_NORMAL = ndtri((np.arange(20_001) + 0.5) / 20_001)
+NORMAL = ndtri((np.arange(20_001) + 0.5) / 20_001)
+"""A standard normal number, as samples."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def cells_of(setting: Setting, widths: Iterable[int] = WIDTHS) -> list[Cell]:
     return cells
 
 
-def _cell(setting: Setting, bits: int, name: str, levels: int, spread: float, error: float) -> Cell:
+def central_cell(setting: Setting, bits: int, name: str, levels: int, spread: float, error: float) -> Cell:
     """The cell of an error in units of the variance of a coordinate, of one client."""
     # A central Gaussian counts all clients, whatever a mechanism may rely on.
     target = setting.target
@@ -146,9 +148,9 @@ def _cell(setting: Setting, bits: int, name: str, levels: int, spread: float, er
 def _ours(setting: Setting, bits: int) -> Cell:
     levels = numbers_of_trials(2**bits - 1, setting.target.num_honest)[0] + 1
     mechanism, spread, epsilon = _designed(setting, levels)
-    inputs = np.clip(_NORMAL / spread, -1.0, 1.0)
+    inputs = np.clip(NORMAL / spread, -1.0, 1.0)
     error = at_unit_gain(spread**2 * mechanism.mse(inputs), spread, setting.num_clients)
-    cell = _cell(setting, bits, OURS, levels, spread, error)
+    cell = central_cell(setting, bits, OURS, levels, spread, error)
     return replace(cell, certified=True, epsilon_reached=epsilon)
 
 
@@ -181,7 +183,7 @@ def _binomial_at_best(setting: Setting, trials: int) -> tuple[float, float]:
 def _binomial(setting: Setting, bits: int) -> Cell:
     trials = numbers_of_trials(2**bits - 1, setting.target.num_honest)[0]
     spread, error = _binomial_at_best(setting, trials)
-    return _cell(setting, bits, BINOMIAL, trials + 1, spread, error)
+    return central_cell(setting, bits, BINOMIAL, trials + 1, spread, error)
 
 
 def _noise(setting: Setting, bits: int, name: str) -> Cell | None:
@@ -190,7 +192,7 @@ def _noise(setting: Setting, bits: int, name: str) -> Cell | None:
         lattice = best_lattice(NOISES[name], setting.target, bits)
     except InfeasibleDesignError:
         return None
-    return _cell(setting, bits, name, lattice.levels, lattice.spread, lattice.error)
+    return central_cell(setting, bits, name, lattice.levels, lattice.spread, lattice.error)
 
 
 def _certified(setting: Setting, cell: Cell) -> Cell:
@@ -200,7 +202,7 @@ def _certified(setting: Setting, cell: Cell) -> Cell:
         levels, error = error_of(setting, cell)
     except InfeasibleDesignError:
         return cell
-    sure = _cell(setting, cell.bits, cell.mechanism, levels, cell.spread, error)
+    sure = central_cell(setting, cell.bits, cell.mechanism, levels, cell.spread, error)
     return replace(sure, certified=True)
 
 

@@ -7,7 +7,9 @@ import pytest
 import fl_privquant as pq
 from simulations.studies.page import page_text
 from simulations.studies.payload import STUDY
-from simulations.studies.payload.sizes import ERRORS, LIMITS, PAYLOADS, measured
+from simulations.studies.payload.accuracy import MECHANISMS
+from simulations.studies.payload.numbers import Numbers
+from simulations.studies.payload.sizes import ERRORS, LIMITS, NEEDED, PAYLOADS, measured
 from simulations.studies.study import Store
 
 STORE = Store(STUDY.home)
@@ -28,9 +30,25 @@ def test_the_limits_hold() -> None:
 def test_measured_errors_are_those_of_the_plans() -> None:
     table = STORE.read(ERRORS)
     assert set(table["dimension"]) == {10_000, 1_000_000}
+    assert set(table["mechanism"]) == set(MECHANISMS)
     off = table["measured"] / table["predicted"] - 1.0
     assert off.abs().max() <= 0.05
     assert table["wrapped_sums"].sum() == 0
+
+
+def test_a_small_share_has_the_accuracy_of_all_coordinates() -> None:
+    """Five seeds through Flower, paired; below one masked bit a coordinate."""
+    paired = Numbers(STORE.read).paired
+    assert paired.seeds == 5
+    assert paired.bits <= 1.0
+    assert paired.lost <= paired.error
+
+
+def test_nobody_needs_fewer_bytes() -> None:
+    table = STORE.read(NEEDED)
+    for _, rows in table.groupby("dimension"):
+        assert rows.loc[rows["kilobytes"].idxmin(), "mechanism"] == "optm_aggregate"
+        assert rows["ratio_to_central"].max() <= 1.1
 
 
 def test_a_cell_measured_anew() -> None:

@@ -1,4 +1,4 @@
-"""Designs on disk: kept with the whole spec they were made for, and checked against it when they are read."""
+"""Designs and certificates on disk: kept with the whole spec they were made for, and checked against it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ StorableT = TypeVar("StorableT", bound=_Storable)
 
 @dataclass(frozen=True)
 class DesignCache:
-    """A directory of designed mechanisms, one file each: a digest, the spec in one line, the mechanism.
+    """A directory of designed mechanisms and certified numbers, one file each: a digest, the spec, the thing.
 
     A file is used only if it holds the very spec that is asked for, whatever its name says, if its digest
     fits, and if the mechanism passes the caller's own checks. All others are designed anew, never believed.
@@ -50,7 +50,11 @@ class DesignCache:
         return self.directory / f"{hashlib.sha256(spec.encode()).hexdigest()}.design"
 
     def fetch(
-        self, spec: str, build: Callable[[], StorableT], parse: Callable[[bytes], StorableT]
+        self,
+        spec: str,
+        build: Callable[[], StorableT],
+        parse: Callable[[bytes], StorableT],
+        worth: Callable[[StorableT], bool] = lambda built: True,
     ) -> StorableT:
         """The design that is stored for a spec, else what ``build`` returns, which is then stored.
 
@@ -62,6 +66,8 @@ class DesignCache:
             Makes the design.
         parse
             Reads it from bytes; raises CertificationError for what is damaged, or not what was asked for.
+        worth
+            Whether what was built is worth a file.
         """
         path = self.path(spec)
         try:
@@ -71,6 +77,8 @@ class DesignCache:
         except (CertificationError, OSError) as error:
             _LOG.warning("design cache: %s is unusable (%s); designing it anew", path.name, one_line(error))
         built = build()
+        if not worth(built):
+            return built
         try:
             sealed = _sealed(spec, built.to_bytes())
             # What a power failure damages is designed anew.

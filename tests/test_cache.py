@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.design.cache import DesignCache
+from fl_privquant.cache import DesignCache
 from fl_privquant.mechanisms import registry
 
 PARAMETERS = {"epsilon": 1.0, "bins": (-3.0, -0.5, 0.5, 3.0)}
@@ -85,12 +87,20 @@ def test_a_damaged_file_is_rebuilt(
         assert file.read_bytes() == whole
 
 
-def file_of(cache: Path, name: str, **parameters: Any) -> Path:
-    """The file that a design is kept in."""
-    before = set(cache.glob("*"))
-    pq.design(name, **parameters)
-    (file,) = set(cache.iterdir()) - before
-    return file
+@pytest.fixture
+def file_of(cache: Path, suite_designs: Path) -> Callable[..., Path]:
+    """The file that a design is kept in; the design is searched once for all tests, and copied."""
+
+    def copied(name: str, **parameters: Any) -> Path:
+        folder = suite_designs.with_name("designs-to-copy") / str((name, sorted(parameters.items())))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FL_PRIVQUANT_CACHE", str(folder))
+            pq.design(name, **parameters)
+        (file,) = folder.glob("*.design")
+        cache.mkdir(exist_ok=True)
+        return Path(shutil.copy(file, cache))
+
+    return copied
 
 
 @pytest.mark.parametrize("keep_seal", [False, True])
@@ -103,10 +113,14 @@ def file_of(cache: Path, name: str, **parameters: Any) -> Path:
     ],
 )
 def test_another_design_under_the_name_is_not_believed(
-    cache: Path, name: str, other: dict[str, Any], keep_seal: bool, caplog: pytest.LogCaptureFixture
+    file_of: Callable[..., Path],
+    name: str,
+    other: dict[str, Any],
+    keep_seal: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A copied file, and one whose spec and digest were forged to fit: what it holds is compared, too."""
-    file, wrong = file_of(cache, "optm", epsilon=1.0, bits=2), file_of(cache, name, **other)
+    file, wrong = file_of("optm", epsilon=1.0, bits=2), file_of(name, **other)
     right = file.read_bytes()
     if keep_seal:
         spec = right[32:].partition(b"\n")[0]
@@ -122,10 +136,11 @@ def test_another_design_under_the_name_is_not_believed(
     assert file.read_bytes() == right
 
 
-def test_a_forged_claim_is_not_believed(cache: Path) -> None:
+def test_a_forged_claim_is_not_believed(file_of: Callable[..., Path]) -> None:
     """The bytes claim the parameters that are asked for; the table's certified epsilon decides."""
-    file = file_of(cache, "optm", epsilon=1.0, bits=2)
-    loose = pq.design("optm", epsilon=3.0, bits=2, cache=False)
+    file = file_of("optm", epsilon=1.0, bits=2)
+    file_of("optm", epsilon=3.0, bits=2)
+    loose = pq.design("optm", epsilon=3.0, bits=2)
     forged = dataclasses.replace(loose, parameters=pq.design("optm", epsilon=1.0, bits=2).parameters)
     content = file.read_bytes()[32:].partition(b"\n")[0] + b"\n" + forged.to_bytes()
     file.write_bytes(hashlib.sha256(content).digest() + content)

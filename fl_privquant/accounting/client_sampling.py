@@ -1,0 +1,323 @@
+"""Who is asked in a round: how clients are drawn, how often one may take part, and what that promises.
+
+A sampling is a frozen description that strategies, plans and simulations share. It draws from the clients
+that a round could ask, after those that have had their share of rounds are left out. What it promises is
+counted in two places:
+
+* **Against the server**, which knows whom it asked, a client pays for the rounds that it takes part in. A
+  sampling says how many these are at most (:meth:`ClientSampling.most_rounds`), and a target counts on it.
+  Without a bound these are all rounds: drawing a few clients at random promises nothing, as one of them may
+  be drawn each time.
+* **Against those who see only the models**, a round that draws anew, and in secret, is amplified
+  (:mod:`fl_privquant.loss.subsampled`), at the rate that :meth:`ClientSampling.rate` states.
+
+With secure sums the noise of a round's clients hides each of them, so that a round must not be too small.
+:meth:`ClientSampling.planned_clients` is the number of clients of the worst round that is ever run.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from fl_privquant import checks
+from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting.target import Plan
+from fl_privquant.errors import InvalidSpecError
+
+__all__ = [
+    "ClientSampling",
+    "CohortSampling",
+    "FixedSampling",
+    "PoissonSampling",
+    "StrategySampling",
+]
+
+_MOST_ROUNDS = 1 << 20
+_MOST_CLIENTS = 1 << 24
+# How many more clients make up for what rounding takes, if a hundredth of them are honest and stay.
+_ROUNDING_CLIENTS = 200
+# Numbers of clients that differ by less than this share of the expected one count as the larger.
+_RATE_STEP = 0.02
+
+
+@dataclass(frozen=True)
+class ClientSampling(ABC):
+    """How the clients of a round are drawn.
+
+    Parameters
+    ----------
+    participations
+        Rounds of a run that a client takes part in, at most; None for no bound.
+    seed
+        Makes draws reproducible, for simulations: whoever knows it knows who took part. None: the operating
+        system's secure randomness.
+    """
+
+    _: KW_ONLY
+    participations: int | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.participations is not None:
+            checks.whole("participations", self.participations, 1, _MOST_ROUNDS)
+
+    @property
+    def once_in(self) -> int:
+        """Of how many rounds in a row a client takes part in one at most."""
+        return 1
+
+    @property
+    def draws_anew(self) -> bool:
+        """Whether each round's draw is uniform, and independent of all others: only then is it amplified."""
+        return self.participations is None
+
+    def most_rounds(self, rounds: int) -> int:
+        """Rounds that a client takes part in at most, in a run of so many."""
+        return min(rounds, self.participations or rounds)
+
+    def has_share_left(self, taken: int) -> bool:
+        """Whether a client that took part in so many rounds may take part in another one."""
+        return self.participations is None or taken < self.participations
+
+    def may_ask(self, server_round: int, taken: int, last: int | None) -> bool:
+        """Whether to ask a client that took part in ``taken`` rounds, the last of them ``last``."""
+        rested = self.once_in == 1 or last is None or server_round - last >= self.once_in
+        return rested and self.has_share_left(taken)
+
+    @abstractmethod
+    def size(self, population: int) -> int:
+        """Clients that a round needs at least, where the federation has so many; else it is not run."""
+
+    @abstractmethod
+    def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
+        """Those of the clients that are asked; none if they are too few for a round."""
+
+    def planned_clients(self, population: int, aggregation: Aggregation) -> int:
+        """The number of clients of the worst round that is run: what a target counts on."""
+        return self.size(population)
+
+    def rate(self, asked: int, population: int, aggregation: Aggregation) -> float | None:
+        """The largest probability that a client was among those asked, for whoever is not told.
+
+        It is 1 where nothing is amplified, and None where nothing is said of those who see only the models.
+        Of the federation only clients count that are honest and would have answered.
+        """
+        if not self.draws_anew or aggregation.tells_participants:
+            return 1.0
+        view = aggregation.view(population)
+        return min(1.0, asked / (population if view.num_honest is None else view.num_honest))
+
+    def check(self, aggregation: Aggregation, plan: Plan | None) -> None:
+        """Refuse a sampling that breaks what a plan counts on."""
+        if plan is None:
+            return
+        rounds, counted = plan.target.rounds, plan.target.counted_rounds
+        if self.most_rounds(rounds) > counted:
+            raise InvalidSpecError(
+                f"sampling: a client may take part in {self.most_rounds(rounds)} of {rounds} rounds, the "
+                f"plan counts on {counted} at most; set participations={counted}, or plan for more"
+            )
+
+    def _random(self, server_round: int) -> random.Random:
+        if self.seed is None:
+            return random.SystemRandom()
+        return random.Random(f"client sampling {self.seed}:{server_round}")
+
+
+@dataclass(frozen=True)
+class StrategySampling(ClientSampling):
+    """The wrapped strategy draws, as Flower's do: ``fraction_train`` of the clients, by Python's ``random``.
+
+    Nothing is known of these draws, so that nothing is said of those who see only the models. Clients that
+    have had their share of rounds are left out of what the strategy draws.
+    """
+
+    @property
+    def draws_anew(self) -> bool:
+        return False
+
+    def size(self, population: int) -> int:
+        return 1
+
+    def rate(self, asked: int, population: int, aggregation: Aggregation) -> float | None:
+        return None
+
+    def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
+        return list(clients)
+
+
+@dataclass(frozen=True)
+class FixedSampling(ClientSampling):
+    """Each round draws so many clients, each choice of them with the same probability.
+
+    Parameters
+    ----------
+    clients
+        How many (a whole number), or which share of the federation (a float; rounded down, at least one).
+
+    >>> FixedSampling(0.1, seed=1).drawn(1, range(30), population=30)
+    [11, 19, 6]
+    """
+
+    clients: int | float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.clients, float):
+            if not 0.0 < self.clients <= 1.0:
+                raise InvalidSpecError(f"clients: a share of {self.clients} is outside (0, 1]")
+        else:
+            checks.whole("clients", self.clients, 1, _MOST_CLIENTS)
+
+    def size(self, population: int) -> int:
+        if isinstance(self.clients, float):
+            return max(1, int(population * self.clients + 1e-9))
+        return self.clients
+
+    def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
+        size = self.size(population)
+        return self._random(server_round).sample(clients, size) if size <= len(clients) else []
+
+
+@dataclass(frozen=True)
+class PoissonSampling(ClientSampling):
+    """Each client is drawn by itself, with one probability, whoever else is.
+
+    How many are drawn is random. With secure sums the noise of too few would not hide each of them, so a
+    round with fewer than ``min_clients`` is not run, and secure sums without that number are refused. Plans
+    count on it (:meth:`planned_clients`).
+
+    Parameters
+    ----------
+    probability
+        With which a client is drawn.
+    min_clients
+        Clients of the smallest round that is run.
+    """
+
+    probability: float = 1.0
+    min_clients: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < checks.number("probability", self.probability) <= 1.0:
+            raise InvalidSpecError(f"probability: {self.probability} is outside (0, 1]")
+        if self.min_clients is not None:
+            checks.whole("min_clients", self.min_clients, 1, _MOST_CLIENTS)
+
+    def size(self, population: int) -> int:
+        return self.min_clients or 1
+
+    def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
+        draw = self._random(server_round)
+        drawn = [client for client in clients if draw.random() < self.probability]
+        return drawn if len(drawn) >= self.size(population) else []
+
+    def rate(self, asked: int, population: int, aggregation: Aggregation) -> float | None:
+        # Few different rates, as each is counted by itself.
+        step = max(1, round(_RATE_STEP * self.probability * population))
+        return super().rate(math.ceil(asked / step) * step, population, aggregation)
+
+    def planned_clients(self, population: int, aggregation: Aggregation) -> int:
+        """The number of clients, from ``min_clients`` on, of which the fewest honest ones are counted.
+
+        Fractions of corrupt and lost clients are rounded up: of 61 clients fewer may count than of 60.
+
+        >>> from fl_privquant.accounting import SecureSum
+        >>> PoissonSampling(0.5, min_clients=60).planned_clients(200, SecureSum())
+        61
+        """
+        self._check_sums(aggregation)
+        size = self.size(population)
+        if size > self.probability * population:
+            raise InvalidSpecError(
+                f"min_clients: {size} are above the {self.probability * population:g} that are drawn on "
+                f"average of {population}, so that most rounds would not be run; lower it, or raise the "
+                "probability"
+            )
+        return _fewest_honest(size, aggregation)
+
+    def check(self, aggregation: Aggregation, plan: Plan | None) -> None:
+        super().check(aggregation, plan)
+        self._check_sums(aggregation)
+        if plan is not None and self.min_clients is not None:
+            planned = aggregation.view(plan.target.num_clients).honest_count
+            fewest = _fewest_honest(self.min_clients, aggregation)
+            honest = aggregation.view(fewest).honest_count
+            if honest < planned:
+                raise InvalidSpecError(
+                    f"min_clients: a round of {fewest} clients has {honest} honest ones, fewer than the "
+                    f"{planned} that the plan counts on; raise min_clients ({self.min_clients}), or plan "
+                    f"with num_clients={fewest}"
+                )
+
+    def _check_sums(self, aggregation: Aggregation) -> None:
+        if self.min_clients is None and not aggregation.view(_MOST_CLIENTS).is_local:
+            raise InvalidSpecError(
+                "min_clients: missing; how many clients Poisson sampling draws is random, and a secure sum "
+                "of too few hides nobody: say how many a round must have"
+            )
+
+
+@dataclass(frozen=True)
+class CohortSampling(ClientSampling):
+    """Each client takes part in at most one of any ``rounds_apart`` rounds in a row.
+
+    Each round draws its cohort from the clients that rested long enough. Cohorts are small enough for there
+    always to be one, as long as clients keep their names. A round for which too few have rested is not run.
+
+    Parameters
+    ----------
+    rounds_apart
+        In how many rounds in a row a client takes part once at most.
+    clients
+        Clients of a cohort; None for as many as there can always be.
+
+    >>> CohortSampling(10).most_rounds(1000), CohortSampling(10).size(205)
+    (100, 20)
+    """
+
+    rounds_apart: int = 1
+    clients: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("rounds_apart", self.rounds_apart, 1, _MOST_ROUNDS)
+        if self.clients is not None:
+            checks.whole("clients", self.clients, 1, _MOST_CLIENTS)
+
+    @property
+    def once_in(self) -> int:
+        return self.rounds_apart
+
+    @property
+    def draws_anew(self) -> bool:
+        return False
+
+    def most_rounds(self, rounds: int) -> int:
+        return super().most_rounds(math.ceil(rounds / self.rounds_apart))
+
+    def size(self, population: int) -> int:
+        most = population // self.rounds_apart
+        size = most if self.clients is None else self.clients
+        if not 1 <= size <= most:
+            raise InvalidSpecError(
+                f"sampling: {population} clients have no {self.rounds_apart} cohorts of {max(size, 1)}; "
+                "lower rounds_apart or clients, or let more clients join"
+            )
+        return size
+
+    def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
+        size = self.size(population)
+        return self._random(server_round).sample(clients, size) if size <= len(clients) else []
+
+
+def _fewest_honest(size: int, aggregation: Aggregation) -> int:
+    """The number of clients, from ``size`` on, of which the fewest honest ones are counted."""
+    return min(
+        range(size, size + _ROUNDING_CLIENTS), key=lambda number: aggregation.view(number).honest_count
+    )

@@ -1,0 +1,178 @@
+"""How many rotated coordinates a round sends, from how long the mean update has been.
+
+A plan with ``keep`` is made for updates at the L2 clip C that are the same for all clients: what is not sent
+then costs (d / k - 1) C^2 in squared error, d being the number of coordinates and k of those that are sent.
+The mean update x is usually much shorter than C, and k can be as much smaller as |x|^2 is:
+
+    (d / k' - 1) |x|^2 = (d / k - 1) C^2.
+
+**The norm is known already.** The squared norm of what the server decodes of a round's sum is k (|x|^2 / d +
+v), v being the variance of the noise on a coordinate, which is known. So it tells |x|^2, with noise. This is
+post-processing of a sum that the server sees anyway, and costs no privacy. Shrinkage by the two clips
+is undone as if all clients were at them; where they are not, |x|^2 is overestimated, and more is sent.
+
+**The run stays within its target.** Every k has a plan of its own for the whole target: a mechanism designed
+and certified for k coordinates and their norm, all rounds at equal shares. Certificates of normal pairs add
+up by squares, so that rounds of different plans together cost no more than all rounds of the dearest. Other
+certificates may not: a k is used only if half of the rounds with it, and half with the plan's own, stay
+within the target. The run's ledger counts each round for what it sends, whatever the policy says, and begins
+none that would exceed the target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_privquant import checks
+from fl_privquant.accounting.accountant import Accountant
+from fl_privquant.accounting.release import Release
+from fl_privquant.accounting.target import Plan
+from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.design.spread import clipped_moments, kept_moments, noise_at_norm_bound
+from fl_privquant.encoding import Encoding, norm_share
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.flower.policies import Policy
+from fl_privquant.loss.norms import Norms
+
+__all__ = ["AdaptiveKeep", "energy_of_mean"]
+
+
+class AdaptiveKeep(Policy):
+    """As many rotated coordinates as the mean update is worth, at most those of a plan.
+
+    ``PrivQuantStrategy(FedAvg(), AdaptiveKeep(plan))`` brings the plan's aggregation, and the target as a
+    budget. The first round is the plan's; later ones send it, a half, a quarter, and so on.
+
+    Guarantee: what is kept follows from sums that the server has opened before, so that it is public. No run
+    exceeds the plan's target.
+    Assumes: a plan for sums of codes in which some coordinates are kept.
+
+    Parameters
+    ----------
+    plan
+        What the run begins with, and the most that it sends.
+    halvings
+        How often what is sent may be halved.
+    smoothing
+        Weight of the past in the running mean of |x|^2, 0 to below 1: noise hides it in a single round.
+
+    Examples
+    --------
+    >>> import fl_privquant as pq
+    >>> plan = pq.Target(epsilon=2.0, rounds=10, num_clients=50).plan(dimension=4000, max_bits=1, keep=400)
+    >>> policy = AdaptiveKeep(plan)
+    >>> policy(1).kept(4000)
+    400
+    >>> policy.observe_energy(0.0)  # of one round without any signal
+    >>> policy.energy, policy(2).kept(4000)
+    (0.9, 400)
+    """
+
+    def __init__(self, plan: Plan, *, halvings: int = 3, smoothing: float = 0.9) -> None:
+        super().__init__(plan.encoding)
+        self._plan = plan
+        kept = plan.encoding.kept(plan.dimension)
+        if plan.central_error is None or kept == plan.dimension:
+            wanting = "is for the local view" if plan.central_error is None else "sends all coordinates"
+            raise InvalidSpecError(
+                f"plan: {wanting}, so that nothing follows from the norm of the mean; plan for a secure sum, "
+                f"with keep or most_error"
+            )
+        self.halvings = checks.whole("halvings", halvings, 0, 20)
+        if not 0.0 <= smoothing < 1.0:
+            raise InvalidSpecError(f"smoothing: {smoothing} is outside [0, 1)")
+        self.smoothing = smoothing
+        # The squared norm of the mean, in units of the squared L2 clip: at first the worst case.
+        self.energy = 1.0
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
+        """The encoding with as few coordinates as the mean of past rounds allows."""
+        dimension = self.plan.dimension
+        most = encoding.kept(dimension)
+        # Noise may carry the mean of the estimates beyond what a norm can be.
+        energy = min(max(self.energy, 1e-9), 1.0)
+        wanted = dimension / (1.0 + (dimension / most - 1.0) / energy)
+        steps = min(int(math.log2(most / wanted)), self.halvings)
+        while steps > 0:
+            kept = math.ceil(most / 2**steps)
+            if kept not in self._encodings:
+                self._encodings[kept] = self._planned(kept)
+            planned = self._encodings[kept]
+            if planned is not None:
+                return planned
+            steps -= 1
+        return encoding
+
+    @cached_property
+    def _encodings(self) -> dict[int, Encoding | None]:
+        return {}
+
+    def _planned(self, kept: int) -> Encoding | None:
+        """The encoding for so many coordinates, planned for the whole target; None where that fails."""
+        encoding, plan = self.plan.encoding, self.plan
+        try:
+            fewer = plan.target.plan(
+                plan.dimension,
+                encoding.l2_clip or 1.0,
+                mechanism=encoding.mechanism.name,
+                max_bits=int(encoding.mechanism.bits_per_coordinate),
+                keep=kept,
+                aggregation=plan.aggregation,
+            )
+        except InfeasibleDesignError:
+            return None
+        rounds, both = plan.target.rounds, Accountant()
+        both.add(self._release(encoding), rounds - rounds // 2)
+        both.add(self._release(fewer.encoding), rounds // 2)
+        within = both.statement(plan.target.delta).epsilon <= plan.target.epsilon
+        return fewer.encoding if within else None
+
+    def _release(self, encoding: Encoding) -> Release:
+        """What leaves a client in a round of that encoding."""
+        dimension, view = self.plan.dimension, self.plan.aggregation.view(self.plan.target.num_clients)
+        norm = (encoding.l2_bound(dimension) or math.inf) / encoding.clip
+        return Release(encoding.mechanism, encoding.kept(dimension), view, norms=Norms(l2=norm))
+
+    def observe_sum(self, codec: UpdateCodec, total: NDArray[Any], num_clients: int) -> None:
+        super().observe_sum(codec, total, num_clients)
+        self.observe_energy(energy_of_mean(codec, total, num_clients))
+
+    def observe_energy(self, energy: float) -> None:
+        """Take note of a round's estimate of |x|^2 / C^2; noise may carry it below 0 and beyond 1."""
+        if math.isfinite(energy):
+            self.energy = self.smoothing * self.energy + (1.0 - self.smoothing) * energy
+
+    def learnt(self) -> dict[str, Any]:
+        return {"energy": self.energy}
+
+    def learn(self, state: Mapping[str, Any]) -> None:
+        energy = float(state["energy"])
+        if not math.isfinite(energy):
+            raise InvalidSpecError(f"energy: {energy} is not finite; the checkpoint is damaged, begin anew")
+        self.energy = energy
+
+
+def energy_of_mean(codec: UpdateCodec, total: NDArray[Any], num_clients: int) -> float:
+    """The squared L2 norm of the mean update over the squared L2 clip, estimated from a sum of codes.
+
+    Unbiased where all clients are at the L2 clip, but for the law of the noise, which is taken to be that of
+    coordinates at the clip; too large by a little where they are shorter.
+    """
+    encoding, dimension, kept = codec.encoding, codec.layout.dimension, codec.kept
+    mean = codec.mechanism.decode_sum(np.asarray(total)[:kept], num_clients, encoding.clip)
+    # In units of the variance of a coordinate of an update at the clip.
+    variance = (encoding.l2_clip or 1.0) ** 2 / dimension
+    spread, share = encoding.clip / math.sqrt(variance), norm_share(kept) if kept < dimension else 1.0
+    noise = share**2 * noise_at_norm_bound(codec.mechanism.mse, spread / share) / num_clients
+    gain = clipped_moments(spread / share)[1] * kept_moments(kept, dimension, share)[1]
+    return (float(mean @ mean) / (kept * variance) - noise) / gain**2

@@ -1,0 +1,84 @@
+"""Numbers that take long to compute, kept on disk: what was certified once need not be certified again.
+
+A number is kept under everything that it follows from: its arguments, and the source of the rooms ``law``,
+``loss``, ``design`` and ``mechanisms``, so that no number outlives the code that found it. A file is read
+only if its digest fits (:class:`~fl_privquant.cache.DesignCache`). Whoever asks for a certificate also gives
+a lower bound that is found quickly; a kept number below it is refused and computed anew. So a file that
+somebody forged in the user's own cache directory cannot make a guarantee better than the cases that are
+looked at each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from fl_privquant.array_types import Floats
+from fl_privquant.cache import DesignCache
+from fl_privquant.errors import CertificationError
+
+__all__ = ["kept_numbers"]
+
+# What takes less processor time than this is not worth a file.
+_SECONDS = 0.03
+# Of a lower bound and a number that were computed in different orders.
+_ROUNDING = 1e-9
+_PACKAGE = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    values: Floats
+    seconds: float
+
+    def to_bytes(self) -> bytes:
+        return self.values.astype("<f8").tobytes()
+
+
+def kept_numbers(
+    name: str, arguments: str, compute: Callable[[], Floats], least: Callable[[], Floats]
+) -> Floats:
+    """The numbers that ``compute`` gives, from disk if they are kept there.
+
+    Parameters
+    ----------
+    name, arguments
+        What is computed, and everything that it depends on besides the code, as one line of text.
+    compute
+        Computes the numbers.
+    least
+        Numbers that they are never below, found quickly; only asked for where the numbers are kept.
+    """
+
+    def computed() -> _Numbers:
+        started = time.process_time()
+        values = compute()
+        return _Numbers(values, time.process_time() - started)
+
+    def parsed(blob: bytes) -> _Numbers:
+        bound = least()
+        if len(blob) != bound.nbytes:
+            raise CertificationError(f"it has {len(blob)} bytes, expected {bound.nbytes}")
+        values = np.frombuffer(blob, "<f8").astype(np.float64)
+        if not np.all(values >= bound * (1.0 - _ROUNDING)):
+            raise CertificationError(f"{name}: it claims {values.min():g}, but {bound.max():g} is attained")
+        return _Numbers(values, 0.0)
+
+    spec = f"{name} of code {_code()}: {arguments}"
+    return DesignCache.default().fetch(spec, computed, parsed, lambda found: found.seconds >= _SECONDS).values
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    """A digest of the source that numbers follow from."""
+    digest = hashlib.sha256()
+    for room in ("law", "loss", "design", "mechanisms"):
+        for path in sorted((_PACKAGE / room).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,124 @@
+r"""What a round costs a client for whoever does not know whether it took part: amplification by sampling.
+
+Neighbours are two federations that differ in one client's update, u or u'. A round draws n of N honest
+clients, uniformly and in secret, and shows a function of their releases and of n: the new model. Write P and
+P' for the law of what is shown if the client was drawn, with u and with u'. Write R for the law if it was
+not.
+
+**Theorem.** Suppose that replacing one drawn client's update by any other costs at most a curve H, that is
+H_a(M, M') <= H(a) for all a >= 1, where H_a is the hockey-stick divergence sum of max(M - a M', 0). With
+q = n / N and b = 1 + q (a - 1), what is shown has for all a >= 1
+
+    H_b(q P + (1 - q) R, q P' + (1 - q) R) <= q H(a).
+
+*Proof.* As b - 1 = q (a - 1), with s = b / a the left side is q times H_a(P, (1 - s) R + s P'): put
+q P - b q P' + (1 - q) (1 - b) R = q (P - a (s P' + (1 - s) R)) and compare the factors of R: q a (1 - s) =
+q (a - b) = (1 - q) (b - 1). (This is "advanced joint convexity": Balle, Barthe, Gaboardi, "Privacy
+Amplification by Subsampling", NeurIPS 2018, Theorem 2.) H_a is convex in its second law, so it remains to
+bound H_a(P, P') and H_a(P, R) by H(a). The first is the assumption. For the second, draw the n - 1 other
+clients T of a round that has the client in it, and then one more, j, uniformly from those that are neither in
+T nor the client: T + j is a uniform choice of n clients without it. So P and R are mixtures, over the same T
+and j, of the laws of T + client and T + j. These differ in the update of one drawn client, and both have n
+honest clients in their sum. By joint convexity H_a(P, R) <= H(a). (Ibid., Theorem 11, for replaced records.)
+For a < 1 the bound follows from the other order of the two federations, as every pair occurs in both.
+
+**Poisson sampling.** If each client is drawn by itself with one probability, how many were drawn does not
+depend on anybody's update. Tell the adversary that number n: given it, the n are a uniform choice, and the
+theorem holds with q = n / N. Hence a rule such as "a round with fewer than 50 clients is not run" is harmless
+here, because it depends on n alone. It would not be harmless next to the textbook bound with the probability
+as q, whose client is hidden by its absence: a client that tips the number over the limit is known to have
+taken part. The textbook bound (one client added or removed) does not fit anyway: a mean over n codes tells n.
+
+**Corrupt and lost clients.** Corrupt clients know whether they were drawn. Given which of them were, the
+honest ones are still a uniform choice among honest ones. So N counts honest clients only. (Where clients
+learn who else was drawn, as the neighbours of a secure sum do, corrupt ones tell, and nothing is amplified:
+:attr:`~fl_privquant.accounting.aggregation.Aggregation.tells_participants`.) Whether a client
+would answer does not depend on updates; given who would, those that answer are a uniform choice among those
+who would. So N counts only those that would have answered.
+
+**Rounds.** Each round draws anew, so rounds compose adaptively. This is false where a draw depends on earlier
+ones, as with a bound on how often a client takes part: such rounds are not amplified.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fl_privquant.array_types import Floats
+from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
+from fl_privquant.loss.histogram import from_curve
+from fl_privquant.loss.normal import gaussian_delta, gaussian_separation
+
+__all__ = ["Curve", "curve_of", "subsampled_loss"]
+
+Curve = tuple[Floats, Floats]
+"""Epsilons from 0 upwards, and an upper bound of delta at each; beyond the last epsilon its delta holds."""
+
+# A delta that is in the middle of those that matter, to find the scale of a curve.
+_TYPICAL_DELTA = 1e-5
+# How far a curve is followed, in standard deviations of the loss.
+_REACH = 9.5
+# Beyond this exp() overflows, and sampling has nothing to offer.
+_MOST_EPSILON = 500.0
+
+
+def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> Curve | None:
+    """The curve of something whose epsilon is known for each delta; None where it is too large to help.
+
+    Parameters
+    ----------
+    epsilon_of
+        Upper bound of the epsilon at a delta above 0.
+    pure
+        Its epsilon at delta 0, or infinity.
+    points
+        Where it is asked, about: where a normal pair of the same scale would have its losses.
+    """
+    typical = min(epsilon_of(_TYPICAL_DELTA), pure)
+    if not typical <= _MOST_EPSILON:
+        return None
+    separation = max(gaussian_separation(typical, _TYPICAL_DELTA), 1e-9)
+    ladder = np.linspace(0.0, separation * (_REACH + 0.5 * separation), points)
+    deltas = [min(gaussian_delta(separation, float(epsilon)), 1.0) for epsilon in ladder]
+    # Up to the first that is reached at epsilon 0: probabilities end at 1.
+    start = deltas[0]
+    above = [min(start * (1.0 + 10.0**-power), 1.0) for power in (6, 4, 3, 2, 1)] + [1.0]
+    found = {0.0: 1.0}
+    for delta in [*above, *(delta for delta in deltas if delta > 0.0)]:
+        epsilon = min(epsilon_of(delta), pure)
+        if epsilon <= _MOST_EPSILON:
+            found[epsilon] = min(delta, found.get(epsilon, 1.0))
+    if pure <= _MOST_EPSILON:
+        found[pure] = 0.0
+    losses = np.array(sorted(found))
+    # The least bound so far holds from there on.
+    return losses, np.minimum.accumulate([found[loss] for loss in losses.tolist()])
+
+
+def subsampled_loss(curve: Curve, rate: float) -> PrivacyLoss:
+    """The loss of a round whose clients are drawn in secret, a client with probability ``rate`` at most.
+
+    Parameters
+    ----------
+    curve
+        What the round costs a client that is known to have taken part, by replacement of its update.
+    rate
+        Clients drawn over clients that could have been drawn: above 0, at most 1.
+
+    >>> curve = curve_of(lambda delta: 1.0, 1.0, points=8)
+    >>> round(subsampled_loss(curve, 0.1).max_loss, 6) == round(math.log1p(0.1 * math.expm1(1.0)), 6)
+    True
+    """
+    losses, heights = curve
+    with np.errstate(divide="ignore"):
+        amplified = np.where(losses < 1.0, np.log1p(rate * np.expm1(np.minimum(losses, 1.0))), 0.0)
+        large = np.logaddexp(np.log1p(-rate), math.log(rate) + losses) if rate < 1.0 else losses
+    amplified = np.where(losses < 1.0, amplified, large)
+    amplified = amplified + ROUNDING * (losses > 0.0) * (1.0 + amplified)
+    # Of points that rounding makes one, the last has the least delta.
+    kept = np.append(np.diff(amplified) > 0.0, True)
+    rest, share = float(heights[-1]), rate * (1.0 + ROUNDING)
+    return from_curve(amplified[kept], share * (heights[kept] - rest), share * rest)

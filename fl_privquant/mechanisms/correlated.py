@@ -1,0 +1,158 @@
+"""Correlated quantization: randomized rounding whose errors cancel over clients; without privacy.
+
+**The mechanism.** As in ``stochastic``, a coordinate is rounded up to the next of evenly spaced levels if a
+uniform number is below the share f of the way to it that the coordinate has gone, else down. Here the
+numbers of n clients are *stratified*: a public seed gives each coordinate a random permutation of 0..n-1,
+and the client with rank i takes the entry at i, adds a random number from [0, 1) of its own and divides by
+n. Each client's number is uniform, so that its estimate is unbiased, and no two lie in the same of n equal
+parts of [0, 1). Where clients agree, the sum is off by about one step, whatever n; with numbers of their
+own it would be off by sqrt(n) / 2 steps. The published version with more than two levels also shifts the
+levels at random.
+
+**What it needs.** The seed of the round, and for each client a rank of its own among the clients of the
+round: :meth:`CorrelatedMechanism.encode_ranked`. Clients of this package's Flower mod have no rank. There,
+and wherever ``encode`` is called as of any mechanism, a client rounds with random numbers of its own, and
+gets the error of ``stochastic``.
+
+**Error.** For two clients with shares f and g, numbers in different ones of n parts are both below their
+shares with probability (n^2 f g - S(f, g)) / (n (n - 1)); S is the sum over parts of the product of what f
+and g cover of each, n min(f, g) unless both end in the same part. Sums over all pairs follow from sorted
+shares: :meth:`CorrelatedMechanism.squared_error_of_mean` is exact.
+
+Guarantee: none; ``epsilon`` is infinite. Unbiased.
+Assumes: nothing about the inputs; for errors that cancel, ranks that differ and one seed a round.
+Reference: Suresh, Sun, Ro, Yu, "Correlated Quantization for Distributed Mean Estimation and Optimization",
+ICML 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_privquant import checks
+from fl_privquant.array_types import Floats
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.mechanisms.continuous import open_uniforms
+from fl_privquant.mechanisms.registry import Listing, checked_whole, register
+from fl_privquant.mechanisms.stochastic import StochasticMechanism, StochasticSpec
+from fl_privquant.sampling.rounding import code_type
+from fl_privquant.sampling.stream import RandomStream
+
+__all__ = ["CorrelatedMechanism", "CorrelatedSpec", "design_correlated"]
+
+_MOST_CLIENTS = 1 << 24
+_WORDS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class CorrelatedSpec(StochasticSpec):
+    """What correlated quantization is asked to be.
+
+    Parameters
+    ----------
+    levels
+        Number of output values.
+    num_clients
+        Number n of clients whose errors cancel.
+    """
+
+    levels: int = 2
+    num_clients: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
+    """Randomized rounding with stratified numbers; see :class:`StochasticMechanism`."""
+
+    num_clients: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
+
+    def encode_ranked(
+        self, x: ArrayLike, rank: int, seed: int, clip: float = 1.0, rng: RandomStream | None = None
+    ) -> NDArray[Any]:
+        """The indices of the client with that rank, 0 to n - 1, in the round that has the public seed."""
+        if not 0 <= rank < self.num_clients:
+            raise InvalidSpecError(
+                f"rank: {rank} is outside 0..{self.num_clients - 1}; design for more num_clients"
+            )
+        position, shape = self._positions(x, clip)
+        stream = rng if rng is not None else RandomStream.secure()
+        part = _entries(
+            RandomStream.seeded(seed, purpose="correlated"), self.num_clients, rank, position.size
+        )
+        uniforms = (part + open_uniforms(stream.words(position.size))) / self.num_clients
+        floor = np.minimum(np.floor(position), self.levels - 2)
+        codes = floor + (uniforms < position - floor)
+        return codes.astype(code_type((self.levels - 1).bit_length())).reshape(shape)
+
+    def squared_error_of_mean(self, x: ArrayLike, clip: float = 1.0) -> float:
+        """Exact mean squared Euclidean error of the mean, for the (n, d) inputs of clients with all ranks."""
+        position, shape = self._positions(x, clip)
+        if len(shape) != 2 or shape[0] != self.num_clients:
+            raise InvalidUpdateError(f"inputs: shape {shape}, expected ({self.num_clients}, coordinates)")
+        shares = np.sort(position.reshape(shape) % 1.0, axis=0)
+        variance = float(sum(_variance_of_sum(column) for column in shares.T))
+        return variance * (clip * self.codebook.step / self.num_clients) ** 2
+
+    def _positions(self, x: ArrayLike, clip: float) -> tuple[Floats, tuple[int, ...]]:
+        """Places between the levels, from 0 to levels - 1, as a vector; and the shape of the inputs."""
+        inputs = np.asarray(x)
+        if inputs.dtype.kind != "f":
+            raise InvalidUpdateError(f"update: {inputs.dtype} inputs, expected floating point")
+        if not np.isfinite(inputs).all():
+            raise InvalidUpdateError("update: inputs are not finite; nothing was encoded")
+        scaled = np.clip(inputs.astype(np.float64).ravel() / checks.positive("clip", clip), -1.0, 1.0)
+        return np.asarray((scaled + 1.0) * (0.5 * (self.levels - 1))), inputs.shape
+
+
+@register("correlated", CorrelatedSpec, cached=False, listing=Listing(223, "#6c757d"))
+def design_correlated(spec: CorrelatedSpec) -> CorrelatedMechanism:
+    """Correlated quantization to that many levels."""
+    return CorrelatedMechanism("correlated", int(spec.levels), spec.parameters(), int(spec.num_clients))
+
+
+def _entries(stream: RandomStream, num_clients: int, rank: int, count: int) -> Floats:
+    """(count,) the entries at ``rank`` of random permutations of 0..num_clients - 1, one a coordinate.
+
+    Each coordinate has a word for every rank; how many of them are smaller is a client's place.
+    """
+    at_once = max(1, _WORDS_AT_ONCE // num_clients)
+    entries = np.empty(count)
+    for start in range(0, count, at_once):
+        stop = min(start + at_once, count)
+        words = stream.words((stop - start) * num_clients).reshape(-1, num_clients)
+        own = words[:, rank, None]
+        # Equal words, which hardly ever occur, are told apart by the rank.
+        entries[start:stop] = (words < own).sum(axis=1) + (words[:, :rank] == own).sum(axis=1)
+    return entries
+
+
+def _variance_of_sum(shares: Floats) -> float:
+    """The variance of how many of n clients round up, for their shares in increasing order."""
+    count = shares.size
+    if count == 1:
+        return float(shares[0] * (1.0 - shares[0]))
+    total, squares = float(shares.sum()), float(np.square(shares).sum())
+    # Over all ordered pairs of two clients: f g, and S(f, g) / n, first as if it were min(f, g).
+    products = total**2 - squares
+    overlaps = 2.0 * float(shares @ np.arange(count - 1, -1, -1.0))
+    part, inside = np.divmod(shares * count, 1.0)
+    # Two shares that end in the same part cover f g of it, not the smaller of them.
+    first = np.searchsorted(part, part, side="left")
+    later = np.searchsorted(part, part, side="right") - 1 - np.arange(count)
+    before = np.concatenate([[0.0], np.cumsum(inside)])
+    earlier = before[np.arange(count)] - before[first]
+    overlaps -= 2.0 * float(inside @ later - inside @ earlier) / count
+    covariances = (count * products - overlaps) / (count - 1) - products
+    return total - squares + covariances

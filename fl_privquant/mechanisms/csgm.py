@@ -1,0 +1,151 @@
+"""CSGM: each coordinate is told with some probability, as one random bit under normal noise; for sums.
+
+**The mechanism.** A client tells a coordinate x in [-1, 1] with probability ``share``, else nothing (0).
+What it tells is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the
+result is rounded to an integer and clamped to as many levels as there are. The law is linear in x, a
+mixture of the two rows at -1 and 1, so that integers divided by their mean at x = 1 are unbiased. Rows are
+a certified table, of which the accountant knows what a sum of n of them costs
+(:mod:`fl_privquant.loss.two_row_sums`, :mod:`fl_privquant.loss.blanket`): that is the theorem by which it
+is counted, and it covers what the authors count as amplification by sampling, rounding and all, for bounded
+L2 norms too.
+
+**The view.** Sampling helps privacy only against those who do not learn which coordinates a client told. In
+the sum over clients nobody does. In the local view the server sees each code; the certified ``epsilon`` is
+of that code, noise included, and holds there too. It is large for the little noise that suffices in a sum.
+
+**What differs from the publication.** There, the server is trusted to add all the noise, and a client sends
+only the bits of the coordinates that it sampled: ``share`` of them. Here, each client adds its part of the
+noise, so that secure aggregation is enough; every coordinate then carries a code.
+
+Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
+integer table; in the sum over clients what the accountant states for that view. Unbiased.
+Assumes: nothing about the inputs; for figures of the aggregate view, secure aggregation.
+Reference: Chen, Song, Ozgur, Kairouz, "Privacy Amplification via Compression: Achieving the Optimal
+Privacy-Accuracy-Communication Trade-off in Distributed Mean Estimation", NeurIPS 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+from fl_privquant import checks
+from fl_privquant.array_types import Floats
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.law import Law
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
+
+__all__ = ["CsgmSpec", "csgm_law", "design_csgm"]
+
+# Standard deviations of the noise in units of a bit: from none to speak of to nearly always clamped.
+_LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
+_STEPS = 40
+# Standard deviations of the noise that codes reach, at most.
+_REACHED = 5.0
+
+
+@dataclass(frozen=True)
+class CsgmSpec(Spec):
+    """What the coordinate-sampled Gaussian mechanism is asked to be: give ``epsilon`` or ``noise``.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one coordinate and release, local view: the least noise that has it.
+    levels
+        Most output values, from 3 on; an odd number of them is used, and no more than noise often reaches.
+    share
+        Probability with which a client tells a coordinate.
+    noise
+        Standard deviation of a client's noise where a bit is ±1, instead of ``epsilon``.
+    """
+
+    epsilon: float | None = None
+    levels: int = 16
+    share: float = 0.5
+    noise: float | None = None
+
+    def __post_init__(self) -> None:
+        checked_levels(self.levels)
+        if self.levels < 3:
+            raise InvalidSpecError(f"levels: {self.levels}, but csgm tells -1, 0 or 1; use 3 or more")
+        if not 0.0 < checks.number("share", self.share) <= 1.0:
+            raise InvalidSpecError(f"share: {self.share} is not a probability above 0 and up to 1")
+        if self.epsilon is not None:
+            checked_epsilon(self.epsilon)
+        elif self.noise is None:
+            raise InvalidSpecError("epsilon: give the privacy loss of a coordinate, or the noise")
+        if self.noise is not None and not (
+            _LEAST_NOISE <= checks.positive("noise", self.noise) <= _MOST_NOISE
+        ):
+            raise InvalidSpecError(f"noise: {self.noise} is outside {_LEAST_NOISE:g}..{_MOST_NOISE:g}")
+
+
+@register("csgm", CsgmSpec, cached=False, listing=Listing(76, "#7b2cbf"))
+def design_csgm(spec: CsgmSpec) -> TableMechanism:
+    """The certified mechanism, with the least noise inside epsilon unless the noise is given."""
+    most, share, noise, epsilon = (int(spec.levels) - 1) // 2, float(spec.share), spec.noise, spec.epsilon
+    if noise is None:
+        noise = _least_noise(most, share, float(epsilon or 0.0))
+    table = _table(most, share, float(noise))
+    if epsilon is not None and table.epsilon > epsilon:
+        raise InfeasibleDesignError(
+            f"noise: {noise:g} with {spec.levels} levels costs epsilon {table.epsilon:g} a coordinate, above "
+            f"{epsilon:g}; raise noise, or leave it out"
+        )
+    claimed = table.epsilon if epsilon is None else float(epsilon)
+    return TableMechanism("csgm", table, claimed, {**spec.parameters(), "noise": noise})
+
+
+def csgm_law(half: int, share: float, noise: float) -> Law:
+    """The exact law with codes from -half to half.
+
+    >>> law = csgm_law(7, 0.5, 3.0)
+    >>> bool(abs(law.pmf(0.25) @ law.values - 0.25) < 1e-12)
+    True
+    """
+    untold = _clamped_normal(half, 0.0, noise)
+    upper = share * _clamped_normal(half, 1.0, noise) + (1.0 - share) * untold
+    codes = np.arange(-half, half + 1.0)
+    return Law.from_knots(codes / float(upper @ codes), [-1.0, 1.0], [upper[::-1], upper])
+
+
+def _clamped_normal(half: int, mean: float, noise: float) -> Floats:
+    """Probabilities of -half..half for a normal number that is rounded and clamped."""
+    edges = (np.arange(-half, half) + 0.5 - mean) / noise
+    # Tails from the side on which they keep their digits.
+    below, above = ndtr(edges), ndtr(-edges)
+    inner = np.where(edges[:-1] > 0.0, above[:-1] - above[1:], below[1:] - below[:-1])
+    return np.concatenate([below[:1], inner, above[-1:]])
+
+
+def _table(most: int, share: float, noise: float) -> CertifiedTable:
+    """The law in integers; the values follow from these, so that both ends of [-1, 1] are met exactly."""
+    # What lies further out is too rare for 32 bits to tell its ratios.
+    half = min(most, max(1, math.floor(1.0 + _REACHED * noise)))
+    weights = np.maximum(np.rint(csgm_law(half, share, noise).end_rows[-1] * TOTAL_WEIGHT), 1.0)
+    weights = weights.astype(np.int64)
+    # What rounding left over is least of the largest.
+    weights[int(np.argmax(weights))] += TOTAL_WEIGHT - int(weights.sum())
+    step = TOTAL_WEIGHT / float(weights @ np.arange(-half, half + 1))
+    codebook = Codebook(np.arange(2 * half + 1), step, -half * step)
+    return CertifiedTable(codebook, np.stack([weights[::-1], weights]), np.array([0]), np.array([1]))
+
+
+def _least_noise(most: int, share: float, epsilon: float) -> float:
+    """The least noise, as far as bisection tells, whose table loses at most epsilon."""
+    low, high = _LEAST_NOISE, _MOST_NOISE
+    if _table(most, share, high).epsilon > epsilon:
+        raise InfeasibleDesignError(
+            f"epsilon: {epsilon:g} takes more noise than {_MOST_NOISE:g}; raise epsilon, or lower share"
+        )
+    for _ in range(_STEPS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if _table(most, share, middle).epsilon <= epsilon else (middle, high)
+    return high

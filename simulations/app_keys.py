@@ -1,0 +1,86 @@
+"""The keys of runs of a Flower app: which of its metrics are what, and what its own run config decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fl_privquant.errors import InvalidSpecError
+from simulations.user_app import ROUND_KEYS, fused, user_app
+
+if TYPE_CHECKING:
+    from simulations.config import FederationConfig, RunConfig
+
+__all__ = ["FEDERATION_KEYS", "AppMetricsConfig", "settled"]
+
+FEDERATION_KEYS = ("num_clients", "rounds", "fraction")
+"""Keys of the federation that count for an app; the others are for tasks."""
+
+_FRACTION_KEY = "fraction-train"
+
+
+@dataclass(frozen=True)
+class AppMetricsConfig:
+    """Which of an app's metrics are what; it names them itself.
+
+    Parameters
+    ----------
+    accuracy
+        The metric of evaluate replies that is the accuracy; null for the first with "acc" in its name.
+    loss
+        The same for the loss; null for the first with "loss" in its name.
+    weight
+        What the app weighs replies by: 1 for every client in private rounds.
+    train
+        Metrics of training that clients let through in private rounds, outside of all accounting.
+    """
+
+    accuracy: str | None = None
+    loss: str | None = None
+    weight: str = "num-examples"
+    train: tuple[str, ...] = ()
+
+
+def settled(run: RunConfig) -> dict[str, Any]:
+    """The fields of a run that follow from its app: the whole run config, and the federation.
+
+    What is for tasks alone is set back, so that it makes no difference where it has no effect.
+    """
+    app = user_app(str(run.app))
+    federation = run.federation
+    given = dict(run.app_config)
+    key = next((key for key in ROUND_KEYS if key in app.config), None)
+    if key is not None and federation.rounds:
+        asked = given.setdefault(key, federation.rounds)
+        if asked != federation.rounds:
+            raise InvalidSpecError(
+                f"federation.rounds: {federation.rounds}, but app_config.{key} is {asked}; set one of them"
+            )
+    config = fused(app, given)
+    rounds = federation.rounds if key is None else config[key]
+    if not rounds and run.privacy.epsilon is not None:
+        raise InvalidSpecError(
+            f"federation.rounds: missing; a target is planned for the rounds of a run, and the app's config "
+            f"has no {ROUND_KEYS[0]}"
+        )
+    return {
+        "app": str(app.folder),
+        "app_digest": run.app_digest or app.digest,
+        "app_config": config,
+        "federation": _federation(federation, rounds, config),
+        "task": {},
+        "partition": type(run.partition)(),
+    }
+
+
+def _federation(given: FederationConfig, rounds: int, config: dict[str, Any]) -> FederationConfig:
+    """Number of clients, rounds, and the share of clients in a round: the app's own, where it says so."""
+    fraction = config.get(_FRACTION_KEY, given.fraction)
+    if given.fraction not in (1.0, fraction):
+        raise InvalidSpecError(
+            f"federation.fraction: {given.fraction}, but app_config.{_FRACTION_KEY} is {fraction}; set that"
+        )
+    usual = type(given)()
+    kept = {"num_clients": given.num_clients, "rounds": rounds, "fraction": fraction}
+    return dataclasses.replace(usual, **kept)

@@ -1,0 +1,185 @@
+"""What runs of tasks and of Flower apps have in common: how they are private, and where their results go."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from types import TracebackType
+from typing import Any, Self
+
+from flwr.app import Array, Context
+from flwr.serverapp.strategy import Strategy
+
+from fl_privquant.accounting import Aggregation, Budget, Plan, PrivacyStatement
+from fl_privquant.accounting.accountant import coordinate_statement
+from fl_privquant.encoding import Encoding
+from fl_privquant.flower.policies import Policy, as_policy
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.secagg import ClientPolicy
+from simulations import progress, trackers
+from simulations.central import CentralGaussianStrategy, noise_of_sum
+from simulations.config import CENTRAL, RunConfig
+from simulations.planned import aggregation_of, central_statement, central_target, plan_of, run_statement
+from simulations.recording import Probe, Row
+from simulations.results import RunDirectory, provenance
+
+__all__ = ["Outputs", "PrivateSetup", "config_of", "policy_of", "probe_of", "seed_of"]
+
+
+def config_of(source: Context | str) -> RunConfig:
+    """The run that a context of Flower's belongs to, or that is written in a text."""
+    return _parsed(source if isinstance(source, str) else str(source.run_config["config"]))
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> RunConfig:
+    return RunConfig.from_mapping(json.loads(text))
+
+
+def probe_of(config: RunConfig) -> Probe:
+    """Where clients of a run leave what they trained."""
+    return Probe(RunDirectory.of(config).probe, same_process=config.engine.name == "inline")
+
+
+def seed_of(context: Context) -> int | None:
+    """The seed of clients' draws, if they are simulated."""
+    config = config_of(context)
+    return config.seed if config.privacy.randomness == "seeded" else None
+
+
+def policy_of(context: Context) -> ClientPolicy:
+    """Clients of a simulation insist on what the run is configured for."""
+    config = config_of(context)
+    return ClientPolicy(
+        min_clients=min(3, config.federation.num_clients),
+        corrupt_fraction=config.secagg.corrupt_fraction,
+        dropout_fraction=config.secagg.dropout_fraction,
+    )
+
+
+@dataclass(frozen=True)
+class PrivateSetup:
+    """How the updates of a run are encoded and aggregated, for a model of so many coordinates."""
+
+    config: RunConfig
+    dimension: int
+    aggregation: Aggregation
+    encoding: Encoding | Policy | Plan
+
+    @classmethod
+    def of(cls, config: RunConfig, dimension: int) -> PrivateSetup:
+        """As planned for a target, or as configured."""
+        plan = plan_of(config, dimension)
+        encoding: Encoding | Policy | Plan = (
+            config.encoding.built(config.design(), config.l2_clip, config.design)
+            if plan is None
+            else config.encoding.keep_policy.followed(plan)
+        )
+        return cls(config, dimension, aggregation_of(config), encoding)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The encoding of each round."""
+        return as_policy(self.encoding.encoding if isinstance(self.encoding, Plan) else self.encoding)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """What is recorded is what encodes: under secure aggregation, floats become fixed point."""
+        return self.aggregation.adapted(self.policy(1).mechanism)
+
+    def settings(self) -> dict[str, Any]:
+        """Arguments of PrivQuantStrategy, and of PrivateGrid."""
+        config = self.config
+        settings: dict[str, Any] = {
+            "encoding": self.encoding,
+            "include": config.encoding.include,
+            "exclude": config.encoding.exclude,
+            "clip_scales": config.encoding.clip_scales,
+            "rotation_seed": config.seed,
+            "sampling": config.client_sampling,
+            "simulated": config.privacy.randomness == "seeded",
+        }
+        # A plan, or a policy that keeps to one, brings its aggregation and the target as a budget.
+        if not isinstance(self.encoding, Plan) and self.policy.plan is None:
+            limit, delta = config.privacy.budget, config.privacy.delta
+            budget = None if limit is None else Budget(limit, delta)
+            settings |= {"aggregation": self.aggregation, "budget": budget, "delta": delta}
+        return settings
+
+    def trusted(self, strategy: Strategy, seed: int | None) -> Strategy:
+        """The strategy, with the noise of a trusted server around it in the central baseline."""
+        if self.config.mechanism["name"] != CENTRAL:
+            return strategy
+        l2_clip, epsilon, delta = central_target(self.config)
+        scale = noise_of_sum(l2_clip, self.config.counted_rounds, epsilon, delta)
+        return CentralGaussianStrategy(strategy, scale, seed)
+
+    def constants(self) -> Row:
+        """Columns that are the same in every row of a run."""
+        config = self.config
+        return {
+            "study": config.study,
+            "run": config.run_name,
+            "label": config.label,
+            "mechanism": config.mechanism["name"],
+            "epsilon": float(config.mechanism.get("epsilon", math.nan)),
+            "bits": float(self.mechanism.bits_per_coordinate),
+            "seed": config.seed,
+            "num_clients": config.federation.num_clients,
+            "epsilon_coordinate": self.mechanism.epsilon,
+        }
+
+
+class Outputs:
+    """Where the rows of a run go while it lasts: its directory, the display, a tracker."""
+
+    def __init__(self, config: RunConfig, directory: RunDirectory, setup: PrivateSetup) -> None:
+        self._config, self._directory, self._setup = config, directory, setup
+        self._shown = progress.rounds(config)
+        self._tracker = trackers.tracker(config, directory)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._shown)
+        self._stack.enter_context(self._tracker)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def on_row(self, rows: list[Row], spent: PrivacyStatement | None) -> None:
+        """Write the rows so far, of which the last is new, and what a client has spent by then."""
+        self._setup.policy.observe_metrics(rows[-1]["round"], rows[-1])
+        self._directory.write_rows(rows)
+        # The models of the central baseline are what is protected: its updates are not.
+        central = self._config.mechanism["name"] == CENTRAL
+        self._shown.update(rows[-1], central_statement(self._config) if spent and central else spent)
+        self._tracker.log(rows[-1])
+
+    def statements(self) -> list[PrivacyStatement]:
+        """What there is to state where nothing is encoded."""
+        return [coordinate_statement(self._setup.mechanism)]
+
+    def finish(
+        self,
+        rows: list[Row],
+        statements: list[PrivacyStatement],
+        lines: list[str],
+        arrays: Mapping[str, Array],
+    ) -> None:
+        """Write what the run came to."""
+        config, mechanism, dimension = self._config, self._setup.mechanism, self._setup.dimension
+        self._directory.write_rows(rows)
+        self._directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
+        if config.mechanism["name"] == CENTRAL:
+            statements = [*statements, run_statement(config, mechanism, dimension)]
+            lines = [*lines, str(statements[-1])]
+        model = {name: array.numpy() for name, array in arrays.items()}
+        origin = provenance(config, mechanism, dimension, statements, lines, model)
+        self._directory.write_json("provenance.json", origin)

@@ -1,0 +1,95 @@
+"""Correlated quantization in mean estimation: one bit a coordinate, without privacy, errors that cancel.
+
+Its errors are not independent over clients, so that whole means are looked at: exactly, for a sample of the
+coordinates, whose errors add up. The range of coordinates is that of the largest of all clients, and is given
+to everybody for nothing. Besides the kinds of vectors of the other tables there is one where clients nearly
+agree (``alike``): a common unit vector and a tenth of one of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+import fl_privquant as pq
+from simulations.studies.mean_estimation.local import CLIENTS, DATA, DIMENSIONS
+from simulations.studies.study import Computed, Scale, Tables, Tell
+
+__all__ = ["ALIKE", "CORRELATED", "PARTS", "correlated_row"]
+
+CORRELATED, ALIKE = "correlated", "alike"
+
+_COORDINATES = 50
+_AT_ONCE = 1 << 20
+# Whole means that are drawn, where clients are few.
+_DRAWN_CLIENTS, _TRIALS = 100, 20
+
+
+def _sampled(data: str, num_clients: int, dimension: int) -> NDArray[np.float64]:
+    """(clients, some coordinates) of vectors in the unit ball."""
+    generator = np.random.default_rng(29)
+    kept = generator.permutation(dimension)[:_COORDINATES]
+    common = DATA["sphere"](generator, 1, dimension)
+    at_once = max(1, _AT_ONCE // dimension)
+    parts = []
+    for start in range(0, num_clients, at_once):
+        count = min(at_once, num_clients - start)
+        if data == ALIKE:
+            x = (common + 0.1 * DATA["sphere"](generator, count, dimension)) / 1.1
+        else:
+            x = DATA[data](generator, count, dimension)
+        parts.append(x[:, kept])
+    return np.concatenate(parts)
+
+
+def correlated_row(data: str, num_clients: int, dimension: int) -> dict[str, Any]:
+    """Exact errors of the mean, all coordinates, with ranks and without; and with ranks from draws."""
+    x = _sampled(data, num_clients, dimension)
+    clip, scale = float(np.abs(x).max()), dimension / x.shape[1]
+    mechanism = pq.design("correlated", levels=2, num_clients=num_clients)
+    row: dict[str, Any] = {
+        "data": data,
+        "num_clients": num_clients,
+        "dimension": dimension,
+        "mechanism": CORRELATED,
+        "bits": dimension,
+        "error": scale * mechanism.squared_error_of_mean(x, clip),
+        "error_without_ranks": scale * float((clip**2 - x**2).sum()) / num_clients**2,
+        "drawn": math.nan,
+        "drawn_standard_error": math.nan,
+    }
+    if num_clients <= _DRAWN_CLIENTS:
+        stream, mean = pq.RandomStream.seeded(31), x.mean(axis=0)
+        squares = []
+        for seed in range(_TRIALS):
+            ranked = [
+                mechanism.decode(mechanism.encode_ranked(vector, rank, seed, clip, stream), clip)
+                for rank, vector in enumerate(x)
+            ]
+            squares.append(scale * float(((np.mean(ranked, axis=0) - mean) ** 2).sum()))
+        deviation = float(np.std(squares, ddof=1))
+        row |= {"drawn": float(np.mean(squares)), "drawn_standard_error": deviation / math.sqrt(_TRIALS)}
+    return row
+
+
+def _compute(scale: Scale, tell: Tell) -> Tables:
+    cases = list(itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS))
+    rows = []
+    for place, (data, num_clients, dimension) in enumerate(cases):
+        tell(place / len(cases), f"{data}, {num_clients} clients, {dimension} coordinates")
+        rows.append(correlated_row(data, num_clients, dimension))
+    return {CORRELATED: pd.DataFrame(rows)}
+
+
+PARTS = (
+    Computed(
+        name=CORRELATED,
+        title="Correlated quantization, one bit a coordinate: squared error of the mean, without privacy",
+        function=_compute,
+    ),
+)

@@ -1,0 +1,224 @@
+"""Clips of groups of arrays: one update, certified as one, each array on its own scale."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+import fl_privquant as pq
+from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.codec.array_choice import ArrayChoice
+from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
+from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, SecureAggregationMod
+from fl_privquant.flower.binding import request_digest
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.protocol import KEY_SCALE_PATTERNS, KEY_SCALES, Request
+from tests.flower.apps import as_record, client_app, fedavg, server_app
+
+MODEL = {
+    "head.weight": np.zeros((3, 4), np.float32),
+    "body.weight": np.zeros((20, 10), np.float32),
+    "steps": np.array(3),
+    "body.bias": np.zeros(7, np.float64),
+}
+SCALES = {"head.*": 1.0, "*": 2.0**-5}
+MECHANISM = pq.design("optm", epsilon=2.0, bits=3)
+CLIENTS = 7
+
+
+def layout(scales: dict[str, float] = SCALES, **choice: Any) -> Layout:
+    return ArrayChoice(**choice, clip_scales=tuple(scales.items())).layout(MODEL)
+
+
+def update(size: float = 0.01) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(4)
+    floats = {name: array for name, array in MODEL.items() if array.dtype.kind == "f"}
+    return {name: rng.normal(0, size, array.shape).astype(array.dtype) for name, array in floats.items()}
+
+
+def divided(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array / (1.0 if name.startswith("head") else 2.0**-5) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"l2_clip": 0.3}, {"l2_clip": 0.3, "rotate": True, "keep": 50}, {"rotate": True}]
+)
+def test_it_is_the_codec_of_the_update_over_its_scales(fields: dict[str, Any]) -> None:
+    """Powers of two divide exactly: what leaves the client must be the very payload of the scaled update."""
+    encoding = Encoding(MECHANISM, clip=0.1, **fields)
+    scaled, plain = UpdateCodec(layout(), encoding, 5), UpdateCodec(Layout.of(MODEL), encoding, 5)
+    payload = scaled.encode(update(), pq.RandomStream.seeded(1))
+    assert payload == plain.encode(divided(update()), pq.RandomStream.seeded(1))
+    assert (scaled.dimension, scaled.l2_bound) == (plain.dimension, plain.l2_bound)
+    decoded, expected = scaled.decode(payload), plain.decode(payload)
+    for name, array in divided(decoded).items():
+        np.testing.assert_array_equal(array, expected[name])
+    # Decoded on demand, and summed, as well.
+    old = {name: array + 1 for name, array in MODEL.items()}
+    on_demand = scaled.apply_on_demand(payload, old)
+    for name, array in scaled.apply(payload, old).items():
+        np.testing.assert_array_equal(on_demand[name](), array)
+    total = scaled.codes(payload)
+    for name, array in scaled.decode_sum(total, 1).items():
+        np.testing.assert_allclose(array, decoded[name], rtol=1e-5)
+
+
+def test_each_group_is_clipped_at_its_own_clip_and_errs_on_its_own_scale() -> None:
+    fine = UpdateCodec(layout(), Encoding(pq.design("none", fixed_point_bits=20), clip=0.1))
+    large = {name: array * 1000 for name, array in update().items()}
+    decoded = fine.decode(fine.encode(large))
+    assert np.abs(decoded["head.weight"]).max() == pytest.approx(0.1, rel=1e-4)
+    assert np.abs(decoded["body.weight"]).max() == pytest.approx(0.1 / 32, rel=1e-4)
+    codec = UpdateCodec(layout(), Encoding(MECHANISM, clip=0.1))
+    zeros = {name: np.zeros_like(array) for name, array in update().items()}
+    noise = codec.decode(codec.encode(zeros, pq.RandomStream.seeded(2)))
+    spread = {name: float(np.std(array)) for name, array in noise.items()}
+    assert spread["head.weight"] / spread["body.weight"] == pytest.approx(32, rel=0.5)
+
+
+def test_the_norm_that_is_accounted_for_holds_whatever_the_scales() -> None:
+    """The L2 clip bounds the vector that is encoded: the root of the sum of squared ratios."""
+    encoding = Encoding(pq.design("none"), clip=1.0, l2_clip=0.5, rotate=True)
+    for scales in (SCALES, {"head.*": 1e-3, "body.*": 50.0}):
+        codec = UpdateCodec(layout(scales), encoding, 3)
+        for size in (1e-6, 1.0, 1e4):
+            sent = codec.wire.estimate(codec.encode(update(size)))
+            assert np.linalg.norm(sent) <= 0.5 * (1 + 1e-5)
+
+
+def run(
+    aggregation: Aggregation, clip: Any, clip_scales: Any = None, path: Path | None = None, rounds: int = 2
+) -> tuple[dict[str, np.ndarray], PrivQuantStrategy]:
+    made: list[PrivQuantStrategy] = []
+
+    def strategy() -> Any:
+        made.append(
+            PrivQuantStrategy(
+                fedavg(), MECHANISM, clip, clip_scales=clip_scales, aggregation=aggregation, rotation_seed=1
+            )
+        )
+        return made[0] if path is None else CheckpointStrategy(made[0], path)
+
+    secure: list[Any] = [SecureAggregationMod()] if isinstance(aggregation, pq.SecureSum) else []
+    client = client_app([*secure, PrivQuantMod(max_epsilon=10.0, seed=3)])
+    server = server_app(strategy, rounds, MODEL)
+    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS, seed=1))
+    return {name: array.numpy() for name, array in result.arrays.items()}, made[0]
+
+
+def test_rounds_one_by_one_summed_masked_and_resumed(tmp_path: Path) -> None:
+    clips = {"head.*": 0.2, "*": 0.2 * 2.0**-5}
+    single, strategy = run(pq.PerClient(), clips)
+    assert dict(strategy.arrays.clip_scales) == SCALES
+    summed, _ = run(pq.SumOfCodes(), 0.2, SCALES)
+    masked, _ = run(pq.SecureSum(), 0.2, SCALES)
+    for name in MODEL:
+        np.testing.assert_array_equal(summed[name], masked[name])
+        np.testing.assert_allclose(single[name], summed[name], atol=1e-6)
+    # Clients move every coordinate by about 0.05: far more than the body's clip allows.
+    assert np.abs(masked["body.weight"]).max() < np.abs(masked["head.weight"]).max() / 8
+    np.testing.assert_array_equal(masked["steps"], MODEL["steps"])
+    run(pq.SumOfCodes(), 0.2, SCALES, tmp_path / "run.checkpoint", rounds=1)
+    resumed, _ = run(pq.SumOfCodes(), 0.2, SCALES, tmp_path / "run.checkpoint")
+    for name in MODEL:
+        np.testing.assert_array_equal(resumed[name], summed[name])
+    # The cost of the update is that of one on one scale.
+    _, unscaled = run(pq.PerClient(), 0.2)
+    assert strategy.ledger.statement(1e-5).epsilon == unscaled.ledger.statement(1e-5).epsilon
+
+
+def test_a_client_checks_what_a_server_says_of_scales(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, 0.1, clip_scales=SCALES)
+    config = ConfigRecord()
+    strategy.request(1).write(config)
+    assert Request.read(config).arrays == strategy.arrays
+    for changed in (
+        {KEY_SCALES: [1.0]},
+        {KEY_SCALES: [1.0, 0.0]},
+        {KEY_SCALES: [1.0, -1.0]},
+        {KEY_SCALES: [1.0, float("nan")]},
+        {KEY_SCALES: [1.0, float("inf")]},
+        {KEY_SCALES: 1.0},
+        {KEY_SCALE_PATTERNS: ["*", "*"]},
+        {KEY_SCALE_PATTERNS: ["*", "x" * 300]},
+    ):
+        with pytest.raises(PrivQuantError):
+            Request.read(ConfigRecord({**config, **changed}))
+    # Scales so far apart that floats would not hold what is decoded are refused before anything is trained.
+    for scale in (1e-36, 1e36):
+        asked = Request.read(ConfigRecord({**config, KEY_SCALES: [1.0, scale]}))
+        with pytest.raises(InvalidSpecError, match=r"clip: .* is outside"):
+            asked.codec(
+                asked.layout({"head": np.zeros(3, np.float32), **MODEL} | {"body.bias": np.float32(0)})
+            )
+    other = Request.read(ConfigRecord({**config, KEY_SCALES: [1.0, 0.5]}))
+    assert request_digest(other, {}) != request_digest(strategy.request(1), {})
+    # What a client spends is what its codec encodes: scales are no part of it.
+    assert other.release(other.layout(MODEL)) == strategy.request(1).release(layout())
+    with caplog.at_level(logging.INFO, "flwr"):
+        strategy.summary()
+    assert "head.*: times 1; *: times 0.03125" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("scales", "choice", "reason"),
+    [
+        ({"head.*": 1.0}, {}, "clip_scales: body.weight matches none of ['head.*']; add a pattern for it"),
+        ({"*": 1.0, "head.*": 0.5}, {}, "clip_scales: 'head.*' is the first match of no array that is sent"),
+        ({"tail": 1.0, "*": 0.5}, {}, "clip_scales: 'tail' is the first match of no array that is sent"),
+        ({"steps": 1.0, "*": 0.5}, {}, "'steps' is the first match of no array that is sent"),
+        ({"head.*": 1.0, "*": 0.5}, {"include": ["body.*"]}, "'head.*' is the first match of no array"),
+    ],
+)
+def test_every_array_has_a_group_and_every_group_an_array(
+    scales: dict[str, float], choice: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidSpecError) as refused:
+        layout(scales, **choice)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("clip", "scales", "reason"),
+    [
+        ({"*": 0.1}, {"*": 1.0}, "clip has a value for each pattern; leave one out"),
+        ({"*": 0.0}, None, "clip '*': 0.0 is not a finite number above 0"),
+        ({}, None, "clip: nan is not a finite number above 0"),
+        (0.1, {"*": -1.0}, "clip_scales '*': -1.0 is not a finite number above 0"),
+        (0.1, 3, "clip_scales: 3, expected factors by pattern"),
+        (0.1, {"": 1.0}, "clip_scales: '' is not a text"),
+    ],
+)
+def test_odd_scales_are_refused(clip: Any, scales: Any, reason: str) -> None:
+    with pytest.raises(InvalidSpecError) as refused:
+        PrivQuantStrategy(FedAvg(), MECHANISM, clip, clip_scales=scales)
+    assert reason in str(refused.value)
+
+
+def test_buffers_of_batch_normalization() -> None:
+    """Running means are floats and sent unless excluded; the counter is an integer and stays the server's."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    arrays = {name: Array(value.detach().numpy()) for name, value in model.state_dict().items()}
+    record = ArrayRecord(arrays)
+    read = {name: array.numpy() for name, array in record.items()}
+    everything = ArrayChoice().layout(read)
+    assert set(read) - set(everything.names) == {"1.num_batches_tracked"}
+    assert {"1.running_mean", "1.running_var"} < set(everything.names)
+    without = ArrayChoice(exclude=["*.running_*"]).layout(read)
+    assert set(everything.names) - set(without.names) == {"1.running_mean", "1.running_var"}
+    strategy = PrivQuantStrategy(fedavg(), MECHANISM, 0.2, exclude=["*.running_*"])
+    server = server_app(lambda: strategy, 1, read)
+    result = InlineEngine().run(server, client_app(), Federation(num_clients=3))
+    for name, before in as_record(read).items():
+        same = np.array_equal(result.arrays[name].numpy(), before.numpy())
+        assert same == ("running" in name or "num_batches" in name), name

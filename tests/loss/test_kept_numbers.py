@@ -1,0 +1,85 @@
+"""Certificates on disk: read by whoever asks for the same, refused where they claim too little."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_privquant.array_types import Floats
+from fl_privquant.loss import kept_numbers as kept
+from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache that keeps whatever it is given, however quickly it was found."""
+    monkeypatch.setenv("FL_PRIVQUANT_CACHE", str(tmp_path))
+    monkeypatch.setattr(kept, "_SECONDS", 0.0)
+    return tmp_path
+
+
+def _counted(calls: list[int], value: float) -> Callable[[], Floats]:
+    def compute() -> Floats:
+        calls.append(1)
+        return np.array([value])
+
+    return compute
+
+
+def _asked(arguments: str, calls: list[int], value: float, least: float) -> float:
+    (found,) = kept.kept_numbers("test", arguments, _counted(calls, value), lambda: np.array([least]))
+    return float(found)
+
+
+def test_a_number_is_computed_once(cache: Path) -> None:
+    calls: list[int] = []
+    assert [_asked("a", calls, 0.1, 0.05) for _ in range(3)] == [0.1, 0.1, 0.1]
+    assert len(calls) == 1
+    assert _asked("b", calls, 0.2, 0.05) == 0.2
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_what_is_found_quickly_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_SECONDS", 3600.0)
+    calls: list[int] = []
+    _asked("a", calls, 0.1, 0.05)
+    assert not list(cache.iterdir())
+
+
+def test_other_code_computes_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    _asked("a", calls, 0.1, 0.05)
+    monkeypatch.setattr(kept, "_code", lambda: "other")
+    _asked("a", calls, 0.1, 0.05)
+    assert len(calls) == 2
+
+
+def test_a_forged_certificate_is_computed_anew(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its digest fits, but it claims less than a case that is looked at each time attains."""
+    calls: list[int] = []
+    _asked("a", calls, 0.1, 0.099)
+    (path,) = cache.iterdir()
+    content = path.read_bytes()[32:-8] + np.array([0.05]).tobytes()
+    path.write_bytes(hashlib.sha256(content).digest() + content)
+    with caplog.at_level(logging.WARNING):
+        assert _asked("a", calls, 0.1, 0.099) == 0.1
+    assert len(calls) == 2
+    assert "claims 0.05, but 0.099 is attained" in caplog.text
+
+
+def test_a_certificate_is_the_same_from_disk(cache: Path) -> None:
+    law = TwoRows.bit((1 << 31) - (1 << 28))
+    sum_separation.cache_clear()
+    computed = sum_separation(law, 40, 1e-9, 3, True)
+    (path,) = cache.iterdir()
+    sum_separation.cache_clear()
+    assert sum_separation(law, 40, 1e-9, 3, True) == computed
+    assert np.frombuffer(path.read_bytes()[-8:], "<f8")[0] == computed
+    # The lower bound that a kept one is held to is close: a forged file has little to gain.
+    assert computed * 0.99 < probed_separation(law, 40, 1e-9, 3, True) <= computed * (1.0 + 1e-9)
+    sum_separation.cache_clear()

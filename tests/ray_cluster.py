@@ -1,0 +1,144 @@
+"""One Ray cluster for a whole run of the tests: its first user starts it, and its last one stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+__all__ = ["WARNINGS", "RayCluster"]
+
+ROOT = Path(__file__).parents[1]
+_START_SECONDS = 120.0
+_STOP_SECONDS = 30.0
+# Held until the process ends: what is thrown away while it runs is warned of.
+_HEADS: list[subprocess.Popen[bytes]] = []
+
+WARNINGS = [
+    pytest.mark.filterwarnings(f"ignore::{kind}")
+    # Third parties': Ray and Flower warn of their own futures, and leave sockets to the garbage collector.
+    for kind in (
+        "FutureWarning",
+        "DeprecationWarning",
+        "ResourceWarning",
+        "pytest.PytestUnraisableExceptionWarning",
+    )
+]
+"""Marks of a test that runs an app on Ray or deployed."""
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A head that is a process of its own, shared by all processes that name the same folder.
+
+    Parameters
+    ----------
+    pid
+        The head's process id, which is also that of its session.
+    port
+        Where it listens on this machine.
+    directory
+        Where it keeps its own files.
+    """
+
+    pid: int
+    port: int
+    directory: str
+
+    @property
+    def address(self) -> str:
+        """What :class:`fl_privquant.flower.engines.RayEngine` takes."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether the head answers."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    @classmethod
+    @contextlib.contextmanager
+    def shared(cls, folder: Path) -> Iterator[RayCluster]:
+        """The cluster of a folder: started by its first user, stopped by the last one."""
+        note = folder / "ray.json"
+        with _locked(folder):
+            users, *known = json.loads(note.read_text()) if note.exists() else [0]
+            cluster = cls(*known) if users else cls._started(folder / "ray.log")
+            note.write_text(json.dumps([users + 1, *vars(cluster).values()]))
+        try:
+            yield cluster
+        finally:
+            with _locked(folder):
+                users = json.loads(note.read_text())[0] - 1
+                note.write_text(json.dumps([users, *vars(cluster).values()]))
+                if users == 0:
+                    cluster._stop()
+
+    @classmethod
+    def _started(cls, log: Path) -> RayCluster:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        # Short, as the names of sockets must be; and not Ray's own, where every later run would look.
+        directory = tempfile.mkdtemp(prefix="ray")
+        command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
+        command += ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={directory}"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_worker_niceness": "0",
+        }
+        with log.open("wb") as output:
+            head = subprocess.Popen(
+                command, stdout=output, stderr=output, env=environment, start_new_session=True
+            )
+        _HEADS.append(head)
+        cluster = cls(head.pid, port, directory)
+        deadline = time.monotonic() + _START_SECONDS
+        # Ray says so when the head takes work, which is later than when its port is open.
+        while b"Ray runtime started" not in log.read_bytes():
+            if head.poll() is not None or time.monotonic() > deadline:
+                cluster._stop()
+                raise AssertionError(log.read_text())
+            time.sleep(0.1)
+        return cluster
+
+    def _stop(self) -> None:
+        """End the head, which ends what it has started."""
+        os.kill(self.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while not self._ended and time.monotonic() < deadline:
+            time.sleep(0.2)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the head is gone, or waits for whoever started it to take note of that."""
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(self.pid)], capture_output=True, text=True)
+        return not state.stdout.strip() or state.stdout.startswith("Z")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / "ray.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

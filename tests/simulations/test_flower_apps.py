@@ -1,0 +1,296 @@
+"""Flower apps of others, run unchanged: with each mechanism, and as plain Flower without one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.flower.engines import Federation, InlineEngine
+from simulations.config import RunConfig
+from simulations.results import RunDirectory
+from simulations.run import execute
+from simulations.user_app import UserApp, user_app
+from tests.simulations.flower_apps import CUSTOM, SCIKIT_LEARN, TORCH, write_app
+
+SHAPES = {"torch": TORCH, "scikit-learn": SCIKIT_LEARN, "custom": CUSTOM}
+CLIENTS = 4
+NONE = {"mechanism": {"name": "none"}}
+LOCAL = {"mechanism": {"name": "optm", "epsilon": 4.0, "bits": 2}, "encoding": {"clip": 0.1}}
+SECURE = LOCAL | {"secagg": {"enabled": True}}
+
+
+def config(folder: Path, **values: Any) -> RunConfig:
+    federation = {"num_clients": CLIENTS, "rounds": 0} | values.pop("federation", {})
+    output = str(folder.parent / "outputs")
+    return RunConfig.from_mapping({"app": str(folder), "federation": federation, "output": output, **values})
+
+
+def saved(folder: Path, **values: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The model that an app saves, and the summary of its run."""
+    path = folder.parent / f"model-{len(list(folder.parent.glob('model-*')))}.npz"
+    own = {"saved": str(path), **values.pop("app_config", {})}
+    summary = execute(config(folder, app_config=own, **values))
+    return dict(np.load(path)), summary
+
+
+def plain_flower(folder: Path) -> dict[str, np.ndarray]:
+    """The model that the same app saves when nothing of ours is around it."""
+    app = user_app(str(folder))
+    path = folder.parent / "plain.npz"
+    federation = Federation(CLIENTS, dict(app.config) | {"saved": str(path)}, seed=0)
+    InlineEngine().run(app.server(), app.client(), federation)
+    return dict(np.load(path))
+
+
+def rows(run: RunConfig) -> pd.DataFrame:
+    return pd.read_parquet(RunDirectory.of(run).path / "rounds.parquet")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_app_runs_unchanged(name: str, tmp_path: Path) -> None:
+    folder = write_app(tmp_path / name, SHAPES[name])
+    expected = plain_flower(folder)
+    model, summary = saved(folder, **NONE)
+    assert list(model) == list(expected)
+    for key, array in expected.items():
+        assert model[key].dtype == array.dtype
+        assert model[key].tobytes() == array.tobytes(), key
+    assert summary["round"] == 2
+    assert summary["epsilon_client_total"] == np.inf
+    assert summary["num_replies"] == CLIENTS
+    single, local = saved(folder, **LOCAL)
+    masked, secure = saved(folder, **SECURE)
+    assert local["num_replies"] == secure["num_replies"] == CLIENTS
+    assert local["epsilon_client_total"] == secure["epsilon_client_total"] < np.inf
+    assert local["mean_squared_error"] == pytest.approx(secure["mean_squared_error"], rel=1e-3)
+    for key in expected:
+        assert single[key].shape == expected[key].shape
+        np.testing.assert_allclose(single[key], masked[key], atol=1e-5, err_msg=key)
+    assert any(not np.array_equal(single[key], expected[key]) for key in expected)
+    if name != "custom":
+        assert 0.0 <= local["accuracy"] <= 1.0
+        own = "eval_acc" if name == "torch" else "test_accuracy"
+        assert summary["accuracy"] == summary[f"evaluate_{own}"]
+
+
+def test_private_rounds_weigh_clients_alike(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "own", SCIKIT_LEARN)
+    alike = SCIKIT_LEARN["client_app"].replace('"num-examples": len(x)', '"num-examples": 1')
+    equal = write_app(tmp_path / "equal", SCIKIT_LEARN | {"client_app": alike})
+    # An L2 clip is all that makes these rounds private ones: nothing is lost in them.
+    model, _ = saved(folder, **NONE, encoding={"l2_clip": 1e6})
+    expected, _ = saved(equal, **NONE)
+    weighted, _ = saved(folder, **NONE)
+    for name, array in expected.items():
+        np.testing.assert_allclose(model[name], array, rtol=1e-9)
+        assert not np.allclose(weighted[name], array, rtol=1e-3)
+
+
+def test_what_it_evaluates_is_in_the_rows(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", TORCH)
+    run = config(folder, **LOCAL, app_metrics={"train": ["train_loss"]})
+    execute(run)
+    frame = rows(run)
+    assert list(frame["round"]) == [0, 1, 2]
+    # Nothing is evaluated before the first round.
+    assert frame["accuracy"].isna().tolist() == [True, False, False]
+    assert (frame["loss"][1:] == frame["evaluate_eval_loss"][1:]).all()
+    assert frame["train_train_loss"].notna().tolist() == [False, True, True]
+    lines = (RunDirectory.of(run).path / "provenance.json").read_text()
+    assert "clients also send 'train_loss' without protection" in lines
+    assert "clients evaluate for the app, without protection, 'eval_acc', 'eval_loss'" in lines
+    other = config(folder, **NONE, app_metrics={"accuracy": "eval_loss"})
+    execute(other)
+    assert (rows(other)["accuracy"][1:] == rows(other)["evaluate_eval_loss"][1:]).all()
+
+
+def test_finished_runs_are_skipped_and_changed_apps_are_not(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    first = config(folder, **LOCAL)
+    summary = execute(first)
+    stamp = (RunDirectory.of(first).path / "rounds.csv").stat().st_mtime_ns
+    assert execute(config(folder, **LOCAL)) == summary
+    assert (RunDirectory.of(first).path / "rounds.csv").stat().st_mtime_ns == stamp
+    names = {config(folder, **LOCAL, app_config={"learning-rate": rate}).run_name for rate in (0.1, 0.5)}
+    assert len(names) == 2
+    assert first.run_name in names
+    task = folder / "quickstart" / "task.py"
+    task.write_text(task.read_text().replace("0.05", "0.06"))
+    changed = config(folder, **LOCAL)
+    assert changed.run_name != first.run_name
+    assert execute(changed)["mean_squared_error"] != summary["mean_squared_error"]
+
+
+def test_rounds_are_the_apps_own_or_set_by_the_federation(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    assert config(folder, **NONE).federation.rounds == 2
+    run = config(folder, **NONE, federation={"rounds": 3})
+    assert run.app_config["num-server-rounds"] == 3
+    assert RunConfig.from_mapping(run.to_mapping()) == run
+    assert execute(run)["round"] == 3
+    # What tasks alone know makes no difference.
+    same = config(folder, **NONE, federation={"rounds": 3, "learning_rate": 0.3}, partition={"alpha": 2.0})
+    assert same.run_name == run.run_name
+
+
+@pytest.mark.parametrize("name", ["optm_aggregate", "central_gaussian"])
+def test_a_target_for_the_whole_run(name: str, tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    values = {"privacy": {"epsilon": 30.0}, "encoding": {"l2_clip": 0.3}}
+    summary = execute(config(folder, mechanism={"name": name}, secagg={"enabled": True}, **values))
+    assert summary["round"] == 2
+    assert summary["stopped"] is None
+    if name == "optm_aggregate":
+        assert summary["epsilon_client_total_sum"] <= 30.0
+
+
+def test_a_budget_ends_the_app(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    # A round costs 12 coordinates of 4 each.
+    run = config(folder, **LOCAL, privacy={"budget": 60.0})
+    summary = execute(run)
+    assert summary["round"] == 1
+    assert "budget exhausted after 1 of 2 rounds" in summary["stopped"]
+    assert summary["epsilon_client_total"] <= 60.0
+    with pytest.raises(PrivQuantError, match="round 1"):
+        execute(config(folder, **LOCAL, privacy={"budget": 40.0}))
+
+
+def test_an_interrupted_app_begins_anew_or_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    run = config(folder, **LOCAL)
+    summary = execute(run)
+    path = RunDirectory.of(run).path
+    (path / "summary.json").unlink()
+    again = execute(run)
+    assert "begins anew: an app's own loop cannot be gone on with" in capsys.readouterr().out
+    assert again["mean_squared_error"] == summary["mean_squared_error"]
+    secure = config(folder, **LOCAL, privacy={"randomness": "secure"})
+    execute(secure)
+    (RunDirectory.of(secure).path / "summary.json").unlink()
+    with pytest.raises(InvalidSpecError, match="delete the folder to begin anew"):
+        execute(secure)
+
+
+def test_apps_with_the_same_modules_do_not_meet(tmp_path: Path) -> None:
+    one, two = (write_app(tmp_path / name, CUSTOM) for name in ("one", "two"))
+    task = two / "quickstart" / "task.py"
+    task.write_text(task.read_text().replace("SIZE = 12", "SIZE = 5"))
+    ours = ModuleType("quickstart")
+    sys.modules["quickstart"] = ours
+    before = list(sys.path)
+    try:
+        for folder, size in ((one, 12), (two, 5), (one, 12)):
+            model, _ = saved(folder, **NONE)
+            assert model["weights"].shape == (size,)
+            assert sys.modules["quickstart"] is ours
+            assert "quickstart.task" not in sys.modules
+        assert sys.path == before
+    finally:
+        UserApp.deactivate()
+        del sys.modules["quickstart"]
+
+
+def changed(place: str, old: str, new: str) -> dict[str, str]:
+    assert CUSTOM[place].count(old) == 1
+    return CUSTOM | {place: CUSTOM[place].replace(old, new)}
+
+
+LEGACY_CLIENT = """
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+
+app = ClientApp(client_fn=lambda context: NumPyClient().to_client())
+"""
+LEGACY_SERVER = """
+from flwr.server import ServerAppComponents
+from flwr.serverapp import ServerApp
+
+app = ServerApp(server_fn=lambda context: ServerAppComponents())
+"""
+PUSHED = "list(grid.pull_messages(grid.push_messages(asked)))"
+
+
+@pytest.mark.parametrize(
+    ("modules", "reason"),
+    [
+        (CUSTOM | {"client_app": "import nothing_of_that_name"}, "cannot be imported (ModuleNotFoundError"),
+        (CUSTOM | {"client_app": "other = 3"}, "clientapp quickstart.client_app:app cannot be imported"),
+        (CUSTOM | {"client_app": "app = 3"}, "quickstart.client_app:app is a int, expected a ClientApp"),
+        (CUSTOM | {"client_app": LEGACY_CLIENT}, "clientapp is of Flower's legacy API (client_fn"),
+        (CUSTOM | {"server_app": LEGACY_SERVER}, "serverapp is of Flower's legacy API (server_fn"),
+        (changed("client_app", "Array(moved)", "Array(moved[1:])"), "has 'weights' of shape (11,), but"),
+        (changed("client_app", 'RecordDict({"model"', 'RecordDict({"m"'), "has arrays in records ['m'], but"),
+        (changed("client_app", "    seen =", "    1 / 0\n    seen ="), "ZeroDivisionError: division by zero"),
+        (changed("server_app", "axis=0)", "axis=0)[number:]"), "arrays have changed since the first round"),
+        (changed("server_app", "**told}", "**told, 'model': other(node)}"), "clients are sent different"),
+        (changed("server_app", "list(grid.send_and_receive(asked))", PUSHED), "train messages were pushed"),
+        (changed("server_app", '["model"]["weights"].n', '["n"]["w"].n'), "server app failed (quickstart/"),
+        (changed("server_app", "range(1, ", "range(9, "), "its server app trained nothing"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(
+    modules: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    helper = """
+def other(node):
+    return ArrayRecord({"weights": Array(np.full(12, node, np.float32))})
+"""
+    folder = write_app(tmp_path / "app", modules | {"server_app": modules["server_app"] + helper})
+    with pytest.raises(InvalidSpecError) as refused:
+        execute(config(folder, **LOCAL))
+    assert reason in str(refused.value)
+    assert str(refused.value).startswith(("app: ", "messages: "))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("project", "reason"),
+    [
+        (None, "has no pyproject.toml"),
+        ("[project]\nname = 'x'", "has no [tool.flwr.app], so this is no Flower app"),
+        ("[tool.flwr.app]\npublisher = 'x'", "says serverapp = None in [tool.flwr.app.components]"),
+        ("[tool.flwr.app", "cannot be read ("),
+    ],
+)
+def test_folders_that_are_no_app(project: str | None, reason: str, tmp_path: Path) -> None:
+    folder = tmp_path / "app"
+    with pytest.raises(InvalidSpecError, match="app: there is no folder"):
+        config(folder, **NONE)
+    folder.mkdir()
+    if project is not None:
+        (folder / "pyproject.toml").write_text(project)
+    with pytest.raises(InvalidSpecError) as refused:
+        config(folder, **NONE)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"app_config": {"learning-rat": 1.0}}, "app_config.learning-rat: not in the app's"),
+        ({"app_config": {"learning-rate": "x"}}, "app_config.learning-rate: 'x' is not float"),
+        (
+            {"app_config": {"num-server-rounds": 3}, "federation": {"rounds": 4}},
+            "federation.rounds: 4, but app_config.num-server-rounds is 3; set one of them",
+        ),
+        ({"encoding": {"include": ["tail"]}}, "include: 'tail' matches no array of the model's (weights)"),
+        ({"encoding": {"exclude": ["tail"]}}, "exclude: 'tail' matches no array of the model's (weights)"),
+        ({"encoding": {"clip_scales": {"tail": 1.0}}}, "clip_scales: weights matches none of ['tail']"),
+        ({"app_metrics": {"loss": "other"}}, "app_metrics.loss: 'other' is not among what the app evaluates"),
+    ],
+)
+def test_settings_that_do_not_fit_the_app(values: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    with pytest.raises(InvalidSpecError) as refused:
+        execute(config(folder, **NONE, **values))
+    assert reason in str(refused.value)
