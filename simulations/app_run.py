@@ -142,7 +142,7 @@ def _keep_trained(
                 )
     (arrays,) = (record for _, record in records_of(reply.content, ArrayRecord))
     probe_of(config).leave(
-        number, client, {name: np.array(each) for name, each in read_arrays(arrays).items()}
+        number, client, {name: np.array(array) for name, array in read_arrays(arrays).items()}
     )
 
 

@@ -21,7 +21,7 @@ from fl_privquant.accounting import ClientSampling
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import label_of
 from simulations.app_keys import AppMetricsConfig, settled
-from simulations.config_checks import at_least, nearest, one_of, positive
+from simulations.config_checks import at_least, one_of, positive
 from simulations.encodings import EncodingConfig
 from simulations.mechanism_keys import (
     CENTRAL,
@@ -35,19 +35,7 @@ from simulations.schema import build
 from simulations.targets import TARGET, checked, located, options_of
 from simulations.user_app import user_app
 
-__all__ = [
-    "CENTRAL",
-    "EngineConfig",
-    "FederationConfig",
-    "PartitionConfig",
-    "PrivacyConfig",
-    "RunConfig",
-    "SecaggConfig",
-    "TrackerConfig",
-    "designed_for_target",
-    "hash_of",
-    "nearest",
-]
+__all__ = ["CENTRAL", "designed_for_target"]
 
 _USUAL_CLIP = 0.05
 _TARGET_L2_CLIP = 1.0

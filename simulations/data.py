@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 
+# What task.data may name.
+__all__ = ["Examples", "cancer", "digits", "fashion_mnist", "images", "mnist", "shakespeare"]
+
 _TEST_SHARE = 0.2
 
 

@@ -79,13 +79,13 @@ def device_of(name: str = "cpu") -> torch.device:
     """
     checks.choice("task.device", name, DEVICES)
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    found = next(device for device in there if there[device]) if name == "auto" else name
-    if not there[found]:
+    chosen = next(device for device in there if there[device]) if name == "auto" else name
+    if not there[chosen]:
         raise InvalidSpecError(
-            f"task.device: torch {torch.__version__} finds no {found} device here; use task.device=auto or cpu, "
+            f"task.device: torch {torch.__version__} finds no {chosen} device here; use task.device=auto or cpu, "
             "and with engine=ray give clients a GPU by engine.client_gpus"
         )
-    return torch.device(found)
+    return torch.device(chosen)
 
 
 def arrays_of(model: nn.Module) -> Arrays:

@@ -97,17 +97,17 @@ class UserApp:
         path = self.components[part]
         module_name, _, attribute = path.partition(":")
         try:
-            found: Any = importlib.import_module(module_name)
+            component: Any = importlib.import_module(module_name)
             for name in attribute.split("."):
-                found = getattr(found, name)
+                component = getattr(component, name)
         except Exception as error:  # a module of the user's may fail in any way
             reason = one_line(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
             raise InvalidSpecError(f"app: {part} {path} cannot be imported ({reason})") from error
-        if not isinstance(found, kind):
+        if not isinstance(component, kind):
             raise InvalidSpecError(
-                f"app: {part} {path} is a {type(found).__name__}, expected a {kind.__name__}"
+                f"app: {part} {path} is a {type(component).__name__}, expected a {kind.__name__}"
             )
-        return found
+        return component
 
     def activate(self) -> None:
         """Put the app's modules in place, and those of the app before away."""
@@ -146,9 +146,9 @@ class UserApp:
     @property
     def _names(self) -> set[str]:
         """Names of the modules and packages in its folder; not those that the run itself needs."""
-        found = {path.stem for path in self.folder.glob("*.py")}
-        found |= {path.parent.name for path in self.folder.glob("*/__init__.py")}
-        return found - _NEEDED
+        names = {path.stem for path in self.folder.glob("*.py")}
+        names |= {path.parent.name for path in self.folder.glob("*/__init__.py")}
+        return names - _NEEDED
 
     def _owns(self, module: ModuleType) -> bool:
         file = getattr(module, "__file__", None)

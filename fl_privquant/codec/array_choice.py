@@ -89,21 +89,21 @@ class ArrayChoice:
         if not self.clip_scales:
             return Layout.of(sent)
         names = Layout.of(sent).names
-        found = {name: self._pattern(name) for name in names}
+        patterns = {name: self._pattern(name) for name in names}
         scales = dict(self.clip_scales)
-        for name, pattern in found.items():
+        for name, pattern in patterns.items():
             if pattern is None:
                 raise InvalidSpecError(
                     f"clip_scales: {one_line(name, 100)} matches none of {list(scales)}; add a pattern for "
                     f"it, such as '*': 1.0 as the last one"
                 )
         for pattern in scales:
-            if pattern not in found.values():
+            if pattern not in patterns.values():
                 raise InvalidSpecError(
                     f"clip_scales: {pattern!r} is the first match of no array that is sent, of "
                     f"{_shown(names)}"
                 )
-        return Layout.of(sent, {name: scales[str(pattern)] for name, pattern in found.items()})
+        return Layout.of(sent, {name: scales[str(pattern)] for name, pattern in patterns.items()})
 
     def _pattern(self, name: str) -> str | None:
         """The first pattern of ``clip_scales`` that matches a name."""

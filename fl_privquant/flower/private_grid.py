@@ -122,7 +122,7 @@ class PrivateGrid(GridWrapper):
                 for name, array in model.items()
             }
             return given
-        shapes, expected = ({name: each.shape for name, each in arrays.items()} for arrays in (model, first))
+        shapes, expected = ({name: a.shape for name, a in arrays.items()} for arrays in (model, first))
         if shapes != expected:
             odd = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
             raise InvalidSpecError(

@@ -63,7 +63,6 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
     client's update has the mechanism's certified privacy, for each coordinate and release (local view).
     :attr:`ledger` counts every client that was asked, whether or not it answered; each request says so, and
     clients that count more refuse it. :meth:`statements` gives what all releases cost together.
-    :attr:`survivors` is how many clients are in each round's aggregate.
     With a ``sampling`` of ours, they also say what the run costs in the view of whoever sees only the models.
 
     Parameters
@@ -79,16 +78,14 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         The short form: fields of an :class:`~fl_privquant.encoding.Encoding`.
     include, exclude
         Patterns on the names of the model's arrays, such as ``["head.*"]``: only those that match one of
-        ``include`` (all without it) and none of ``exclude`` are sent, clipped and counted. The others stay as
-        they are, whatever clients make of them: frozen layers, or the statistics of batch normalization.
+        ``include`` (all without it) and none of ``exclude`` are sent. The others stay as they are.
     clip_scales
         Factors of both clips by pattern, such as ``{"head.*": 1.0, "*": 0.1}``, or a dict of clips in place
         of ``clip``: :mod:`fl_privquant.codec.array_choice`. The update is certified as one.
     rotation_seed
         Public; each round's rotation follows from it and the round.
     report_clipping
-        Whether to ask clients for the share of clipped coordinates, which they report only if
-        they allow it. Not private.
+        Whether to ask clients for the share of clipped coordinates, if they allow it. Not private.
     private_metrics
         Metrics that clients release through the mechanism, as coordinates that follow the update: the range
         of each by name, such as ``{"loss": (0.0, 4.0)}``. A client's value is clipped to it. They are counted
@@ -112,8 +109,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         The δ of statements.
     simulated
         Whether clients are known to draw from seeded streams: every privacy statement then says that
-        privacy is simulated. This is the operator's word. Clients that say so of themselves are counted in
-        :attr:`simulated_nodes` and named in a line of their own, and change nothing for the others.
+        privacy is simulated. Clients that say so of themselves are in :attr:`simulated_nodes` and named.
     on_round
         Called with the :class:`~fl_privquant.flower.RoundRecord` of each round in which anybody was asked,
         also of one that failed, before a checkpoint is written.
@@ -156,14 +152,9 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
         clip, scales = single_clip(clip, clip_scales)
-        short_form = {
-            "mechanism": mechanism,
-            "clip": clip,
-            "l2_clip": l2_clip,
-            "rotate": rotate or None,
-            "keep": keep,
-        }
-        arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
+        turned = rotate or None
+        short = {"mechanism": mechanism, "clip": clip, "l2_clip": l2_clip, "rotate": turned, "keep": keep}
+        arguments = Arguments.of(encoding, short, aggregation, budget, delta)
         self.plan = arguments.plan
         self.encoding = arguments.encoding
         self.arrays = ArrayChoice(include, exclude, scales)

@@ -86,16 +86,16 @@ def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> 
     # Up to the first that is reached at epsilon 0: probabilities end at 1.
     start = deltas[0]
     above = [min(start * (1.0 + 10.0**-power), 1.0) for power in (6, 4, 3, 2, 1)] + [1.0]
-    found = {0.0: 1.0}
+    reached = {0.0: 1.0}
     for delta in [*above, *(delta for delta in deltas if delta > 0.0)]:
         epsilon = min(epsilon_of(delta), pure)
         if epsilon <= _MOST_EPSILON:
-            found[epsilon] = min(delta, found.get(epsilon, 1.0))
+            reached[epsilon] = min(delta, reached.get(epsilon, 1.0))
     if pure <= _MOST_EPSILON:
-        found[pure] = 0.0
-    losses = np.array(sorted(found))
+        reached[pure] = 0.0
+    losses = np.array(sorted(reached))
     # The least bound so far holds from there on.
-    return losses, np.minimum.accumulate([found[loss] for loss in losses.tolist()])
+    return losses, np.minimum.accumulate([reached[loss] for loss in losses.tolist()])
 
 
 def subsampled_loss(curve: Curve, rate: float) -> PrivacyLoss:

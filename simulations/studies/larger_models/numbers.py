@@ -56,6 +56,6 @@ class Numbers:
         rows = []
         for series, cells in with_series(read_setting(self._read, name)).groupby("series", sort=False):
             by_budget = {row.run_epsilon: row for row in cells.itertuples()}
-            found = [accuracy(by_budget[at]) if at in by_budget else "" for at in self.budgets(name)]
-            rows.append([str(series), number(float(cells["bits_per_coordinate"].iloc[0]), 2), *found])
+            accuracies = [accuracy(by_budget[at]) if at in by_budget else "" for at in self.budgets(name)]
+            rows.append([str(series), number(float(cells["bits_per_coordinate"].iloc[0]), 2), *accuracies])
         return rows

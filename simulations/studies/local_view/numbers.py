@@ -33,19 +33,19 @@ class Numbers:
             none = one_row(table, mechanism="none")
             for epsilon in EPSILONS:
                 here = table[np.isclose(table["epsilon"], epsilon, rtol=1e-3)]
-                found = {mechanism: one_row(here, mechanism=mechanism) for mechanism in MECHANISMS}
-                first = found[MECHANISMS[0]]
+                rows = {mechanism: one_row(here, mechanism=mechanism) for mechanism in MECHANISMS}
+                first = rows[MECHANISMS[0]]
                 yield {
                     "task": TASKS[name],
                     "dimension": int(none.dimension),
                     "round": PrivacyStatement(epsilon, 0.0, Unit.ROUND).epsilon_cell,
                     "total": total(first, "local").epsilon_cell,
-                    "cells": [accuracy(row) for row in found.values()],
-                    "bits": [round(row.bits_per_coordinate * row.dimension / 8.0) for row in found.values()],
+                    "cells": [accuracy(row) for row in rows.values()],
+                    "bits": [round(row.bits_per_coordinate * row.dimension / 8.0) for row in rows.values()],
                     "none": accuracy(none),
                     "lost": 100.0 * (none.accuracy - first.accuracy),
-                    "ahead": 100.0 * (first.accuracy - max(row.accuracy for row in list(found.values())[1:])),
-                    "errors": found[MECHANISMS[1]].mean_squared_error / first.mean_squared_error,
+                    "ahead": 100.0 * (first.accuracy - max(row.accuracy for row in list(rows.values())[1:])),
+                    "errors": rows[MECHANISMS[1]].mean_squared_error / first.mean_squared_error,
                     "seeds": int(first.seeds),
                 }
 

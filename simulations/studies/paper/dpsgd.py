@@ -1,6 +1,6 @@
 """The paper's DP-SGD experiments on breast cancer and MNIST, and versions that protect a whole example.
 
-Each has three parts, with the same data, models and batches; see :mod:`simulations.studies.paper.training`:
+Each has three parts, with the same data, models and batches; see :mod:`simulations.studies.paper.dpsgd_training`:
 
 * ``logits``: the paper's procedure, epsilon = 1 for a coordinate of an example's logit gradient;
 * ``whole``: whole gradients quantized, epsilon = 1 for a coordinate;
@@ -26,8 +26,8 @@ from fl_privquant.accounting import LOCAL, Release, View, round_statement
 from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.data import mnist
+from simulations.studies.paper.dpsgd_training import PROCEDURES, Curves, Problem, train
 from simulations.studies.paper.scalar import optm_as_printed, table_mechanism
-from simulations.studies.paper.training import PROCEDURES, Curves, Problem, train
 from simulations.studies.study import Computed, Figure, ReadTable, Scale, Tables, Tell
 
 EPSILON = 1.0

@@ -10,8 +10,8 @@ from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper import dpsgd, scalar, vector_error
 from simulations.studies.paper.authors import design_as_authors
+from simulations.studies.paper.dpsgd_training import example_gradients, train
 from simulations.studies.paper.findings import Check, Finding
-from simulations.studies.paper.training import example_gradients, train
 
 _HALF_DIGIT = 5.1e-4
 _COORDINATES = 1000

@@ -12,7 +12,7 @@ from fl_privquant.accounting import Release, round_statement
 from fl_privquant.cli.plots import save
 from fl_privquant.errors import InvalidSpecError
 from simulations.studies.paper import dpsgd
-from simulations.studies.paper.training import train
+from simulations.studies.paper.dpsgd_training import train
 from simulations.studies.study import DATA_VARIABLES, Computed, Scale, Tables
 from tests.simulations.studies.paper.committed import STORE
 from tests.simulations.test_run import write_idx

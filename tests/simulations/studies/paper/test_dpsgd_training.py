@@ -8,7 +8,7 @@ import torch
 
 import fl_privquant as pq
 from simulations.studies.paper import dpsgd
-from simulations.studies.paper.training import Problem, _quantizers, example_gradients, train
+from simulations.studies.paper.dpsgd_training import Problem, _quantizers, example_gradients, train
 
 
 @pytest.fixture(scope="module")
