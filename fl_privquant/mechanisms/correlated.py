@@ -116,7 +116,7 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
         return np.asarray((scaled + 1.0) * (0.5 * (self.levels - 1))), inputs.shape
 
 
-@register("correlated", CorrelatedSpec, cached=False, listing=Listing(223, "#6c757d"))
+@register("correlated", CorrelatedSpec, cached=False, listing=Listing(223, "#2a9d8f"))
 def design_correlated(spec: CorrelatedSpec) -> CorrelatedMechanism:
     """Correlated quantization to that many levels."""
     return CorrelatedMechanism("correlated", int(spec.levels), spec.parameters(), int(spec.num_clients))

@@ -87,7 +87,7 @@ class CsgmSpec(Spec):
             raise InvalidSpecError(f"noise: {self.noise} is outside {_LEAST_NOISE:g}..{_MOST_NOISE:g}")
 
 
-@register("csgm", CsgmSpec, cached=False, listing=Listing(76, "#7b2cbf"))
+@register("csgm", CsgmSpec, cached=False, listing=Listing(76, "#e07a5f"))
 def design_csgm(spec: CsgmSpec) -> TableMechanism:
     """The certified mechanism, with the least noise inside epsilon unless the noise is given."""
     most, share, noise, epsilon = (int(spec.levels) - 1) // 2, float(spec.share), spec.noise, spec.epsilon

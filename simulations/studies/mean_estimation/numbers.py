@@ -40,8 +40,13 @@ def local_rows(read: ReadTable) -> pd.DataFrame:
 
 
 def secure_rows(read: ReadTable) -> pd.DataFrame:
-    """All rows of secure sums that were computed."""
-    return _together(read, [*itertools.starmap(secure_name, itertools.product(CLIENTS, DIMENSIONS)), SAMPLED])
+    """All rows of secure sums that were computed, of the settings in which mechanisms can be compared."""
+    rows = _together(read, list(itertools.starmap(secure_name, itertools.product(CLIENTS, DIMENSIONS))))
+    sampled = table_or_none(read, SAMPLED)
+    if sampled is None or "num_clients" not in rows:
+        return rows
+    settings = rows[["num_clients", "dimension", "round_epsilon"]].drop_duplicates()
+    return pd.concat([rows, sampled.merge(settings)], ignore_index=True)
 
 
 def winner(rows: pd.DataFrame, bits: str = "bits") -> Any:

@@ -7,7 +7,7 @@ included. Errors are ratios to a central Gaussian's there; here they are multipl
 ``csgm`` has a table of its own. Its law is a mixture of two mirrored rows, so that the mean square of a
 decoded code is the same for all inputs: v + 1, v being the variance at an end of [-1, 1]. Counted as normal
 noise, a sum needs v to be the noise of a central Gaussian, whatever the levels and the share of coordinates
-that are sampled: three levels are as good as more. That v is where the search begins; noise is added until
+that are sampled: by that count three levels are as good as more. That v is where the search begins; noise is added until
 the accountant certifies the target.
 """
 
@@ -24,7 +24,7 @@ from scipy.optimize import brentq, minimize_scalar
 from fl_privquant.accounting import Norms, Wish, run_statement
 from fl_privquant.design.spread import at_unit_gain
 from fl_privquant.loss.normal import gaussian_separation
-from fl_privquant.mechanisms.base import TableMechanism
+from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.csgm import CsgmSpec, csgm_law, design_csgm
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from simulations.studies.mean_estimation.local import CLIENTS, DELTA, DIMENSIONS, EPSILONS
@@ -43,6 +43,7 @@ SAMPLED = "secure-csgm"
 _MOST_TRIED, _GROWTH, _LEAP, _CLOSE = 12, 1.5, 4.0, 1.04
 _LEAST_VARIANCE = 1e-3
 _LEAST_FOR_HALF = 1.5
+_LEVELS = 3
 
 
 def central_error(num_clients: int, dimension: int, epsilon: float) -> float:
@@ -118,15 +119,15 @@ def sampled_cell(setting: Setting) -> Cell | None:
     mechanism, reached = best
     noise = spread**2 * mechanism.mse(np.clip(NORMAL / spread, -1.0, 1.0))
     least = at_unit_gain(noise, spread, setting.num_clients)
-    cell = central_cell(setting, 2, "csgm", mechanism.num_levels, spread, least)
+    cell = central_cell(setting, 2, "csgm", _LEVELS, spread, least)
     return replace(cell, certified=True, epsilon_reached=reached)
 
 
-def _sampled_at(variance: float) -> TableMechanism:
+def _sampled_at(variance: float) -> Mechanism:
     """The mechanism whose decoded codes have that variance at the ends."""
     # Sampling is noise too: of half of the coordinates it would be all that is needed, or more.
     share = 0.5 if variance >= _LEAST_FOR_HALF else 1.0
-    return design_csgm(CsgmSpec(levels=3, share=share, noise=_noise_for(variance, share)))
+    return design_csgm(CsgmSpec(levels=_LEVELS, share=share, noise=_noise_for(variance, share)))
 
 
 def _noise_for(variance: float, share: float) -> float:

@@ -12,9 +12,19 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.cli.plots import save
 from simulations.studies.mean_estimation import STUDY
-from simulations.studies.mean_estimation.local import CHECK, DATA, DIMENSIONS, EPSILONS, FLOORS, PRIVATE, _row
+from simulations.studies.mean_estimation.local import (
+    CHECK,
+    CLIENTS,
+    DATA,
+    DIMENSIONS,
+    EPSILONS,
+    FLOORS,
+    PRIVATE,
+    _row,
+)
 from simulations.studies.mean_estimation.numbers import Numbers, local_rows, secure_rows, winner
-from simulations.studies.mean_estimation.secure import central_error
+from simulations.studies.mean_estimation.ranked_rounding import ALIKE, CORRELATED, correlated_row
+from simulations.studies.mean_estimation.secure import SAMPLED, central_error
 from simulations.studies.study import Figure, Store
 from simulations.studies.sum_grid.grid import Setting, cells_of
 
@@ -97,6 +107,31 @@ def test_secure_sums() -> None:
     gains = {(line["num_clients"], line["dimension"]): line["gain"] for line in Numbers(STORE.read).regimes()}
     assert min(gains.values()) > 5.0
     assert gains[1000, 1000] > 3.0 * gains[100, 1000]
+
+
+def test_sampled_coordinates_are_certified_and_never_better_than_the_best_table() -> None:
+    rows = secure_rows(STORE.read)
+    sampled = rows[rows["mechanism"] == "csgm"]
+    if not STORE.has([SAMPLED]):
+        assert SAMPLED in STORE.page.read_text().partition("Not computed yet:")[2]
+        return
+    assert sampled["certified"].all()
+    same = ["num_clients", "dimension", "round_epsilon", "code_bits"]
+    both = sampled.merge(rows[rows["mechanism"] == "optm_aggregate"], on=same)
+    assert len(both) == len(sampled)
+    assert (both["error_x"] >= both["error_y"]).all()
+
+
+def test_correlated_rounding() -> None:
+    table = STORE.read(CORRELATED)
+    assert len(table) == (len(DATA) + 1) * len(CLIENTS) * len(DIMENSIONS)
+    assert (table["error"] < table["error_without_ranks"]).all()
+    # The largest of 15 cells of 20 draws each.
+    assert Numbers(STORE.read).correlated_draws() < 4.5
+    row = correlated_row(ALIKE, 100, 100)
+    kept = table[(table["data"] == ALIKE) & (table["num_clients"] == 100) & (table["dimension"] == 100)]
+    assert kept["error"].item() == pytest.approx(row["error"], rel=1e-6)
+    assert kept["drawn"].item() == pytest.approx(row["drawn"], rel=1e-6)
 
 
 @pytest.mark.parametrize("figure", STUDY.figures, ids=lambda figure: figure.name)
