@@ -132,8 +132,9 @@ def main(grid: Grid, context: Context) -> None:
         on_row,
         secure=config.secagg.enabled,
     )
-    planned = isinstance(given, Plan) or policy.plan is not None
-    configured = {"encoding": given} if planned else _unplanned(config, given, aggregation)
+    configured: dict[str, Any] = {"encoding": given}
+    if not isinstance(given, Plan) and policy.plan is None:
+        configured = _unplanned(config, given, aggregation)
     private = _private(config, recording, _seed(context), configured)
     saved = CheckpointStrategy(private, directory.checkpoint)
     with shown, tracker:

@@ -201,9 +201,9 @@ def _smallest(
             continue
         parts = _merged(part for part, _, _ in counted)
         names = sorted({name for _, name, _ in counted if name})
-        rough = composed_epsilon(parts, delta, refine=False)
-        ways.append((rough.epsilon, way, parts, names))
-        tight = way == _Way(True, _By.NORM) and math.isfinite(rough.epsilon) and rough.method == "exact"
+        quick = composed_epsilon(parts, delta, refine=False)
+        ways.append((quick.epsilon, way, parts, names))
+        tight = way == _Way(True, _By.NORM) and math.isfinite(quick.epsilon) and quick.method == "exact"
         if tight and _far_inside(releases):
             # The ways that are left are about single coordinates.
             break
