@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.config import CENTRAL
@@ -19,7 +20,6 @@ __all__ = ["FIGURES"]
 
 _FLOATS = "central Gaussian (32-bit floats, trusted server)"
 _TITLES = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
-_SIZE = "kB a client and round"
 
 
 def _who_needs_how_many_bytes(read: ReadTable) -> Any:
@@ -31,7 +31,7 @@ def _who_needs_how_many_bytes(read: ReadTable) -> Any:
     plt = pyplot()
     figure = plt.figure(figsize=(11.0, 8.4 if tables else 4.4), layout="constrained")
     rows = figure.subfigures(2 if tables else 1, 1, squeeze=False)[:, 0]
-    upper = rows[0].subplots(1, len(dimensions), sharey=True, squeeze=False)[0]
+    upper = rows[0].subplots(1, len(dimensions), squeeze=False)[0]
     for axis, dimension in zip(upper, dimensions, strict=True):
         _draw_errors(axis, cells[cells["dimension"] == dimension])
         axis.set_title(f"error of the mean, {dimension:,} coordinates")
@@ -66,7 +66,7 @@ def _draw_errors(axis: Any, cells: pd.DataFrame) -> None:
             **inner,
         )
     axis.axhline(1.0, color=colour_of(CENTRAL), linestyle=":", label=_FLOATS)
-    axis.set(xscale="log", xlabel=_SIZE)
+    _in_kilobytes(axis)
 
 
 def _draw_accuracies(axis: Any, table: pd.DataFrame) -> None:
@@ -76,7 +76,15 @@ def _draw_accuracies(axis: Any, table: pd.DataFrame) -> None:
     central = table[table["mechanism"] == CENTRAL]
     axis.axhline(float(central["accuracy"].iloc[0]), color=colour_of(CENTRAL), linestyle=":")
     draw_curve(axis, central["kilobytes"], central, "accuracy", CENTRAL)
-    axis.set(xscale="log", xlabel=_SIZE)
+    _in_kilobytes(axis)
+
+
+def _in_kilobytes(axis: Any) -> None:
+    """A logarithmic axis with sizes in plain figures."""
+    axis.set(xscale="log", xlabel="kB a client and round")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 FIGURES = (Figure("payload", _who_needs_how_many_bytes, (ERRORS,)),)
