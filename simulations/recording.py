@@ -273,7 +273,7 @@ def _mean_of(names: Iterable[str], updates: Iterable[Arrays]) -> dict[str, NDArr
     total: dict[str, NDArray[np.float64]] = {}
     count = 0
     for update in updates:
-        count += 1  # noqa: SIM113 (enumerate would hold on to the update before)
+        count += 1
         for name in names:
             if name in total:
                 total[name] += update[name]

@@ -218,9 +218,7 @@ def _dealt(
 
 
 @lru_cache(maxsize=32)
-def _picture(
-    source: _Source, num_clients: int, partition: PartitionConfig, seed: int
-) -> bytes:
+def _picture(source: _Source, num_clients: int, partition: PartitionConfig, seed: int) -> bytes:
     parts = _dealt(source, num_clients, partition, seed)
     with tempfile.TemporaryDirectory() as folder:
         path = plot_partition(parts, _examples(*source).train_y, Path(folder) / "partition.png")

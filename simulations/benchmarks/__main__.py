@@ -15,7 +15,18 @@ from simulations.benchmarks import page
 from simulations.benchmarks.measure import Row
 
 # A benchmark is a module of this package with run() -> rows; a row that has a target says if it holds.
-BENCHMARKS = ("encode", "design", "wire", "privacy", "flower", "secagg", "handshake", "sweep", "memory", "peers")
+BENCHMARKS = (
+    "encode",
+    "design",
+    "wire",
+    "privacy",
+    "flower",
+    "secagg",
+    "handshake",
+    "sweep",
+    "memory",
+    "peers",
+)
 
 QUICK: dict[str, dict[str, object]] = {
     "encode": {"COORDINATES": 10**5, "ROUNDS": 2},

@@ -33,7 +33,10 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 def run() -> list[Row]:
     """Each kind of round beside its target, printed as a table."""
     rows = []
-    for kind, name in (("strategy", "the strategy and the mod"), ("simulation", "a simulation, which measures")):
+    for kind, name in (
+        ("strategy", "the strategy and the mod"),
+        ("simulation", "a simulation, which measures"),
+    ):
         command = [sys.executable, "-m", __name__, kind, str(DIMENSION), str(CLIENTS)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         models = json.loads(done.stdout.splitlines()[-1])

@@ -40,9 +40,7 @@ __all__ = [
     "Tell",
 ]
 
-DATA_VARIABLES = {
-    name: f"FL_PRIVQUANT_{name.upper()}" for name in ("mnist", "fashion_mnist", "shakespeare")
-}
+DATA_VARIABLES = {name: f"FL_PRIVQUANT_{name.upper()}" for name in ("mnist", "fashion_mnist", "shakespeare")}
 """Environment variables that say where the files of a task lie."""
 
 Tables = dict[str, pd.DataFrame]

@@ -49,7 +49,14 @@ def load_data(partition: int, num_partitions: int) -> tuple[torch.Tensor, torch.
 
 def train_head(model: Network, images: torch.Tensor, labels: torch.Tensor, epochs: int, rate: float) -> None:
     """Train in place what is not frozen."""
-    _fit([parameter for parameter in model.parameters() if parameter.requires_grad], model, images, labels, epochs, rate)
+    _fit(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        model,
+        images,
+        labels,
+        epochs,
+        rate,
+    )
 
 
 def accuracy(model: nn.Module) -> float:

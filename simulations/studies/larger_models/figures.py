@@ -38,5 +38,7 @@ def _accuracies(name: str, read: ReadTable) -> Any:
     return figure
 
 
-FIGURES = tuple(Figure(name, partial(_accuracies, name), (f"{name}-{BUDGETS[0]}",)) for name in (FASHION, SHAKESPEARE))
+FIGURES = tuple(
+    Figure(name, partial(_accuracies, name), (f"{name}-{BUDGETS[0]}",)) for name in (FASHION, SHAKESPEARE)
+)
 """Each figure of the page."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from my_app.task import load_data, train
 
 from fl_privquant.flower import PrivQuantMod
+from my_app.task import load_data, train
 
 app = ClientApp()
 

@@ -6,10 +6,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from my_app.task import initial_model, load_test_data, predict
 
 import fl_privquant as pq
 from fl_privquant.flower import PrivQuantStrategy
+from my_app.task import initial_model, load_test_data, predict
 
 app = ServerApp()
 
