@@ -80,8 +80,8 @@ from fl_privquant.flower.engines import Federation, InlineEngine
 import my_app.task
 
 assert my_app.task.__file__.startswith({str(copy)!r})
-federation = Federation(5, {app["config"]!r})
-result = InlineEngine().run({app["components"]["serverapp"]!r}, {app["components"]["clientapp"]!r}, federation)
+apps = [{app["components"]["serverapp"]!r}, {app["components"]["clientapp"]!r}]
+result = InlineEngine().run(*apps, Federation(5, {app["config"]!r}))
 print(result.state["metrics"]["accuracy"])
 """
     paths = os.pathsep.join([str(copy), str(ROOT)])
