@@ -35,4 +35,4 @@ def train(model: dict[str, np.ndarray], data: tuple[np.ndarray, np.ndarray], lea
 
 def predict(model: dict[str, np.ndarray], inputs: np.ndarray) -> np.ndarray:
     """The probability of label 1 for each input."""
-    return 1.0 / (1.0 + np.exp(-(inputs @ model["weight"] + model["bias"])))
+    return np.asarray(1.0 / (1.0 + np.exp(-(inputs @ model["weight"] + model["bias"]))))
