@@ -123,7 +123,7 @@ class FederationConfig:
         Weight of the pull towards the model of the round (FedProx); 0 for none.
     optimizer
         Optimizer of torch (``_target_``, such as torch.optim.Adam) and its options, in place of our own SGD,
-        which is faster for small models. Its ``lr`` is the learning rate, and its state begins anew each round.
+        which is faster for small models. Its ``lr`` is the learning rate; its state begins anew each round.
     """
 
     num_clients: int = 20

@@ -1,6 +1,7 @@
 """Models and local training, in torch.
 
-On the CPU the same model, examples and seed give the same arrays to the last bit, whatever else the process does. Sums
+On the CPU the same model, examples and seed give the same arrays to the last bit, whatever else the process
+does. Sums
 of floats depend on how many threads share them, so training and evaluation run on one thread each; clients
 train side by side instead (``engine.threads``, or the processes of Ray).
 """
@@ -82,8 +83,8 @@ def device_of(name: str = "cpu") -> torch.device:
     chosen = next(device for device in there if there[device]) if name == "auto" else name
     if not there[chosen]:
         raise InvalidSpecError(
-            f"task.device: torch {torch.__version__} finds no {chosen} device here; use task.device=auto or cpu, "
-            "and with engine=ray give clients a GPU by engine.client_gpus"
+            f"task.device: torch {torch.__version__} finds no {chosen} device here; use task.device=auto or "
+            "cpu, and with engine=ray give clients a GPU by engine.client_gpus"
         )
     return torch.device(chosen)
 

@@ -72,7 +72,7 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
 def deep_cnn(shape: tuple[int, ...], classes: int, filters: int = 16, hidden: int = 128) -> nn.Module:
     """Two layers of filters of 3 x 3, each pooled, and a hidden layer.
 
-    It has 206 922 parameters for images of 28 x 28 and ten labels, and 824 458 with twice the filters and width.
+    It has 206 922 parameters for images of 28 x 28 and ten labels; 824 458 with twice the filters and width.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ OnRow = Callable[[list[Row], PrivacyStatement | None], None]
 
 
 class Probe:
-    """The true updates of one run's clients: in memory where there is room in the server's process, else files.
+    """The true updates of one run's clients: in the server's memory where there is room, else in files.
 
     Parameters
     ----------

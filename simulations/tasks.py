@@ -88,8 +88,8 @@ class TorchTask:
     max_examples, max_test_examples
         Training and test examples that are used at most; null for all.
     device
-        Where models are trained and evaluated: ``cpu``, ``cuda``, ``mps``, or ``auto`` for a GPU where there is
-        one. Only the CPU gives the same bits everywhere.
+        Where models are trained and evaluated: ``cpu``, ``cuda``, ``mps``, or ``auto`` for a GPU where there
+        is one. Only the CPU gives the same bits everywhere.
     **options
         Arguments of the functions for data and model, by name.
 
@@ -118,8 +118,8 @@ class TorchTask:
 
         if device == "cuda" and run.engine.name == "ray" and run.engine.client_gpus == 0.0:
             raise InvalidSpecError(
-                "task.device: cuda, but engine.client_gpus is 0, so that Ray shows its clients no GPU; set it, "
-                "for example to 0.5 for two clients on one GPU"
+                "task.device: cuda, but engine.client_gpus is 0, so that Ray shows its clients no GPU; set "
+                "it, for example to 0.5 for two clients on one GPU"
             )
 
         self._learning = learning

@@ -1,9 +1,9 @@
 """Memory of a private round: the peak over what was there before, as a multiple of the model's bytes.
 
-A round of 10 clients with 10^7 parameters in a process of its own, after a small one that imports and compiles:
-rotated updates at 2 bits, and codes that are summed. Once with the strategy and the mod around an app as
-anybody writes it, and once as ``python -m simulations.run`` does it, which also measures errors. Clients run one
-after another. Linux only: the peak is read from ``/proc``.
+A round of 10 clients with 10^7 parameters in a process of its own, after a small one that imports and
+compiles: rotated updates at 2 bits, and codes that are summed. Once with the strategy and the mod around an
+app as anybody writes it, and once as ``python -m simulations.run`` does it, which also measures errors.
+Clients run one after another. Linux only: the peak is read from ``/proc``.
 """
 
 from __future__ import annotations

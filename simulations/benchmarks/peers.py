@@ -1,9 +1,9 @@
 """Simulated clients a second, beside Apple's simulator ``pfl`` and beside a bare loop over the same clients.
 
-* Digits, 1000 clients a round, one process, softmax regression and a hidden layer of 64: rounds of our runs and
-  of pfl's, in turns; the first round of each does not count. Ours also evaluate the model, measure the error of the
-  mean and save a checkpoint each round; pfl's do nothing of that. ``pfl`` (0.6) is not a dependency: without it
-  these rows are left out.
+* Digits, 1000 clients a round, one process, softmax regression and a hidden layer of 64: rounds of our runs
+  and of pfl's, in turns; the first round of each does not count. Ours also evaluate the model, measure the
+  error of the mean and save a checkpoint each round; pfl's do nothing of that. ``pfl`` (0.6) is not a
+  dependency: without it these rows are left out.
 * A CNN on images of 28 x 28, 100 clients: a round of ours against a loop that trains the same clients and
   averages what they trained, without Flower and without privacy.
 * Set-up of 1000 clients, after imports: seconds from a configuration to a task.
@@ -72,7 +72,7 @@ def _config(model: str, mechanism: str, num_clients: int, data: str = "digits", 
 
 
 def _setup() -> Row:
-    """Seconds from a configuration to a task that was not built before; its modules are imported by a first."""
+    """Seconds from a configuration to a task; a first one, not counted, imports the modules."""
     from simulations.tasks import task_of
 
     task_of(_config("softmax", "optm", 10))

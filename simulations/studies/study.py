@@ -84,9 +84,10 @@ class Scale:
         variable = DATA_VARIABLES[task]
         root = getattr(self, task) or os.environ.get(variable)
         if not root:
+            files = "roles.jsonl.gz" if task == "shakespeare" else "four IDX files"
             raise InvalidSpecError(
                 f"{task}: no directory given; pass --{task.replace('_', '-')} DIRECTORY or set {variable} to "
-                f"the directory that holds its {'roles.jsonl.gz' if task == 'shakespeare' else 'four IDX files'}"
+                f"the directory that holds its {files}"
             )
         return str(root)
 

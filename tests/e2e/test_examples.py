@@ -1,4 +1,13 @@
-"""Both examples, as they are, on the inline engine."""
+"""The examples and the template, as they are, on the inline engine."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +19,14 @@ CONFIG = {"epsilon": 4.0, "bits": 2, "local-epochs": 5}
 EXAMPLES = {
     "pytorch": {"num-rounds": 8, "clip": 0.1, "learning-rate": 0.5},
     "scikit_learn": {"num-rounds": 4, "clip": 0.2, "learning-rate": 0.05},
+    "fine_tuning": {"num-rounds": 4, "clip": 0.2, "learning-rate": 0.5},
 }
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_and_learns(name):
-    if name == "pytorch":
+    if name != "scikit_learn":
         pytest.importorskip("torch")
     package = f"simulations.examples.{name}"
     federation = Federation(10, {**CONFIG, **EXAMPLES[name]})
@@ -32,3 +43,82 @@ def test_the_examples_add_two_lines():
 
     assert inspect.getsource(client_app).count("PrivQuantMod(") == 1
     assert inspect.getsource(server_app).count("PrivQuantStrategy(") == 1
+
+
+def test_fine_tuning_leaves_the_body_as_it_was():
+    torch = pytest.importorskip("torch")
+    from simulations.examples.fine_tuning.task import make_model
+
+    package = "simulations.examples.fine_tuning"
+    federation = Federation(3, {**CONFIG, **EXAMPLES["fine_tuning"], "num-rounds": 1})
+    result = InlineEngine().run(f"{package}.server_app:app", f"{package}.client_app:app", federation)
+    trained, before = result.arrays.to_torch_state_dict(), make_model().state_dict()
+    changed = {name for name in before if not torch.equal(trained[name], before[name])}
+    assert changed == {"head.weight", "head.bias"}
+
+
+def test_the_gru_learns_from_a_folder_of_roles(tmp_path):
+    pytest.importorskip("torch")
+    with gzip.open(tmp_path / "roles.jsonl.gz", "wt", encoding="utf-8") as file:
+        for role in range(5):
+            file.write(json.dumps({"role": f"role {role}", "text": "to be or not " * 60}) + "\n")
+    settings = {"data": str(tmp_path), "num-rounds": 3, "clip": 0.2, "learning-rate": 2.0}
+    package = "simulations.examples.shakespeare"
+    result = InlineEngine().run(
+        f"{package}.server_app:app", f"{package}.client_app:app", Federation(5, {**CONFIG, **settings})
+    )
+    # Of 13 characters the most frequent, a space, is 4.
+    assert result.state["metrics"]["accuracy"] > 0.25
+
+
+def test_the_template_is_a_project_of_its_own(tmp_path):
+    copy = tmp_path / "project"
+    shutil.copytree(ROOT / "simulations" / "examples" / "template", copy)
+    app = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    program = f"""
+from fl_privquant.flower.engines import Federation, InlineEngine
+import my_app.task
+
+assert my_app.task.__file__.startswith({str(copy)!r})
+apps = [{app["components"]["serverapp"]!r}, {app["components"]["clientapp"]!r}]
+result = InlineEngine().run(*apps, Federation(5, {app["config"]!r}))
+print(result.state["metrics"]["accuracy"])
+"""
+    paths = os.pathsep.join([str(copy), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0.8
+    code = [path.read_text() for path in sorted(copy.rglob("*.py"))]
+    assert not any("simulations" in text for text in code)
+
+
+def _instructions(text):
+    """The instructions of a Dockerfile, continued lines joined."""
+    joined = text.replace("\\\n", " ")
+    lines = [line.strip() for line in joined.splitlines()]
+    return [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+
+
+def test_the_dockerfile_builds_what_is_here():
+    """Not built, as that takes Docker: each instruction is one of Docker's, and what is copied is there."""
+    instructions = _instructions((ROOT / "docs" / "docker" / "Dockerfile").read_text())
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "USER", "ENV", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD"}
+    assert {word for word, _ in instructions} <= known
+    stages = [rest.split() for word, rest in instructions if word == "FROM"]
+    assert [words[2] for words in stages] == ["base", "superlink", "supernode"]
+    assert [words[0] for words in stages[1:]] == ["base", "base"]
+    assert ":" in stages[0][0], "a base image without a tag changes under one's feet"
+    copied = [source for word, rest in instructions if word == "COPY" for source in rest.split()[:-1]]
+    assert all((ROOT / source).exists() for source in copied)
+    names = [word for word, _ in instructions]
+    assert names.index("USER") < names.index("ENTRYPOINT"), "containers run as root"
+    programs = [json.loads(rest)[0] for word, rest in instructions if word == "ENTRYPOINT"]
+    assert programs == ["flower-superlink", "flower-supernode"]
+    assert all(shutil.which(name, path=str(Path(sys.executable).parent)) for name in programs)

@@ -1,4 +1,4 @@
-"""Deeper models on non-IID clients, at an equal budget for a client's whole run through a secure sum."""
+"""Networks on non-IID clients, at an equal budget for a client's whole run through a secure sum."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _sweeps(setting: str, title: str, needs: str) -> tuple[Sweep, ...]:
 
 STUDY = Study(
     home=Path(__file__).parent,
-    title="Deeper models and non-IID clients at an equal budget",
+    title="Networks and non-IID clients at an equal budget",
     parts=(
         *_sweeps(FASHION, "A convolutional network on Fashion-MNIST, Dirichlet 0.1", "fashion_mnist"),
         *_sweeps(SHAKESPEARE, "A recurrent network on Shakespeare, natural users", "shakespeare"),

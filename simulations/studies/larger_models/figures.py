@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
+
+import pandas as pd
 
 from fl_privquant.cli.plots import pyplot
 from simulations.studies.drawing import INTERVAL, draw_curve
 from simulations.studies.larger_models.numbers import BUDGETS, FASHION, SHAKESPEARE, read_setting, with_series
+from simulations.studies.page import table_or_none
 from simulations.studies.study import Figure, ReadTable
 
 __all__ = ["FIGURES"]
@@ -15,10 +17,23 @@ __all__ = ["FIGURES"]
 _STYLES = ("-", "--", "-.", ":")
 
 
-def _accuracies(name: str, read: ReadTable) -> Any:
+def _accuracies(read: ReadTable) -> Any:
+    """A panel for each setting that was computed."""
+    settings = [
+        name for name in (FASHION, SHAKESPEARE) if table_or_none(read, f"{name}-{BUDGETS[0]}") is not None
+    ]
+    figure, axes = pyplot().subplots(
+        1, len(settings), figsize=(3.5 + 4.5 * len(settings), 3.6), squeeze=False, layout="constrained"
+    )
+    for axis, name in zip(axes[0], settings, strict=True):
+        _draw_setting(axis, read_setting(read, name))
+        axis.set_title(name)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    return figure
+
+
+def _draw_setting(axis: Any, table: pd.DataFrame) -> None:
     """Accuracy against the budget, a curve for each mechanism, and a line without privacy."""
-    table = read_setting(read, name)
-    figure, axis = pyplot().subplots(figsize=(8.0, 3.6), layout="constrained")
     drawn: dict[str, int] = {}
     for place, (series, rows) in enumerate(with_series(table).groupby("series", sort=False)):
         mechanism = rows["mechanism"].iloc[0]
@@ -34,11 +49,7 @@ def _accuracies(name: str, read: ReadTable) -> Any:
     axis.set(xscale="log", xticks=budgets, xticklabels=[f"{value:g}" for value in budgets])
     axis.minorticks_off()
     axis.set(xlabel="ε (client total, aggregate view of all clients)", ylabel=INTERVAL)
-    figure.legend(loc="outside right center", fontsize=8)
-    return figure
 
 
-FIGURES = tuple(
-    Figure(name, partial(_accuracies, name), (f"{name}-{BUDGETS[0]}",)) for name in (FASHION, SHAKESPEARE)
-)
+FIGURES = (Figure("accuracies", _accuracies, (f"{FASHION}-{BUDGETS[0]}",)),)
 """Each figure of the page."""

@@ -28,7 +28,8 @@ def series_of(row: Any) -> str:
     if row.mechanism == CENTRAL:
         return "central Gaussian (server trusted)"
     kept = "" if pd.isna(row.keep) else f", {row.keep:.0%} kept"
-    return row.mechanism if pd.isna(row.bits) else f"{row.mechanism}, at most {row.bits:g} bits{kept}"
+    bits = "" if pd.isna(row.bits) else f", at most {row.bits:g} bit{'s' if row.bits > 1 else ''}"
+    return f"{row.mechanism}{bits}{kept}"
 
 
 def with_series(table: pd.DataFrame) -> pd.DataFrame:

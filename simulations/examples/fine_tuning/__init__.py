@@ -1,0 +1,1 @@
+"""A frozen backbone and a private head: only the head's arrays are sent, clipped and counted."""

@@ -1,0 +1,34 @@
+"""The server: ordinary Flower code, and PrivQuant around its strategy."""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+import fl_privquant as pq
+from fl_privquant.flower import PrivQuantStrategy
+from my_app.task import initial_model, load_test_data, predict
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train for some rounds, and keep the model and its accuracy."""
+    config = context.run_config
+    mechanism = pq.design("optm", epsilon=float(config["epsilon"]), bits=int(config["bits"]))
+    strategy = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, clip=float(config["clip"]))
+    rounds = int(config["num-rounds"])
+    initial = ArrayRecord({name: Array(array) for name, array in initial_model().items()})
+    result = strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=evaluate)
+    context.state["arrays"] = result.arrays
+    context.state["metrics"] = result.evaluate_metrics_serverapp[rounds]
+
+
+def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """The accuracy of the global model on test data that the server has."""
+    inputs, labels = load_test_data()
+    guesses = predict({name: array.numpy() for name, array in arrays.items()}, inputs) > 0.5
+    return MetricRecord({"accuracy": float(np.mean(guesses == labels))})
