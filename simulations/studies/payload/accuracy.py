@@ -65,7 +65,9 @@ def _against_kilobytes(task: str) -> Part:
     private = ",".join(MECHANISMS)
     variants = ((f"mechanism={private}", f"encoding.keep={_SHARES},null"),)
     seeds = "seed=0,1,2"
-    return _sweep(PairedSweep, f"payload-{task}", task, "mechanism=central_gaussian", seeds, variants=variants)
+    return _sweep(
+        PairedSweep, f"payload-{task}", task, "mechanism=central_gaussian", seeds, variants=variants
+    )
 
 
 def lost_to_all(kept: Mapping[int, float], every: Mapping[int, float]) -> tuple[float, float]:
