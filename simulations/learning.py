@@ -208,7 +208,7 @@ def _steps_by_torch(
     def step(x: torch.Tensor, y: torch.Tensor) -> float:
         optimizer.zero_grad()
         loss = loss_of(model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         for parameter, first in zip(parameters, start, strict=False):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach() - first, alpha=config.proximal)

@@ -174,7 +174,8 @@ class TorchTask:
         x, y = self.examples.train_x[part], self.examples.train_y[part]
         with self._model(arrays) as space:
             self._learning.train(space.model, x, y, self._run.federation, seed, self._loss)
-            return space.arrays()
+            trained: Arrays = space.arrays()
+            return trained
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
         with self._model(arrays) as space:

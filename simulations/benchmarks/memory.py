@@ -102,11 +102,9 @@ def strategy_round(dimension: int, num_clients: int) -> None:
     def train(message: Message, context: Context) -> Message:
         received: Any = message.content["arrays"]
         trained = task.train({"model": received["model"].numpy()}, int(context.node_id), 1)
-        content = {
-            "arrays": ArrayRecord({name: Array(array) for name, array in trained.items()}),
-            "metrics": MetricRecord({"num-examples": 1}),
-        }
-        return Message(RecordDict(content), reply_to=message)
+        arrays = ArrayRecord({name: Array(array) for name, array in trained.items()})
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     mechanism = pq.design("optm", epsilon=1.0, bits=2)
     strategy = PrivQuantStrategy(

@@ -85,23 +85,22 @@ def _setup() -> Row:
 
 def _own_rounds(config: RunConfig) -> list[float]:
     """Seconds of each round of a run but the first."""
-    import simulations.app
+    from simulations.recording import RecordingStrategy
     from simulations.run import execute
 
     times: list[float] = []
-    kind = simulations.app.RecordingStrategy
-    add = kind.on_round
+    add = RecordingStrategy.on_round
 
     def noted(self: Any, record: Any) -> None:
         add(self, record)
         times.append(time.process_time())
 
-    kind.on_round = noted  # type: ignore[method-assign]
+    RecordingStrategy.on_round = noted  # type: ignore[method-assign]
     try:
         with tempfile.TemporaryDirectory() as folder:
             execute(RunConfig.from_mapping({**config.to_mapping(), "output": folder}))
     finally:
-        kind.on_round = add  # type: ignore[method-assign]
+        RecordingStrategy.on_round = add  # type: ignore[method-assign]
     return [float(seconds) for seconds in np.diff(times)]
 
 

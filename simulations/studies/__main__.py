@@ -75,8 +75,13 @@ def main(
     ] = False,
 ) -> None:
     """Compute what is missing, print its tables, and write tables, figures and page."""
-    roots = {"mnist": mnist, "fashion_mnist": fashion_mnist, "shakespeare": shakespeare}
-    scale = dataclasses.replace(QUICK if quick else Scale(), output=output, **roots)
+    scale = dataclasses.replace(
+        QUICK if quick else Scale(),
+        mnist=mnist,
+        fashion_mnist=fashion_mnist,
+        shakespeare=shakespeare,
+        output=output,
+    )
     for study, parts in chosen_parts(names).items():
         # A small version must never take the place of the tables that the page is about.
         store = Store(output / "quick" / study.name if quick else study.home, output / "parts")

@@ -90,7 +90,7 @@ def _fit(
     optimizer = torch.optim.SGD(parameters, lr=rate)
     for _ in range(steps):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
 
 
