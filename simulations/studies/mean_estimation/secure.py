@@ -7,8 +7,8 @@ included. Errors are ratios to a central Gaussian's there; here they are multipl
 ``csgm`` has a table of its own. Its law is a mixture of two mirrored rows, so that the mean square of a
 decoded code is the same for all inputs: v + 1, v being the variance at an end of [-1, 1]. Counted as normal
 noise, a sum needs v to be the noise of a central Gaussian, whatever the levels and the share of coordinates
-that are sampled: by that count three levels are as good as more. That v is where the search begins; noise is added until
-the accountant certifies the target.
+that are sampled: by that count three levels are as good as more. That v is where the search begins; noise is
+added until the accountant certifies the target.
 """
 
 from __future__ import annotations
