@@ -1,6 +1,7 @@
 """The paper's DP-SGD experiments on breast cancer and MNIST, and versions that protect a whole example.
 
-Each has three parts, with the same data, models and batches; see :mod:`simulations.studies.paper.dpsgd_training`:
+Each has three parts, with the same data, models and batches
+(:mod:`simulations.studies.paper.dpsgd_training`):
 
 * ``logits``: the paper's procedure, epsilon = 1 for a coordinate of an example's logit gradient;
 * ``whole``: whole gradients quantized, epsilon = 1 for a coordinate;
