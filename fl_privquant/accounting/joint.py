@@ -49,6 +49,10 @@ class _Guess:
     sum_bits: float
 
 
+def _silent(doing: str) -> None:
+    """Tell nobody what is being done."""
+
+
 @dataclass(frozen=True)
 class JointSearch:
     """Plans for updates of ``dimension`` coordinates, by bits and kept coordinates.
@@ -74,7 +78,7 @@ class JointSearch:
     signal: float
     planned: Callable[[int, int | None], Plan]
     estimated: Callable[[int, int], Estimate | None]
-    progress: Callable[[str], None] = lambda doing: None
+    progress: Callable[[str], None] = _silent
 
     def fewest_bytes(self, most_error: float) -> Plan:
         """The plan with the fewest bytes whose error is at most so many central Gaussians'."""

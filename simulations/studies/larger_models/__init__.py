@@ -21,10 +21,10 @@ def _sweeps(setting: str, title: str, needs: str) -> tuple[Sweep, ...]:
     return tuple(
         Sweep(
             name=f"{setting}-{budget}",
-            title=f"{title}, ε = {budget}",
+            title=f"{title}, at a budget of {budget}",
             experiment=f"larger_models/{setting.replace('-', '_')}",
             # One seed: the experiment has three, which take three times as long.
-            overrides=(f"privacy.epsilon={budget}", "seed=0"),
+            overrides=("=".join(("privacy.epsilon", str(budget))), "seed=0"),
             variants=(_NO_PRIVACY, _OURS) if budget == max(BUDGETS) else (_OURS,),
             needs=needs,
             shown=("run_epsilon", "mechanism", "bits", "keep", "accuracy", "mean_squared_error"),

@@ -27,7 +27,7 @@ def _accuracy(read: ReadTable) -> Any:
         (none,) = table[~np.isfinite(table["epsilon"])].itertuples()
         axis.axhline(none.accuracy, color=colour_of("none"), linestyle="--", label="no privacy, same clip")
         axis.set(xscale="log", title=f"{label}, {int(none.dimension)} coordinates")
-        axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+        axis.set_xticks(EPSILONS, [f"{budget:g}" for budget in EPSILONS])
         axis.minorticks_off()
     axes[0].set_ylabel(INTERVAL)
     figure.supxlabel(PrivacyStatement.heading(Unit.ROUND), fontsize=9)
