@@ -17,9 +17,11 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.flower.wrapping import StrategyWrapper, mean_reply
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 
@@ -44,12 +46,27 @@ class CentralGaussianStrategy(StrategyWrapper):
         Standard deviation of the noise on the sum; see :func:`noise_of_sum`.
     seed
         The seed of the noise; None draws from the operating system's randomness.
+    rounds
+        Rounds that the noise is for. One more raises BudgetExhaustedError before anything is sent: an app
+        with a loop of its own may train more often than it says.
     """
 
-    def __init__(self, strategy: Strategy, scale: float, seed: int | None) -> None:
+    def __init__(self, strategy: Strategy, scale: float, seed: int | None, rounds: int) -> None:
         super().__init__(strategy)
         self._scale = scale
         self._seed = seed
+        self._rounds = rounds
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate, within the rounds that the noise is for."""
+        if server_round > self._rounds:
+            raise BudgetExhaustedError(
+                f"round {server_round}: the noise of the central Gaussian is for {self._rounds} rounds; "
+                f"raise federation.rounds, or the app's own number of rounds, to as many as are trained"
+            )
+        return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -116,7 +116,7 @@ class PrivateSetup:
             return strategy
         l2_clip, epsilon, delta = central_target(self.config)
         scale = noise_of_sum(l2_clip, self.config.counted_rounds, epsilon, delta)
-        return CentralGaussianStrategy(strategy, scale, seed)
+        return CentralGaussianStrategy(strategy, scale, seed, self.config.federation.rounds)
 
     def constants(self) -> Row:
         """Columns that are the same in every row of a run."""
