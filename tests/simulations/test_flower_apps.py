@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -276,6 +277,31 @@ def test_apps_with_the_same_modules_do_not_meet(tmp_path: Path) -> None:
     finally:
         UserApp.deactivate()
         del sys.modules["quickstart"]
+
+
+def test_an_environment_in_the_folder_of_an_app_is_not_its_own(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    digest = user_app(str(folder)).digest
+    packages = [folder / name / "lib" / "site-packages" for name in (".venv", "env")]
+    for number, place in enumerate(packages):
+        place.mkdir(parents=True)
+        (place / f"installed_{number}.py").touch()
+    assert user_app(str(folder)).digest == digest
+    app = user_app(str(folder))
+    try:
+        app.activate()
+        for number, place in enumerate(packages):
+            sys.path.append(str(place))
+            importlib.import_module(f"installed_{number}")
+        app.client()
+        UserApp.deactivate()
+        assert {"installed_0", "installed_1"} <= set(sys.modules)
+        assert "quickstart.client_app" not in sys.modules
+    finally:
+        UserApp.deactivate()
+        for number, place in enumerate(packages):
+            sys.path.remove(str(place))
+            sys.modules.pop(f"installed_{number}", None)
 
 
 def changed(place: str, old: str, new: str) -> dict[str, str]:
