@@ -74,6 +74,7 @@ class WatchedGrid(GridWrapper):
         self._evaluations: list[Message] = []
         self._records: list[RoundRecord] = []
         self._on_row: OnRow | None = None
+        self._has_trained = False
         self._spent: PrivacyStatement | None = None
 
     @property
@@ -189,12 +190,13 @@ class WatchedGrid(GridWrapper):
         self._records.append(record)
 
     def _check_failures(self, number: int, asked: int, errors: Mapping[int, str]) -> None:
-        """Refuse a round in which every client failed: the app is wrong, not a client."""
+        """Refuse an app of which no client has ever trained: it is wrong, not a client."""
         failures = {**errors, **self._probe.take_failures()}
+        self._has_trained = self._has_trained or len(failures) < asked
         if not failures:
             return
         client, reason = next(iter(failures.items()))
-        if len(failures) >= asked:
+        if not self._has_trained:
             raise InvalidSpecError(f"app: every client failed in round {number}: {reason}")
         log(WARNING, "app: round %d, %d clients failed, first %d: %s", number, len(failures), client, reason)
 

@@ -226,6 +226,21 @@ def test_a_client_that_is_asked_twice_in_a_round_is_refused(tmp_path: Path) -> N
     assert summary["num_replies"] == 2 * CLIENTS
 
 
+def test_an_app_that_asks_one_by_one_goes_on_when_a_client_fails(tmp_path: Path) -> None:
+    one_by_one = "[r for a in asked for r in grid.send_and_receive([a]) if r.has_content()]"
+    modules = often(changed("server_app", ASKED, one_by_one))
+    fails = "    if context.node_config['partition-id'] == 2:\n        raise ValueError\n    seen ="
+    modules["client_app"] = modules["client_app"].replace("    seen =", fails)
+    folder = write_app(tmp_path / "app", modules)
+    expected = plain_flower(folder)
+    model, summary = saved(folder, **NONE)
+    assert model["weights"].tobytes() == expected["weights"].tobytes()
+    assert summary["round"] == 2 * CLIENTS
+    # Each client is asked twice, whatever the number of rounds; one that fails has released zeros.
+    _, private = saved(folder, **LOCAL)
+    assert private["epsilon_client_total"] == pytest.approx(2 * 12 * 4.0)
+
+
 def test_statements_name_what_queries_and_errors_tell(tmp_path: Path) -> None:
     asked = 'Message(RecordDict(), node, "query") for node in nodes'
     end = '    context.state["model"]'
