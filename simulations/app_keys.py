@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fl_privquant.errors import InvalidSpecError
-from simulations.user_app import ROUND_KEYS, fused, user_app
+from simulations.user_app import ROUND_KEYS, UserApp, fused, user_app
 
 if TYPE_CHECKING:
     from simulations.config import FederationConfig, RunConfig
 
-__all__ = ["FEDERATION_KEYS", "AppMetricsConfig", "settled"]
+__all__ = ["FEDERATION_KEYS", "AppMetricsConfig", "configured_app", "settled"]
 
 FEDERATION_KEYS = ("num_clients", "rounds", "fraction")
 """Keys of the federation that count for an app; the others are for tasks."""
@@ -72,6 +72,20 @@ def settled(run: RunConfig) -> dict[str, Any]:
         "task": {},
         "partition": type(run.partition)(),
     }
+
+
+def configured_app(run: RunConfig) -> UserApp:
+    """The app of a run, if its files are still those that the run was configured with.
+
+    Results are kept under the digest of the files, so that other files must not make them.
+    """
+    app = user_app(str(run.app))
+    if app.digest != run.app_digest:
+        raise InvalidSpecError(
+            f"app: the files of {run.app} have changed since the run was configured (digest {app.digest}, "
+            f"expected {run.app_digest}); start the run anew"
+        )
+    return app
 
 
 def _federation(given: FederationConfig, rounds: int, config: dict[str, Any]) -> FederationConfig:

@@ -30,11 +30,12 @@ from fl_privquant.flower import PrivQuantMod, SecureAggregationMod, StoppedResul
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.private_grid import RECORD_REQUEST
 from fl_privquant.flower.protocol import KEY_ROUND
+from simulations.app_keys import configured_app
 from simulations.config import RunConfig
 from simulations.recording import OnRow
 from simulations.results import RunDirectory
 from simulations.run_setup import Outputs, PrivateSetup, config_of, policy_of, probe_of, seed_of
-from simulations.user_app import UserApp, user_app
+from simulations.user_app import UserApp
 from simulations.watched_grid import WatchedGrid
 
 __all__ = ["client_app", "passes_through", "server_app"]
@@ -44,11 +45,16 @@ _MOST_CHARACTERS = 300
 
 
 def passes_through(config: RunConfig) -> bool:
-    """Whether nothing is encoded, so that messages pass as they are."""
-    encoding = config.encoding
+    """Whether nothing is encoded, so that messages pass as they are.
+
+    Limits of a run are kept by mods and private grid, so that where there is one these are not left out.
+    """
+    encoding, privacy = config.encoding, config.privacy
+    limits = (privacy.epsilon, privacy.max_epsilon, privacy.budget)
     lossless = config.mechanism["name"] == "none" and "fixed_point_bits" not in config.mechanism
     stages = (encoding.l2_clip, encoding.rotate, encoding.keep, encoding.include, encoding.exclude)
-    return lossless and not config.secagg.enabled and not any(stages) and not encoding.clip_scales
+    plain = lossless and not config.secagg.enabled and not any(stages) and not encoding.clip_scales
+    return plain and limits == (None, None, None)
 
 
 class _ClientInMods(ClientApp):
@@ -86,7 +92,7 @@ def _mods(text: str) -> tuple[Mod, ...]:
 # Its files are read once a run, not for each message.
 @lru_cache(maxsize=4)
 def _app(text: str) -> UserApp:
-    return user_app(str(config_of(text).app))
+    return configured_app(config_of(text))
 
 
 def _called(app: ClientApp, message: Message, context: Context) -> Message:
@@ -207,9 +213,12 @@ def main(grid: Grid, context: Context) -> None:
     private = None if watched.private is None else watched.private.private
     statements = made[0].statements() if private is None else private.statements()
     lines = [str(statement) for statement in statements] if private is None else private.privacy_statement()
-    if watched.evaluated and private is not None:
-        names = ", ".join(map(repr, sorted(watched.evaluated)))
-        lines.append(f"not counted in any figure: clients evaluate for the app, without protection, {names}")
+    for kind, told in sorted(watched.uncounted.items()):
+        if told and private is not None:
+            lines.append(
+                f"not counted in any figure: clients answer the app's {kind} messages, without protection, "
+                f"with {', '.join(sorted(told))}"
+            )
     watched.finish(statements)
     records = list(state.array_records.values())
     model = records[0] if len(records) == 1 else watched.model

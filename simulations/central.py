@@ -4,6 +4,9 @@ Clients send their updates in the clear, clipped to an L2 norm R. The server add
 and releases the model. It is the reference for distributed mechanisms, which try to reach the same error at
 the same budget without that trust.
 
+Where arrays have clips of their own (:mod:`fl_privquant.codec.array_choice`), all of this is about updates on
+the scales of the arrays.
+
 Guarantee: (epsilon, delta) of a client's total, all rounds, against an adversary who sees the models; *none*
 against the server. One client's update replaced by any other of norm R moves the sum by 2 R at most, and T
 adaptive rounds of normal noise cost exactly what one costs with sqrt(T) times the distance (Dong, Roth, Su
@@ -14,12 +17,17 @@ Assumes: a trusted server, and exact arithmetic: noise in floating point is for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fl_privquant.codec.array_choice import ALL_ARRAYS, ArrayChoice
+from fl_privquant.errors import BudgetExhaustedError
+from fl_privquant.flower.arrays import read_arrays
 from fl_privquant.flower.wrapping import StrategyWrapper, mean_reply
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 
@@ -44,12 +52,38 @@ class CentralGaussianStrategy(StrategyWrapper):
         Standard deviation of the noise on the sum; see :func:`noise_of_sum`.
     seed
         The seed of the noise; None draws from the operating system's randomness.
+    rounds
+        Rounds that the noise is for. One more raises BudgetExhaustedError before anything is sent: an app
+        with a loop of its own may train more often than it says.
+    arrays
+        Which arrays are sent, and on what scale they are clipped: an array of factor s may move s times as
+        far, and so has s times the noise.
     """
 
-    def __init__(self, strategy: Strategy, scale: float, seed: int | None) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        scale: float,
+        seed: int | None,
+        rounds: int,
+        arrays: ArrayChoice = ALL_ARRAYS,
+    ) -> None:
         super().__init__(strategy)
+        self._arrays = arrays
         self._scale = scale
         self._seed = seed
+        self._rounds = rounds
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate, within the rounds that the noise is for."""
+        if server_round > self._rounds:
+            raise BudgetExhaustedError(
+                f"round {server_round}: the noise of the central Gaussian is for {self._rounds} rounds; "
+                f"raise federation.rounds, or the app's own number of rounds, to as many as are trained"
+            )
+        return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -60,13 +94,23 @@ class CentralGaussianStrategy(StrategyWrapper):
             return super().aggregate_train(server_round, received)
         rng = np.random.default_rng(None if self._seed is None else [self._seed, 5, server_round])
         records = [message.content.array_records[self.arrayrecord_key] for message in received]
+        layout = self._arrays.layout(read_arrays(records[0]))
+        factors = dict(zip(layout.names, layout.scales or (1.0,) * len(layout.names), strict=True))
         mean = ArrayRecord()
         for name in records[0]:
             stacked = np.stack([record[name].numpy() for record in records])
             value = stacked.mean(axis=0, dtype=np.float64)
             if stacked.dtype.kind == "f":
-                value = value + self._scale / len(received) * rng.standard_normal(value.shape)
+                scale = factors.get(str(name), 1.0) * self._scale / len(received)
+                value = value + scale * rng.standard_normal(value.shape)
             mean[str(name)] = Array(np.asarray(value.astype(stacked.dtype)))
         # PrivQuantStrategy weighs all clients by the same number, so that the first one's metrics serve.
         content = RecordDict({**received[0].content, self.arrayrecord_key: mean})
         return super().aggregate_train(server_round, [mean_reply(server_round, content)])
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Nothing: noise is drawn for a round by its number."""
+        return {}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Nothing was kept."""

@@ -81,6 +81,11 @@ def central_target(config: RunConfig) -> tuple[float, float, float]:
     """L2 clip of the central baseline, and epsilon and delta of a client's total."""
     if config.privacy.epsilon is None or config.l2_clip is None:
         raise InvalidSpecError(f"{CENTRAL}: privacy.epsilon: null; the noise follows from it, so set it")
+    if config.encoding.keep is not None:
+        raise InvalidSpecError(
+            f"encoding.keep: {config.encoding.keep}, but {CENTRAL} is for whole updates: what is made of a "
+            f"part is longer than the L2 clip that its noise is for; leave it out"
+        )
     return config.l2_clip, config.privacy.epsilon, config.privacy.delta
 
 

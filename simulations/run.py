@@ -38,12 +38,13 @@ from rich.markup import escape
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
 from fl_privquant.cli import program
 from fl_privquant.errors import PrivQuantError
+from simulations.app_keys import configured_app
 from simulations.config import CENTRAL, RunConfig
 from simulations.overrides import CONF, check_overrides, composed
 from simulations.planned import central_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
-from simulations.user_app import UserApp, user_app
+from simulations.user_app import UserApp
 from simulations.users import with_users
 
 _SESSION = "FL_PRIVQUANT_SESSION"
@@ -111,7 +112,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
 def _components(config: RunConfig) -> tuple[str, str]:
     """Where the server and the client of a run are, once what they work on is known to be usable."""
     if config.app is not None:
-        app = user_app(config.app)
+        app = configured_app(config)
         app.server()
         app.client()
         return "simulations.app_run:server_app", "simulations.app_run:client_app"

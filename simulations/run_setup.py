@@ -116,7 +116,8 @@ class PrivateSetup:
             return strategy
         l2_clip, epsilon, delta = central_target(self.config)
         scale = noise_of_sum(l2_clip, self.config.counted_rounds, epsilon, delta)
-        return CentralGaussianStrategy(strategy, scale, seed)
+        rounds, arrays = self.config.federation.rounds, self.config.encoding.arrays
+        return CentralGaussianStrategy(strategy, scale, seed, rounds, arrays)
 
     def constants(self) -> Row:
         """Columns that are the same in every row of a run."""

@@ -33,7 +33,9 @@ ROUND_KEYS = ("num-server-rounds", "num-rounds")
 """Keys under which apps have their number of rounds."""
 
 _MOST_CHARACTERS = 300
-_NEEDED = {"fl_privquant", "flwr", "simulations"}
+_NEEDED = {"__main__", "fl_privquant", "flwr", "simulations"}
+# Folders of packages that are installed: users have their environment in the folder of their app.
+_INSTALLED = {"site-packages", "dist-packages"}
 _LEGACY = "is of Flower's legacy API ({kind}), whose messages hold no arrays of a model; port it to {instead}"
 
 _App = TypeVar("_App")
@@ -151,9 +153,14 @@ class UserApp:
         return names - _NEEDED
 
     def _owns(self, module: ModuleType) -> bool:
+        """Whether a module is the app's own: in its folder, and not in an environment that lies there."""
+        if getattr(module, "__name__", "").partition(".")[0] in _NEEDED:
+            return False
         file = getattr(module, "__file__", None)
         places = [file] if file else list(getattr(module, "__path__", ()))
-        return any(Path(place).is_relative_to(self.folder) for place in places if isinstance(place, str))
+        paths = [Path(place) for place in places if isinstance(place, str)]
+        inside = [path.relative_to(self.folder).parts for path in paths if path.is_relative_to(self.folder)]
+        return any(not _INSTALLED & set(parts) and not _hidden(parts) for parts in inside)
 
 
 def user_app(path: str) -> UserApp:
@@ -193,10 +200,16 @@ def _digest(folder: Path) -> str:
     """Hash of an app's program and settings; data that it keeps beside them are not read."""
     state = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix in (".py", ".toml") and path.is_file() and not hidden:
+        parts = path.relative_to(folder).parts
+        if path.suffix not in (".py", ".toml") or _INSTALLED & set(parts) or _hidden(parts):
+            continue
+        if path.is_file():
             state.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode() + path.read_bytes())
     return state.hexdigest()[:16]
+
+
+def _hidden(parts: tuple[str, ...]) -> bool:
+    return any(part.startswith(".") for part in parts)
 
 
 @lru_cache(maxsize=32)

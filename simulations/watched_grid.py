@@ -69,11 +69,12 @@ class WatchedGrid(GridWrapper):
         self.model = ArrayRecord()
         self.private: PrivateGrid | None = None
         self.setup: PrivateSetup | None = None
-        # What clients evaluate outside of all accounting.
-        self.evaluated: set[str] = set()
+        # What clients answer outside of all accounting, by the kind of message.
+        self.uncounted: dict[str, set[str]] = {}
         self._evaluations: list[Message] = []
         self._records: list[RoundRecord] = []
         self._on_row: OnRow | None = None
+        self._has_trained = False
         self._spent: PrivacyStatement | None = None
 
     @property
@@ -89,7 +90,7 @@ class WatchedGrid(GridWrapper):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies that are there; what is evaluated in them is kept."""
-        replies = list(super().pull_messages(message_ids))
+        replies = self._noted(super().pull_messages(message_ids))
         self._evaluations += _evaluations(replies)
         return replies
 
@@ -103,9 +104,17 @@ class WatchedGrid(GridWrapper):
                 self.model = arrays
         if any(trains(message) for message in sent):
             return self._round(sent, timeout)
-        replies = list(super().send_and_receive(sent, timeout=timeout))
+        replies = self._noted(super().send_and_receive(sent, timeout=timeout))
         self._evaluations = _evaluations(replies) or self._evaluations
         return replies
+
+    def _noted(self, replies: Iterable[Message]) -> list[Message]:
+        """The replies to messages that are not for training, with note taken of what they tell."""
+        received = list(replies)
+        for reply in received:
+            told = {"texts of errors"} if reply.has_error() else set(_told(reply))
+            self.uncounted.setdefault(reply.metadata.message_type.split(".")[0], set()).update(told)
+        return received
 
     def close_round(self) -> None:
         """Complete the last row by what was evaluated since, and hand it on."""
@@ -113,7 +122,6 @@ class WatchedGrid(GridWrapper):
             return
         values = averaged(self._evaluations, self._metrics.weight)
         self._evaluations = []
-        self.evaluated |= set(values)
         chosen = {
             "accuracy": _chosen(values, self._metrics.accuracy, "acc", "app_metrics.accuracy"),
             "loss": _chosen(values, self._metrics.loss, "loss", "app_metrics.loss"),
@@ -182,12 +190,13 @@ class WatchedGrid(GridWrapper):
         self._records.append(record)
 
     def _check_failures(self, number: int, asked: int, errors: Mapping[int, str]) -> None:
-        """Refuse a round in which every client failed: the app is wrong, not a client."""
+        """Refuse an app of which no client has ever trained: it is wrong, not a client."""
         failures = {**errors, **self._probe.take_failures()}
+        self._has_trained = self._has_trained or len(failures) < asked
         if not failures:
             return
         client, reason = next(iter(failures.items()))
-        if len(failures) >= asked:
+        if not self._has_trained:
             raise InvalidSpecError(f"app: every client failed in round {number}: {reason}")
         log(WARNING, "app: round %d, %d clients failed, first %d: %s", number, len(failures), client, reason)
 
@@ -259,6 +268,15 @@ def _chosen(values: Mapping[str, float], name: str | None, part: str, key: str) 
 def _evaluations(replies: Iterable[Message]) -> list[Message]:
     kinds = [(reply, reply.metadata.message_type.split(".")[0]) for reply in replies]
     return [reply for reply, kind in kinds if kind == MessageType.EVALUATE and reply.has_content()]
+
+
+def _told(reply: Message) -> Iterable[str]:
+    """Names of what a reply holds: metrics and settings by their own, arrays by that of their record."""
+    for name, record in reply.content.items():
+        if isinstance(record, ArrayRecord):
+            yield f"arrays {name!r}"
+        else:
+            yield from map(repr, record)
 
 
 def _models(message: Message) -> list[ArrayRecord]:

@@ -47,9 +47,16 @@ def drawn_messages(
 ) -> list[Message]:
     """The messages of a round to those that are asked; none where they are too few for a round.
 
-    Raises BudgetExhaustedError where too few clients have any share of rounds left, which ends the run.
+    Raises BudgetExhaustedError where too few clients have any share of rounds left, which ends the run, and
+    InvalidSpecError where a client is asked twice: both answers are releases, and a round counts one.
     """
     nodes = [message.metadata.dst_node_id for message in messages]
+    if len(set(nodes)) < len(nodes):
+        twice = next(node for node in nodes if nodes.count(node) > 1)
+        raise InvalidSpecError(
+            f"messages: round {server_round} asks node {twice} {nodes.count(twice)} times, but a round is "
+            f"one release of a client; send the others in a round of their own"
+        )
     taken = {node: ledger.participation(node) for node in nodes} if sampling.remembers else {}
     able = [node for node in nodes if node not in taken or sampling.may_ask(server_round, *taken[node])]
     drawn = set(sampling.drawn(server_round, able, len(nodes)))

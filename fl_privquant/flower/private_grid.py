@@ -7,6 +7,7 @@ nothing has changed.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -88,7 +89,8 @@ class PrivateGrid(GridWrapper):
     ) -> Iterable[Message]:
         """Send messages, and wait for their replies: train messages as a round, others as they are."""
         messages = list(messages)
-        training = [message for message in messages if trains(message)]
+        # Copies: the app may send its own messages again, and the request is no part of them.
+        training = [copy.copy(message) for message in messages if trains(message)]
         if not training:
             return self._grid.send_and_receive(messages, timeout=timeout)
         if len(training) < len(messages):

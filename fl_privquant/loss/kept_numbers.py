@@ -1,11 +1,12 @@
-"""Numbers that take long to compute, kept on disk: what was certified once need not be certified again.
+"""Numbers that take long to compute, kept on disk for searches: where a design was found once, it is again.
+
+No guarantee is read from here: what a search ends with is certified in the process that states it.
 
 A number is kept under everything that it follows from: its arguments, and the source of the rooms ``law``,
 ``loss``, ``design`` and ``mechanisms``, so that no number outlives the code that found it. A file is read
-only if its digest fits (:class:`~fl_privquant.cache.DesignCache`). Whoever asks for a certificate also gives
-a lower bound that is found quickly; a kept number below it is refused and computed anew. So a file that
-somebody forged in the user's own cache directory cannot make a guarantee better than the cases that are
-looked at each time.
+only if its digest fits (:class:`~fl_privquant.cache.DesignCache`), which tells damage, not forgery. Whoever
+asks also gives a lower bound that is found quickly; a kept number below it is refused and computed anew. So
+what somebody forged in the user's own cache directory can mislead a search a little, and no statement.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ def sum_separation(
 ) -> float:
     """The least certified a for the rate b: two inputs at distance D are told apart as N(0, 1) and N(a D, 1).
 
-    Infinite where nothing is certified.
+    Infinite where nothing is certified. It is computed in this process, never read from a file.
 
     Parameters
     ----------
@@ -257,11 +257,22 @@ def sum_separation(
         Whether the number of draws from the upper row is fixed by the input, except for one of them, as in
         step 5; else each draw has the same share, as in step 4.
     """
+    return _separation(law, num_honest, rate, bits, stratified, _Cases.worst)
+
+
+@lru_cache(maxsize=256)
+def kept_separation(
+    law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False
+) -> float:
+    """What :func:`sum_separation` found, perhaps in another process: for searches, no guarantee.
+
+    Whoever edits the file may claim anything from what is probed up, which can be some percent too little.
+    """
     asked = (law, num_honest, rate, bits, stratified)
     (separation,) = kept_numbers(
         "sum_separation",
         f"{law.text}, {num_honest} clients, {rate.hex()}, {bits} draws, {stratified}",
-        lambda: np.array([_separation(*asked, _Cases.worst)]),
+        lambda: np.array([sum_separation(*asked)]),
         lambda: np.array([probed_separation(*asked)]),
     )
     return float(separation)

@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import Listing, checked_whole, register
 from fl_privquant.mechanisms.stochastic import StochasticMechanism, StochasticSpec
@@ -82,10 +82,7 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
         self, x: ArrayLike, rank: int, seed: int, clip: float = 1.0, rng: RandomStream | None = None
     ) -> NDArray[Any]:
         """The indices of the client with that rank, 0 to n - 1, in the round that has the public seed."""
-        if not 0 <= rank < self.num_clients:
-            raise InvalidSpecError(
-                f"rank: {rank} is outside 0..{self.num_clients - 1}; design for more num_clients"
-            )
+        rank = checks.whole("rank", rank, 0, self.num_clients - 1)
         position, shape = self._positions(x, clip)
         stream = rng if rng is not None else RandomStream.secure()
         part = _entries(

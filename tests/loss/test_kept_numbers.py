@@ -12,7 +12,7 @@ import pytest
 
 from fl_privquant.array_types import Floats
 from fl_privquant.loss import kept_numbers as kept
-from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
+from fl_privquant.loss.two_row_sums import TwoRows, kept_separation, probed_separation, sum_separation
 
 
 @pytest.fixture
@@ -64,22 +64,49 @@ def test_a_forged_certificate_is_computed_anew(cache: Path, caplog: pytest.LogCa
     calls: list[int] = []
     _asked("a", calls, 0.1, 0.099)
     (path,) = cache.iterdir()
-    content = path.read_bytes()[32:-8] + np.array([0.05]).tobytes()
-    path.write_bytes(hashlib.sha256(content).digest() + content)
+    _forge(path, 0.05)
     with caplog.at_level(logging.WARNING):
         assert _asked("a", calls, 0.1, 0.099) == 0.1
     assert len(calls) == 2
     assert "claims 0.05, but 0.099 is attained" in caplog.text
 
 
+def _forge(path: Path, value: float) -> None:
+    """Put another number into a file, with a digest that fits."""
+    content = path.read_bytes()[32:-8] + np.array([value]).tobytes()
+    path.write_bytes(hashlib.sha256(content).digest() + content)
+
+
 def test_a_certificate_is_the_same_from_disk(cache: Path) -> None:
     law = TwoRows.bit((1 << 31) - (1 << 28))
-    sum_separation.cache_clear()
-    computed = sum_separation(law, 40, 1e-9, 3, True)
+    _forget()
+    computed = kept_separation(law, 40, 1e-9, 3, True)
     (path,) = cache.iterdir()
-    sum_separation.cache_clear()
-    assert sum_separation(law, 40, 1e-9, 3, True) == computed
+    _forget()
+    assert kept_separation(law, 40, 1e-9, 3, True) == computed
     assert np.frombuffer(path.read_bytes()[-8:], "<f8")[0] == computed
-    # The lower bound that a kept one is held to is close: a forged file has little to gain.
-    assert computed * 0.99 < probed_separation(law, 40, 1e-9, 3, True) <= computed * (1.0 + 1e-9)
+    assert sum_separation(law, 40, 1e-9, 3, True) == computed
+
+
+def test_no_guarantee_is_read_from_disk(cache: Path) -> None:
+    """A number that is forged above what is probed passes for a search, and for nothing else.
+
+    The two rows have no symmetry, so that the worst case of the others is none of the two that are probed.
+    """
+    low, high = np.array([31.0, 52.0, 121.0, 47.0, 5.0]), np.array([32.0, 49.0, 105.0, 28.0, 42.0])
+    law = TwoRows(np.arange(5), low / 256, high / 256, 0.5)
+    least = probed_separation(law, 10, 1e-7)
+    _forget()
+    computed = kept_separation(law, 10, 1e-7)
+    assert computed > 1.05 * least
+    (path,) = cache.iterdir()
+    _forge(path, least)
+    _forget()
+    assert kept_separation(law, 10, 1e-7) == least
+    assert sum_separation(law, 10, 1e-7) == computed
+    _forget()
+
+
+def _forget() -> None:
     sum_separation.cache_clear()
+    kept_separation.cache_clear()

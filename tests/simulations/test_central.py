@@ -93,3 +93,20 @@ def test_a_target_sets_the_mechanism_for_the_view_of_the_run(tmp_path: Path) -> 
     assert 3.5 < secure.statement.epsilon <= 4.0
     assert 3.5 < local.statement.epsilon <= 4.0
     assert local.encoding.mechanism.epsilon < secure.encoding.mechanism.epsilon
+
+
+def test_noise_grows_with_the_scale_of_the_clips(tmp_path: Path) -> None:
+    """An array of factor 3 is clipped to three times the norm, which the noise must hide."""
+    found = []
+    for number, scales in enumerate((None, {"*": 3.0})):
+        config = config_of(tmp_path / str(number), encoding={"l2_clip": 0.5, "clip_scales": scales})
+        execute(config)
+        rows = pd.read_parquet(RunDirectory.of(config).path / "rounds.parquet")
+        found.append(rows["mean_squared_error"].iloc[1])
+    assert found[1] == pytest.approx(9.0 * found[0], rel=0.05)
+
+
+def test_parts_of_updates_are_refused(tmp_path: Path) -> None:
+    """What is restored from a part is longer than the clip, by the root of how much was left out."""
+    with pytest.raises(InvalidSpecError, match=r"encoding\.keep: 0\.25, but central_gaussian"):
+        execute(config_of(tmp_path, encoding={"l2_clip": 0.5, "keep": 0.25, "rotate": True}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -105,7 +107,8 @@ def test_what_it_evaluates_is_in_the_rows(tmp_path: Path) -> None:
     assert frame["train_train_loss"].notna().tolist() == [False, True, True]
     lines = (RunDirectory.of(run).path / "provenance.json").read_text()
     assert "clients also send 'train_loss' without protection" in lines
-    assert "clients evaluate for the app, without protection, 'eval_acc', 'eval_loss'" in lines
+    told = "'eval_acc', 'eval_loss', 'num-examples'"
+    assert f"clients answer the app's evaluate messages, without protection, with {told}" in lines
     other = config(folder, **NONE, app_metrics={"accuracy": "eval_loss"})
     execute(other)
     assert (rows(other)["accuracy"][1:] == rows(other)["evaluate_eval_loss"][1:]).all()
@@ -181,6 +184,97 @@ def test_an_interrupted_app_begins_anew_or_is_refused(
         execute(secure)
 
 
+ASKED = "list(grid.send_and_receive(asked))"
+QUERY = """
+
+@app.query()
+def query(msg: Message, context: Context):
+    from quickstart.task import target
+
+    data = ArrayRecord({"target": Array(target(context.node_config["partition-id"]))})
+    return Message(RecordDict({"data": data, "also": MetricRecord({"size": 3})}), reply_to=msg)
+"""
+
+
+def often(modules: dict[str, str]) -> dict[str, str]:
+    """The app with a client that does not mind how often it is asked."""
+    counted = '    assert context.state["seen"]["rounds"] == msg.content["told"]["round"]\n'
+    return modules | {"client_app": modules["client_app"].replace(counted, "")}
+
+
+def test_more_rounds_than_the_central_noise_is_for_are_refused(tmp_path: Path) -> None:
+    """The noise is for the rounds that the app says it has: those beyond would cost more than is stated."""
+    modules = often(changed("server_app", ASKED, f"{ASKED}; {ASKED}"))
+    folder = write_app(tmp_path / "app", modules)
+    run = config(folder, mechanism={"name": "central_gaussian"}, privacy={"epsilon": 30.0})
+    summary = execute(run)
+    assert summary["round"] == run.counted_rounds == 2
+    assert "the noise of the central Gaussian is for 2 rounds" in summary["stopped"]
+
+
+def test_a_client_that_is_asked_twice_in_a_round_is_refused(tmp_path: Path) -> None:
+    modules = often(
+        changed("server_app", "for node in nodes]\n        r", "for node in nodes * 2]\n        r")
+    )
+    folder = write_app(tmp_path / "app", modules)
+    with pytest.raises(InvalidSpecError, match="messages: round 1 asks node 1 2 times"):
+        execute(config(folder, **LOCAL))
+    # Without a mechanism it is as in plain Flower.
+    expected = plain_flower(folder)
+    model, summary = saved(folder, **NONE)
+    assert model["weights"].tobytes() == expected["weights"].tobytes()
+    assert summary["num_replies"] == 2 * CLIENTS
+
+
+def test_an_app_that_asks_one_by_one_goes_on_when_a_client_fails(tmp_path: Path) -> None:
+    one_by_one = "[r for a in asked for r in grid.send_and_receive([a]) if r.has_content()]"
+    modules = often(changed("server_app", ASKED, one_by_one))
+    fails = "    if context.node_config['partition-id'] == 2:\n        raise ValueError\n    seen ="
+    modules["client_app"] = modules["client_app"].replace("    seen =", fails)
+    folder = write_app(tmp_path / "app", modules)
+    expected = plain_flower(folder)
+    model, summary = saved(folder, **NONE)
+    assert model["weights"].tobytes() == expected["weights"].tobytes()
+    assert summary["round"] == 2 * CLIENTS
+    # Each client is asked twice, whatever the number of rounds; one that fails has released zeros.
+    _, private = saved(folder, **LOCAL)
+    assert private["epsilon_client_total"] == pytest.approx(2 * 12 * 4.0)
+
+
+def test_statements_name_what_queries_and_errors_tell(tmp_path: Path) -> None:
+    asked = 'Message(RecordDict(), node, "query") for node in nodes'
+    end = '    context.state["model"]'
+    modules = changed("server_app", end, f"    list(grid.send_and_receive([{asked}]))\n{end}")
+    modules["client_app"] = modules["client_app"].replace("    error = msg", "    1 / 0\n    error = msg")
+    run = config(
+        write_app(tmp_path / "app", modules | {"client_app": modules["client_app"] + QUERY}), **LOCAL
+    )
+    execute(run)
+    lines = json.loads((RunDirectory.of(run).path / "provenance.json").read_text())["statement"]
+    uncounted = "not counted in any figure: clients answer the app's"
+    assert f"{uncounted} query messages, without protection, with 'size', arrays 'data'" in lines
+    assert f"{uncounted} evaluate messages, without protection, with texts of errors" in lines
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [({"max_epsilon": 1.0}, "above this client's max_epsilon 1"), ({"budget": 5.0}, "budget")],
+)
+def test_limits_hold_without_a_mechanism_too(limit: dict[str, float], reason: str, tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    with pytest.raises(PrivQuantError, match=reason):
+        execute(config(folder, **NONE, privacy=limit))
+
+
+def test_files_that_change_after_the_run_was_configured_are_refused(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    run = config(folder, **LOCAL)
+    task = folder / "quickstart" / "task.py"
+    task.write_text(task.read_text().replace("0.05", "0.06"))
+    with pytest.raises(InvalidSpecError, match="have changed since the run was configured"):
+        execute(run)
+
+
 def test_apps_with_the_same_modules_do_not_meet(tmp_path: Path) -> None:
     one, two = (write_app(tmp_path / name, CUSTOM) for name in ("one", "two"))
     task = two / "quickstart" / "task.py"
@@ -198,6 +292,31 @@ def test_apps_with_the_same_modules_do_not_meet(tmp_path: Path) -> None:
     finally:
         UserApp.deactivate()
         del sys.modules["quickstart"]
+
+
+def test_an_environment_in_the_folder_of_an_app_is_not_its_own(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", CUSTOM)
+    digest = user_app(str(folder)).digest
+    packages = [folder / name / "lib" / "site-packages" for name in (".venv", "env")]
+    for number, place in enumerate(packages):
+        place.mkdir(parents=True)
+        (place / f"installed_{number}.py").touch()
+    assert user_app(str(folder)).digest == digest
+    app = user_app(str(folder))
+    try:
+        app.activate()
+        for number, place in enumerate(packages):
+            sys.path.append(str(place))
+            importlib.import_module(f"installed_{number}")
+        app.client()
+        UserApp.deactivate()
+        assert {"installed_0", "installed_1"} <= set(sys.modules)
+        assert "quickstart.client_app" not in sys.modules
+    finally:
+        UserApp.deactivate()
+        for number, place in enumerate(packages):
+            sys.path.remove(str(place))
+            sys.modules.pop(f"installed_{number}", None)
 
 
 def changed(place: str, old: str, new: str) -> dict[str, str]:
