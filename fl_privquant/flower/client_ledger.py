@@ -237,9 +237,10 @@ def ledger_path(context: Context, given: Path | None, limited: bool, node_limite
 
     The first of: the file that the node's own configuration names (``privquant-ledger-file``); on a SuperNode
     whose configuration sets a limit (a budget or a number of rounds), the default file; the file that the app
-    names; on a SuperNode with any such limit, the default file. The default is ``privquant/ledger.jsonl`` in Flower's home (``FLWR_HOME``, or
-    ``~/.flwr``), or ``ledger-partition-<n>.jsonl`` where the node has a ``partition-id``. SuperNodes that
-    share a home, and have no partition, share it: they count together, so never too little.
+    names; on a SuperNode with any such limit, the default file. The default is ``privquant/ledger.jsonl`` in
+    Flower's home (``FLWR_HOME``, or ``~/.flwr``), or ``ledger-partition-<n>.jsonl`` where the node has a
+    ``partition-id``. SuperNodes that share a home, and have no partition, share it: they count together, so
+    never too little.
     """
     named = context.node_config.get(NODE_LEDGER_FILE)
     if named is not None:
