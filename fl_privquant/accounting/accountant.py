@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
@@ -127,11 +127,17 @@ class Accountant:
         """Number of releases: rounds in which the client took part."""
         return sum(self._counts.values())
 
-    def check(self, number: int, release: Release, budgets: Iterable[Budget]) -> None:
+    def check(
+        self,
+        number: int,
+        release: Release,
+        budgets: Iterable[Budget],
+        spent_at: Callable[[float], PrivacyStatement] | None = None,
+    ) -> None:
         """Raise BudgetExhaustedError, with what was spent, if one more release would exceed a budget.
 
         This is cheap while much of the budget is left: releases are counted in full only where quick bounds
-        do not decide.
+        do not decide. ``spent_at`` gives what the error says was spent at a delta, by default this total.
         """
         after = self.copy()
         after.add(release)
@@ -142,7 +148,7 @@ class Accountant:
             if would.epsilon <= budget.epsilon:
                 continue
             allowed = dataclasses.replace(would, epsilon=budget.epsilon, delta=budget.delta)
-            spent = self.statement(budget.delta)
+            spent = (spent_at or self.statement)(budget.delta)
             raise BudgetExhaustedError(
                 f"round {number}: one more release makes {would.figures} [{would.method}], above the budget "
                 f"of {allowed.figures}. Spent: {spent}",

@@ -33,10 +33,9 @@ from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 # The id of clients whose names are not known. No node of Flower's has this id.
 _ANYBODY = 0
-
-# With at most this many histories, each is counted by itself; with more, one history that is worse than all.
-_MOST_HISTORIES = 4
-
+# With more histories than this, each sum counts as the smallest one; if there are then still more than the
+# second number, one history that is worse than all is counted.
+_MOST_HISTORIES, _MOST_FLOORED = 4, 32
 
 # What releases have in common if they differ only in who sees them.
 _Kind = tuple[str, int, Norms]
@@ -185,7 +184,9 @@ class FederationLedger:
                 # equal releases are composed on one grid, without what mixing different ones gives away.
                 smallest = _smallest_sums([*counts, planned])
                 floored = _accountant(_floored(counts, smallest))
-                floored.check(number, _at_least(planned, smallest), [budget])
+                # What is said to be spent is what the run has cost, not these counts of some clients.
+                least = _at_least(planned, smallest)
+                floored.check(number, least, [budget], lambda delta: self.statement(delta, in_sum))
 
     def statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
         """What the run has cost the worst of all clients so far.
@@ -231,7 +232,8 @@ class FederationLedger:
     def _worst_statement(
         self, seen_by: Callable[[_Asked], Release], delta: float, refine: bool
     ) -> PrivacyStatement:
-        worst = self._worst({*self._all().values(), self._before}, seen_by)
+        # Clients of other names, if none of these was asked, have had names here: they cost no more.
+        worst = self._worst(set(self._all().values()), seen_by)
         costs = [_least_statement(counts, delta, refine) for counts in worst]
         return max(costs, key=lambda statement: statement.epsilon)
 
@@ -390,12 +392,12 @@ class FederationLedger:
     ) -> list[dict[Release, int]]:
         """Counts of each kind such that every client's cost at most as much as one of them."""
         distinct = {self._seen(history, seen_by) for history in histories}
-        worst = _maximal(distinct)
+        worst = _maximal(distinct, _MOST_HISTORIES)
         if worst is None:
             # Each sum as if it had been the smallest one: fewer honest clients are worse.
             smallest = _smallest_sums({release for seen in distinct for release, _ in seen})
             distinct = {frozenset(_floored(dict(seen), smallest).items()) for seen in distinct}
-            worst = _maximal(distinct)
+            worst = _maximal(distinct, _MOST_FLOORED)
         if worst is None:
             most: dict[Release, int] = {}
             for seen in distinct:
@@ -478,13 +480,15 @@ def _floored(counts: Mapping[Release, int], smallest: Mapping[_Kind, int]) -> di
     return floored
 
 
-def _maximal(histories: Iterable[frozenset[tuple[Release, int]]]) -> list[dict[Release, int]] | None:
-    """The histories that no other one contains; None if there are too many."""
+def _maximal(
+    histories: Iterable[frozenset[tuple[Release, int]]], most: int
+) -> list[dict[Release, int]] | None:
+    """The histories that no other one contains; None if there are more than ``most``."""
     largest: list[dict[Release, int]] = []
     for history in sorted(histories, key=lambda kinds: -sum(count for _, count in kinds)):
         counts = dict(history)
         if not any(all(other.get(asked, 0) >= n for asked, n in counts.items()) for other in largest):
             largest.append(counts)
-            if len(largest) > _MOST_HISTORIES:
+            if len(largest) > most:
                 return None
     return largest
