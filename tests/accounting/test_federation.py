@@ -112,6 +112,21 @@ def test_a_restart_charges_everybody() -> None:
     assert again.statement(DELTA) == after.statement(DELTA)
 
 
+def test_names_that_were_met_before_a_restart_are_no_strangers() -> None:
+    ledger = FederationLedger()
+    ledger.meet([1, 2, 3])
+    ledger.ask(1, release(ONE), [1, 2])
+    for _ in range(2):
+        ledger = FederationLedger.from_dict(ledger.to_dict())
+        # Client 9 joins after the restart, or is client 1 with another name.
+        ledger.meet([9])
+        assert [ledger.participation(node) for node in (1, 3, 9)] == [(1, 1), (0, None), (1, 1)]
+        assert [ledger.count(node, release(ONE)) for node in (1, 3, 9)] == [1, 0, 1]
+    ledger.check(2, release(ONE), [3], Budget(spent((ONE, None)), DELTA))
+    with pytest.raises(BudgetExhaustedError):
+        ledger.check(2, release(ONE), [9], Budget(spent((ONE, None)), DELTA))
+
+
 def test_many_clients_of_two_rounds_each_are_not_stated_as_one_of_six() -> None:
     """Six histories that none of the others contains were merged to one, of two rounds of each kind."""
     kinds = [pq.design("one_bit", epsilon=0.5 - 0.01 * i) for i in range(3)]
