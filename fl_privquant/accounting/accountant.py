@@ -42,6 +42,7 @@ _REALS = "exact real numbers: floats leak"
 _NORMS = "updates clipped to the stated norm"
 _MODELS = "the adversary sees only the models: the server is trusted, and nobody tells who took part"
 _DRAWN = "clients drawn anew each round, in secret"
+_FORGETFUL = "what a client answers, and whether, does not depend on rounds that it took part in before"
 # Points at which a round's curve is looked up before it is amplified, in full and for quick bounds.
 _CURVE_POINTS, _QUICK_POINTS = 160, 80
 
@@ -344,7 +345,8 @@ def _assumptions(releases: list[tuple[Release, int]], way: _Way) -> tuple[str, .
     if rates:
         assumed.append(_MODELS)
     if any(rate < 1.0 for rate in rates):
-        assumed.append(f"{_DRAWN}, each with probability {math.ceil(max(rates) * 1e4) / 1e4:g} at most")
+        rate = math.ceil(max(rates) * 1e4) / 1e4
+        assumed += [f"{_DRAWN}, each that would answer with probability {rate:g} at most", _FORGETFUL]
     if any(not release.view.is_local and (way.in_sum or release.view.sampled) for release in released):
         assumed += [_HONEST] if rates else [_SUM_ONLY, _HONEST]
     if way.by is _By.NORM:
