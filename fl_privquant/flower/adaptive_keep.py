@@ -137,7 +137,8 @@ class AdaptiveKeep(Policy):
             )
         except InfeasibleDesignError:
             return None
-        pairs = [pair for each in (encoding, fewer.encoding) if (pair := self._normal_pair(each)) is not None]
+        certified = map(self._normal_pair, (encoding, fewer.encoding))
+        pairs = [pair for pair in certified if pair is not None]
         if len(pairs) < 2:
             return None
         separation, revealed = (
