@@ -370,7 +370,6 @@ def test_the_share_of_the_nodes_own_configuration_is_kept_in_the_nodes_file(
     # The app came from the server, and names a file that it may empty.
     mods = [PrivQuantMod(1.0, ledger_file=tmp_path / name) for name in ("one", "other")]
     answers = [
-        mod(ask(mechanism), context, train).has_content()
-        for mod, context in zip(mods, contexts, strict=True)
+        mod(ask(mechanism), context, train).has_content() for mod, context in zip(mods, contexts, strict=True)
     ]
     assert answers == [True, False]
