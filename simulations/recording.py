@@ -299,7 +299,8 @@ def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bo
     local, in_sum = cells["client_total"] or nothing, cells["client_total_sum"]
     return {
         **epsilons,
-        "delta_client_total": local.delta,
+        # Of all totals: one that holds without a delta holds with one.
+        "delta_client_total": max(cell.delta for name, cell in cells.items() if "total" in name and cell),
         "composition_method": local.method,
         "composition_method_sum": in_sum.method if in_sum else "no sums",
         "num_honest": view.num_honest or math.nan,

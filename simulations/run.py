@@ -35,13 +35,12 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
-from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit
 from fl_privquant.cli import program
 from fl_privquant.errors import PrivQuantError
 from simulations.app_keys import configured_app
-from simulations.config import CENTRAL, RunConfig
+from simulations.config import RunConfig
 from simulations.overrides import CONF, check_overrides, composed
-from simulations.planned import central_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
 from simulations.user_app import UserApp
@@ -265,18 +264,21 @@ def _spent(config: RunConfig, row: dict[str, Any]) -> str:
     of sums, and else the local view itself. Where clients are drawn in secret, the view of an adversary who
     sees only the models stands beside these.
     """
-    delta = row["delta_client_total"]
-    local = PrivacyStatement(row["epsilon_client_total"], delta, Unit.TOTAL, str(LOCAL))
-    models = row.get("epsilon_client_total_models")
-    also = "" if models is None else f"; {PrivacyStatement(models, delta, Unit.TOTAL, 'models').brief}"
-    if config.mechanism["name"] == CENTRAL:
-        about = central_statement(config)
-    elif row["epsilon_client_total_sum"] is None or row["num_honest"] is None:
-        return f"spent, counted in full: {local.brief}{also}" if math.isfinite(local.epsilon) else local.brief
-    else:
-        view = str(View(int(row["num_honest"])))
-        about = PrivacyStatement(row["epsilon_client_total_sum"], delta, Unit.TOTAL, view)
-    return f"spent, counted in full: {about.brief}; {local.brief}{also}"
+    # As provenance.json has them: each with the delta and the view of its own, such as sums of 9 to 18.
+    origin = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+    stated = [PrivacyStatement.from_dict(statement) for statement in origin["statements"]]
+    totals = {statement.view: statement for statement in stated if statement.unit == Unit.TOTAL}
+    local = PrivacyStatement(row["epsilon_client_total"], row["delta_client_total"], Unit.TOTAL, str(LOCAL))
+    models = [view for view in totals if view.startswith("models")]
+    about = [view for view in totals if view not in (local.view, *models)]
+    if not about and math.isinf(local.epsilon):
+        return local.brief
+    seen = [
+        *(totals[view] for view in about),
+        totals.get(local.view, local),
+        *(totals[view] for view in models),
+    ]
+    return f"spent, counted in full: {'; '.join(statement.brief for statement in seen)}"
 
 
 @contextlib.contextmanager

@@ -154,10 +154,12 @@ class TorchTask:
                 checks.whole(f"task.{limit}", options[limit], 1)
 
     @staticmethod
-    def num_users(*, data: str, max_examples: int | None = None, **options: Any) -> int:
+    def num_users(
+        *, data: str, max_examples: int | None = None, max_tests: int | None = None, **options: Any
+    ) -> int:
         """How many users the data have; they must say whose an example is."""
         chosen = {key: value for key, value in options.items() if key in options_of(_data(data))}
-        users = _examples(data, json.dumps(chosen, sort_keys=True), max_examples).users
+        users = _examples(data, json.dumps(chosen, sort_keys=True), max_examples, max_tests).users
         if users is None:
             raise InvalidSpecError(
                 f"federation.num_clients: null stands for all users, but data {data!r} do not say whose an "

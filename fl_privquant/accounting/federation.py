@@ -7,8 +7,9 @@ releases of its kind the server has counted for that client, and a client that c
 release of every client is counted at least as often here as there, whatever was lost on the way.
 
 After a restart a client may have another name. Clients whose names are known keep their own counts, as names
-are not given twice. What was asked before then is charged to every other one: for each kind of release, the
-most that any client was asked for, and as if it had been asked in the last round.
+are not given twice: those that were asked, and those that could have been (:meth:`FederationLedger.meet`).
+What was asked before then is charged to every other one: for each kind of release, the most that any client
+was asked for, and as if it had been asked in the last round.
 
 **Whoever sees only the models** (:attr:`~fl_privquant.statement.View.sampled`) does not know who took part
 where clients are drawn in secret. Every client is then charged for every round, amplified by the sampling.
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from fl_privquant.accounting.accountant import Accountant, Budget
@@ -33,11 +35,9 @@ from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 # The id of clients whose names are not known. No node of Flower's has this id.
 _ANYBODY = 0
-
-# With at most this many histories, each is counted by itself; with more, one history that is worse than all.
-_MOST_HISTORIES = 4
-
-
+# With more histories than this, each sum counts as the smallest one; if there are then still more than the
+# second number, one history that is worse than all is counted.
+_MOST_HISTORIES, _MOST_FLOORED = 4, 32
 # What releases have in common if they differ only in who sees them.
 _Kind = tuple[str, int, Norms]
 # How often a client was asked for what; sorted, so that equal histories are equal.
@@ -67,14 +67,6 @@ class _Asked:
         return self.release.seen(replace(self.shown.view, sampled=1.0))
 
 
-def _summed_release(asked: _Asked) -> Release:
-    return asked.release
-
-
-def _local_release(asked: _Asked) -> Release:
-    return asked.local
-
-
 @dataclass
 class FederationLedger:
     """Every request of a server, and what they cost its clients.
@@ -101,6 +93,8 @@ class FederationLedger:
     _before: _History = ()
     _before_rounds: int = 0
     _histories: dict[int, _History] = field(default_factory=dict)
+    # Names that were known before anything was charged to unknown ones.
+    _met: set[int] = field(default_factory=set)
     _last_rounds: dict[int, int] = field(default_factory=dict)
     # How many rounds there were of each kind, whoever was asked.
     _shown: Counter[int] = field(default_factory=Counter)
@@ -115,6 +109,11 @@ class FederationLedger:
     def releases(self) -> list[tuple[int, Release]]:
         """All requests in order: the round, and the release in the local view."""
         return list(self._asked)
+
+    def meet(self, nodes: Iterable[int]) -> None:
+        """Note the names of clients that could be asked: after a restart they are no strangers."""
+        if not self._before:
+            self._met.update(nodes)
 
     def ask(self, number: int, release: Release, nodes: Iterable[int], models: View | None = None) -> None:
         """Count a release for every node, before round ``number`` asks for it.
@@ -153,7 +152,7 @@ class FederationLedger:
     def count(self, node: int, release: Release) -> int:
         """How many releases like this one, in whatever view, are counted for a node."""
         kind = release.kind
-        history = self._histories.get(node, self._before)
+        history = self._histories.get(node, self._unasked(node))
         count = sum(number for at, number in history if self._kinds[at].release.kind == kind)
         if self._open is not None and self._open[0].release.kind == kind and node in self._open[1]:
             count += 1
@@ -161,8 +160,8 @@ class FederationLedger:
 
     def participation(self, node: int) -> tuple[int, int | None]:
         """In how many rounds a node was asked, at most, and the last of them, at the latest."""
-        known = node in self._histories
-        count = sum(number for _, number in self._histories[node]) if known else self._before_rounds
+        known = node in self._histories or node in self._met
+        count = sum(number for _, number in self._histories.get(node, ())) if known else self._before_rounds
         last = self._last_rounds.get(node) if known else self._last_rounds.get(_ANYBODY)
         if self._open is not None and node in self._open[1]:
             return count + 1, self._asked[-1][0]
@@ -176,8 +175,8 @@ class FederationLedger:
         in_sum = not release.view.is_local
         planned = release.seen(_in_sum(release.view.honest_count) if in_sum else LOCAL)
         known = self._all()
-        histories = {known.get(node, self._before) for node in nodes}
-        for counts in self._worst(histories, _summed_release if in_sum else _local_release):
+        histories = {known.get(node, self._unasked(node)) for node in nodes}
+        for counts in self._worst(histories, attrgetter("release" if in_sum else "local")):
             try:
                 _accountant(counts).check(number, planned, [budget])
             except BudgetExhaustedError:
@@ -185,7 +184,9 @@ class FederationLedger:
                 # equal releases are composed on one grid, without what mixing different ones gives away.
                 smallest = _smallest_sums([*counts, planned])
                 floored = _accountant(_floored(counts, smallest))
-                floored.check(number, _at_least(planned, smallest), [budget])
+                # What is said to be spent is what the run has cost, not these counts of some clients.
+                least = _at_least(planned, smallest)
+                floored.check(number, least, [budget], lambda delta: self.statement(delta, in_sum))
 
     def statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
         """What the run has cost the worst of all clients so far.
@@ -202,7 +203,7 @@ class FederationLedger:
         """
         key = (delta, in_sum, refine)
         if key not in self._stated:
-            seen_by = _summed_release if in_sum else _local_release
+            seen_by = attrgetter("release" if in_sum else "local")
             self._stated[key] = self._worst_statement(seen_by, delta, refine)
         return self._stated[key]
 
@@ -231,7 +232,8 @@ class FederationLedger:
     def _worst_statement(
         self, seen_by: Callable[[_Asked], Release], delta: float, refine: bool
     ) -> PrivacyStatement:
-        worst = self._worst({*self._all().values(), self._before}, seen_by)
+        # Clients of other names, if none of these was asked, have had names here: they cost no more.
+        worst = self._worst(set(self._all().values()), seen_by)
         costs = [_least_statement(counts, delta, refine) for counts in worst]
         return max(costs, key=lambda statement: statement.epsilon)
 
@@ -280,6 +282,7 @@ class FederationLedger:
             "kinds": [[asked.release.text, *_views_of(asked)] for asked in self._kinds],
             "shown": sorted(self._shown.items()),
             "nodes": [[history, last, sorted(names)] for (history, last), names in nodes.items()],
+            "met": sorted(self._met - self._histories.keys()),
             "before": [self._before, self._before_rounds],
             "last": None if self._last_closed is None else self._kinds.index(self._last_closed),
         }
@@ -300,6 +303,7 @@ class FederationLedger:
             _kinds=kinds,
             _before=_history(before),
             _before_rounds=int(before_rounds),
+            _met=set(map(int, content.get("met", ()))),
             _shown=Counter({int(at): int(count) for at, count in content["shown"]}),
             _last_closed=None if last is None else kinds[int(last)],
         )
@@ -341,11 +345,15 @@ class FederationLedger:
         longer: dict[_History, _History] = {}
         histories = dict(self._histories)
         for node in nodes:
-            history = histories.get(node, self._before)
+            history = histories.get(node, self._unasked(node))
             if history not in longer:
                 longer[history] = _history((Counter(dict(history)) + Counter([at])).items())
             histories[node] = longer[history]
         return histories
+
+    def _unasked(self, node: int) -> _History:
+        """What is charged to a node that was not asked under this name."""
+        return () if node in self._met else self._before
 
     def _most(self, histories: Iterable[_History]) -> _History:
         """A history that costs as much as each of them.
@@ -390,12 +398,12 @@ class FederationLedger:
     ) -> list[dict[Release, int]]:
         """Counts of each kind such that every client's cost at most as much as one of them."""
         distinct = {self._seen(history, seen_by) for history in histories}
-        worst = _maximal(distinct)
+        worst = _maximal(distinct, _MOST_HISTORIES)
         if worst is None:
             # Each sum as if it had been the smallest one: fewer honest clients are worse.
             smallest = _smallest_sums({release for seen in distinct for release, _ in seen})
             distinct = {frozenset(_floored(dict(seen), smallest).items()) for seen in distinct}
-            worst = _maximal(distinct)
+            worst = _maximal(distinct, _MOST_FLOORED)
         if worst is None:
             most: dict[Release, int] = {}
             for seen in distinct:
@@ -478,13 +486,15 @@ def _floored(counts: Mapping[Release, int], smallest: Mapping[_Kind, int]) -> di
     return floored
 
 
-def _maximal(histories: Iterable[frozenset[tuple[Release, int]]]) -> list[dict[Release, int]] | None:
-    """The histories that no other one contains; None if there are too many."""
+def _maximal(
+    histories: Iterable[frozenset[tuple[Release, int]]], most: int
+) -> list[dict[Release, int]] | None:
+    """The histories that no other one contains; None if there are more than ``most``."""
     largest: list[dict[Release, int]] = []
     for history in sorted(histories, key=lambda kinds: -sum(count for _, count in kinds)):
         counts = dict(history)
         if not any(all(other.get(asked, 0) >= n for asked, n in counts.items()) for other in largest):
             largest.append(counts)
-            if len(largest) > _MOST_HISTORIES:
+            if len(largest) > most:
                 return None
     return largest

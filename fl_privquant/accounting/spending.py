@@ -25,7 +25,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
@@ -152,17 +152,29 @@ class SpendingLedger:
         """What was spent so far."""
         return self._accountant.statement(delta)
 
-    def spend(self, number: int, release: Release, *budgets: Budget) -> None:
-        """Record a release, if all budgets allow it; only then may it leave the client."""
+    def spend(
+        self,
+        number: int,
+        release: Release,
+        *budgets: Budget,
+        run: int | None = None,
+        check: Callable[[Sequence[int]], None] = lambda rounds: None,
+    ) -> None:
+        """Record a release, if all budgets allow it; only then may it leave the client.
+
+        ``run`` names the run that it belongs to. ``check`` is called with the rounds of that run's releases
+        so far, also those of other processes, and raises what forbids one more.
+        """
         with self._locked():
+            check(self._rounds_of_runs.get(run, []))
             self._accountant.check(number, release, budgets)
-            entries = self._entries_of(number, release)
+            entries = self._entries_of(number, release, run)
             self._write(entries)
             for entry in entries:
                 self._take(entry)
             self._write_head()
 
-    def _entries_of(self, number: int, release: Release) -> list[_Entry]:
+    def _entries_of(self, number: int, release: Release, run: int | None) -> list[_Entry]:
         """The lines that a release adds."""
         contents: list[dict[str, Any]] = []
         if not self._entries:
@@ -178,6 +190,7 @@ class SpendingLedger:
                 "honest": release.view.num_honest,
                 "norms": asdict(release.norms),
             }
+            | ({} if run is None else {"run": run})
         )
         entries: list[_Entry] = []
         chain = self._chain
@@ -191,6 +204,7 @@ class SpendingLedger:
         self._text = ""
         self._mechanisms: dict[str, Mechanism] = {}
         self._rounds: list[int] = []
+        self._rounds_of_runs: dict[int | None, list[int]] = {}
         self._accountant = Accountant()
         self._chain = ""
 
@@ -309,6 +323,7 @@ class SpendingLedger:
                 raise ValueError("the mechanism is not the one that its fingerprint says")
             self._accountant.add(release)
             self._rounds.append(int(content["round"]))
+            self._rounds_of_runs.setdefault(content.get("run"), []).append(int(content["round"]))
         self._entries.append(entry)
         self._text += entry.line()
         self._chain = entry.chain

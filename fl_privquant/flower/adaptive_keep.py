@@ -12,10 +12,13 @@ post-processing of a sum that the server sees anyway, and costs no privacy. Shri
 is undone as if all clients were at them; where they are not, |x|^2 is overestimated, and more is sent.
 
 **The run stays within its target.** Every k has a plan of its own for the whole target: a mechanism designed
-and certified for k coordinates and their norm, all rounds at equal shares. Certificates of normal pairs add
-up by squares, so that rounds of different plans together cost no more than all rounds of the dearest. Other
-certificates may not: a k is used only if half of the rounds with it, and half with the plan's own, stay
-within the target. The run's ledger counts each round for what it sends, whatever the policy says, and begins
+and certified for k coordinates and their norm, all rounds at equal shares. Which k a round has depends on
+what earlier rounds showed. That needs care: where the curves of two designs cross, an adversary gains if the
+next design depends on the loss so far, and no sum over the designs that were used bounds that. Curves of
+normal pairs do not cross. So a k is used only if it and the plan are certified by normal pairs, and if all
+rounds of a client at the larger separation of the two are within the target: whatever the choices are, each
+round is dominated by such a pair (Smith, Thakurta, "Fully Adaptive Composition for Gaussian Differential
+Privacy", 2022). The run's ledger counts each round for what it sends, whatever the policy says, and begins
 none that would exceed the target.
 """
 
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -30,15 +34,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant import checks
-from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.accounting.release import Release
 from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments, noise_at_norm_bound
 from fl_privquant.encoding import Encoding, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower.policies import Policy
+from fl_privquant.law.lattice import coarse_count
+from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.norms import Norms
+from fl_privquant.loss.response import NormalLoss
+from fl_privquant.statement import View
 
 __all__ = ["AdaptiveKeep", "energy_of_mean"]
 
@@ -50,7 +56,7 @@ class AdaptiveKeep(Policy):
     budget. The first round is the plan's; later ones send it, a half, a quarter, and so on.
 
     Guarantee: what is kept follows from sums that the server has opened before, so that it is public. No run
-    exceeds the plan's target.
+    exceeds the plan's target, whatever these sums are.
     Assumes: a plan for sums of codes in which some coordinates are kept.
 
     Parameters
@@ -131,17 +137,27 @@ class AdaptiveKeep(Policy):
             )
         except InfeasibleDesignError:
             return None
-        rounds, both = plan.target.rounds, Accountant()
-        both.add(self._release(encoding), rounds - rounds // 2)
-        both.add(self._release(fewer.encoding), rounds // 2)
-        within = both.statement(plan.target.delta).epsilon <= plan.target.epsilon
+        certified = map(self._normal_pair, (encoding, fewer.encoding))
+        pairs = [pair for pair in certified if pair is not None]
+        if len(pairs) < 2:
+            return None
+        separation, revealed = (
+            max(getattr(pair, name) for pair in pairs) for name in ("separation", "infinity")
+        )
+        dearest = Part(
+            replace(pairs[0], separation=separation, infinity=revealed), plan.target.counted_rounds
+        )
+        within = composed_epsilon([dearest], plan.target.delta).epsilon <= plan.target.epsilon
         return fewer.encoding if within else None
 
-    def _release(self, encoding: Encoding) -> Release:
-        """What leaves a client in a round of that encoding."""
+    def _normal_pair(self, encoding: Encoding) -> NormalLoss | None:
+        """The normal pair that dominates a round of that encoding, the least separated; None without one."""
         dimension, view = self.plan.dimension, self.plan.aggregation.view(self.plan.target.num_clients)
-        norm = (encoding.l2_bound(dimension) or math.inf) / encoding.clip
-        return Release(encoding.mechanism, encoding.kept(dimension), view, norms=Norms(l2=norm))
+        norms = Norms(l2=(encoding.l2_bound(dimension) or math.inf) / encoding.clip)
+        kept, counted = encoding.kept(dimension), View(coarse_count(view.honest_count))
+        losses = encoding.mechanism.for_dimension(kept).update_losses(norms, kept, counted)
+        pairs = [named.loss for named in losses if isinstance(named.loss, NormalLoss) and named.count == 1]
+        return min(pairs, key=lambda pair: pair.separation, default=None)
 
     def observe_sum(self, codec: UpdateCodec, total: NDArray[Any], num_clients: int) -> None:
         super().observe_sum(codec, total, num_clients)

@@ -14,8 +14,9 @@ then only this number.
 **Copies of the state.** Flower hands each message a copy of the client's state, and stores it when the answer
 has been sent: two messages at the same time see the same state. Within one process all copies share one
 ledger, found by run and node. Between processes only a file is shared. So on a SuperNode, where each message
-has a process of its own, a budget is kept in a file even if none was named (:func:`ledger_path`); elsewhere
-a budget without a file holds for messages within one process, or one after the other.
+has a process of its own, a budget or a share of rounds is kept in a file even if none was named
+(:func:`ledger_path`); elsewhere both hold, without a file, for messages within one process, or one after the
+other.
 """
 
 from __future__ import annotations
@@ -202,7 +203,14 @@ class ClientLedger:
             if share is not None and share != Share():
                 share.check(number, [at for at, _ in self.releases])
             if self._spending is not None:
-                self._spending.spend(number, release, *budgets)
+                # By the file again: other processes, and this node before a restart, have other states.
+                self._spending.spend(
+                    number,
+                    release,
+                    *budgets,
+                    run=self._context.run_id,
+                    check=lambda rounds: (share or Share()).check(number, rounds),
+                )
             elif not all(budget.unlimited for budget in budgets):
                 self._accountant().check(number, release, budgets)
             # Appended to, not read: most clients have no budget, and a thousand rounds.
@@ -224,14 +232,15 @@ class ClientLedger:
         return accountant
 
 
-def ledger_path(context: Context, given: Path | None, budgeted: bool, node_budgeted: bool) -> Path | None:
+def ledger_path(context: Context, given: Path | None, limited: bool, node_limited: bool) -> Path | None:
     """The file that keeps a client's ledger over runs; None for its state alone.
 
     The first of: the file that the node's own configuration names (``privquant-ledger-file``); on a SuperNode
-    whose configuration sets a budget, the default file; the file that the app names; on a SuperNode with any
-    budget, the default file. The default is ``privquant/ledger.jsonl`` in Flower's home (``FLWR_HOME``, or
-    ``~/.flwr``), or ``ledger-partition-<n>.jsonl`` where the node has a ``partition-id``. SuperNodes that
-    share a home, and have no partition, share it: they count together, so never too little.
+    whose configuration sets a limit (a budget or a number of rounds), the default file; the file that the app
+    names; on a SuperNode with any such limit, the default file. The default is ``privquant/ledger.jsonl`` in
+    Flower's home (``FLWR_HOME``, or ``~/.flwr``), or ``ledger-partition-<n>.jsonl`` where the node has a
+    ``partition-id``. SuperNodes that share a home, and have no partition, share it: they count together, so
+    never too little.
     """
     named = context.node_config.get(NODE_LEDGER_FILE)
     if named is not None:
@@ -239,7 +248,7 @@ def ledger_path(context: Context, given: Path | None, budgeted: bool, node_budge
             raise InvalidSpecError(f"node config {NODE_LEDGER_FILE}: {named!r} is not the name of a file")
         return Path(named)
     on_supernode = Path(sys.argv[0]).name.startswith(_SUPERNODE_PROCESS) if sys.argv else False
-    if on_supernode and (node_budgeted or (budgeted and given is None)):
+    if on_supernode and (node_limited or (limited and given is None)):
         home = os.environ.get("FLWR_HOME")
         partition = context.node_config.get("partition-id")
         name = "ledger.jsonl" if partition is None else f"ledger-partition-{int(partition)}.jsonl"

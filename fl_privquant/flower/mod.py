@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from pathlib import Path
@@ -90,11 +90,14 @@ class PrivQuantMod:
     budget
         What may be spent over all rounds, local view: a :class:`Budget`, its epsilon alone (at delta 0), or
         None for no bound. Secure aggregation is not counted on here: how many clients are in a sum is the
-        server's word.
+        server's word. At delta 0 it holds whatever the server asks for. At a larger delta it assumes that a
+        server which asks for several kinds of releases does not choose them by the client's answers
+        (:class:`~fl_privquant.accounting.Accountant`).
     max_participations, rounds_apart
         Rounds of one run that the client takes part in, at most; and of how many rounds in a row it takes
         part in one at most, by the server's numbers of rounds. What a plan with ``participations`` counts on
-        then holds even if the server lies.
+        then holds even if the server lies, as far as the ledger is kept: like a budget, over restarts and
+        processes with a ``ledger_file``.
     max_delta
         Largest delta for that unit; 0 lets pure mechanisms pass only.
     metrics
@@ -109,7 +112,7 @@ class PrivQuantMod:
         ``lambda context: context.run_config.get("seed")``). None: secure randomness.
     ledger_file
         File that keeps the ledger, for one client: over runs, restarts and concurrent messages. None: on a
-        SuperNode with a budget a file in Flower's home, elsewhere the client's state.
+        SuperNode with a budget or a number of rounds a file in Flower's home, elsewhere the client's state.
     threads
         Threads that encode.
 
@@ -200,8 +203,8 @@ class PrivQuantMod:
         self._check_mechanism(codec.mechanism, ctxt)
         rng = self._stream(ctxt, request.round)
         budgets = self._budgets(ctxt)
-        ledger = ClientLedger(ctxt, self._open_file(ctxt, budgets))
         release, share = request.release(codec.layout), self._share(ctxt)
+        ledger = ClientLedger(ctxt, self._open_file(ctxt, bool(budgets) or share != Share()))
         ledger.spend(request.round, release, budgets, request.counted_releases, share)
         # Their headers are parsed: the app need not do it again.
         parsed = {name: ReceivedArray(array) for name, array in asked.received.items()}
@@ -259,8 +262,9 @@ class PrivQuantMod:
         most = min(own, _node_limit(ctxt, NODE_MAX_PARTICIPATIONS))
         return Share(None if math.isinf(most) else int(most), self.share.rounds_apart)
 
-    def _open_file(self, ctxt: Context, budgets: Sequence[Budget]) -> SpendingLedger | None:
-        path = ledger_path(ctxt, self.ledger_file, bool(budgets), NODE_BUDGET in ctxt.node_config)
+    def _open_file(self, ctxt: Context, limited: bool) -> SpendingLedger | None:
+        by_node = any(key in ctxt.node_config for key in (NODE_BUDGET, NODE_MAX_PARTICIPATIONS))
+        path = ledger_path(ctxt, self.ledger_file, limited, by_node)
         if path is None:
             return None
         if path not in self._spending:

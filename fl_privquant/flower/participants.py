@@ -57,6 +57,7 @@ def drawn_messages(
             f"messages: round {server_round} asks node {twice} {nodes.count(twice)} times, but a round is "
             f"one release of a client; send the others in a round of their own"
         )
+    ledger.meet(nodes)
     taken = {node: ledger.participation(node) for node in nodes} if sampling.remembers else {}
     able = [node for node in nodes if node not in taken or sampling.may_ask(server_round, *taken[node])]
     drawn = set(sampling.drawn(server_round, able, len(nodes)))
@@ -64,7 +65,7 @@ def drawn_messages(
         needed = sampling.size(len(nodes))
         left = sum(sampling.has_share_left(count) for count, _ in taken.values())
         if taken and left < needed:
-            spent = ledger.statement(delta)
+            spent = ledger.statement(delta, in_sum=not ledger.last_view.is_local)
             raise BudgetExhaustedError(
                 f"round {server_round}: {left} of {len(nodes)} clients have taken part in fewer than "
                 f"{sampling.participations} rounds, a round needs {needed}. Spent: {spent}",

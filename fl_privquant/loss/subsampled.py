@@ -34,10 +34,16 @@ honest ones are still a uniform choice among honest ones. So N counts honest cli
 learn who else was drawn, as the neighbours of a secure sum do, corrupt ones tell, and nothing is amplified:
 :attr:`~fl_privquant.accounting.aggregation.Aggregation.tells_participants`.) Whether a client
 would answer does not depend on updates; given who would, those that answer are a uniform choice among those
-who would. So N counts only those that would have answered.
+who would. So N counts only those that would have answered. How many these are in the whole federation nobody
+knows: the aggregation's share of lost clients is assumed to hold for it, and statements say so.
 
-**Rounds.** Each round draws anew, so rounds compose adaptively. This is false where a draw depends on earlier
-ones, as with a bound on how often a client takes part: such rounds are not amplified.
+**Rounds.** Each round draws anew, so rounds compose adaptively: given all models so far, the next draw is
+uniform still, and the updates that it draws from are known. This is false where a draw depends on earlier
+ones, as with a bound on how often a client takes part: such rounds are not amplified. It is also false where
+an *update* depends on whether its client took part before, as with momentum or personal layers that clients
+keep: later rounds then tell about earlier draws. Of three clients two of which are drawn in each of two
+rounds, such clients refute the bound. A client whose own budget makes it refuse is one of them. No server can
+know what clients keep, so this is an assumption of every amplified statement.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import fl_privquant as pq
 from fl_privquant.accounting import (
@@ -101,6 +102,34 @@ def test_different_rounds() -> None:
     mixed = Accountant([Release(one, 40, View.aggregate(20)), Release(one, 40)])
     assert mixed.statement(DELTA).view == "local or aggregate"
     assert Accountant().statement(DELTA).epsilon == 0.0
+
+
+def test_kinds_that_are_chosen_by_earlier_outputs_are_not_covered() -> None:
+    """Why the accountant assumes that they are not: the second of two releases follows from the first's loss.
+
+    With either kind the total is within the budget. The worst of both, given what the first one showed, has
+    1.8 times the delta. At delta 0 nothing is gained, as the largest losses add up.
+    """
+    first, *kinds = (
+        Release(pq.design("one_bit", epsilon=epsilon), count)
+        for epsilon, count in ((0.3, 30), (2.0, 3), (0.2, 100))
+    )
+    budget = max(Accountant([first, kind]).statement(3e-5).epsilon for kind in kinds)
+
+    def losses(release: Release) -> tuple[np.ndarray, np.ndarray]:
+        ones = np.arange(release.dimension + 1)
+        epsilon = release.mechanism.epsilon
+        likely = binom.pmf(ones, release.dimension, 1.0 / (1.0 + math.exp(-epsilon)))
+        return epsilon * (2 * ones - release.dimension), likely
+
+    def left(release: Release, epsilon: float) -> float:
+        values, masses = losses(release)
+        return float(masses @ np.maximum(-np.expm1(np.minimum(epsilon - values, 0.0)), 0.0))
+
+    shown, likely = losses(first)
+    after = np.array([[left(kind, budget - loss) for kind in kinds] for loss in shown])
+    assert (likely @ after).max() <= 3e-5
+    assert likely @ after.max(axis=1) > 1.8 * 3e-5
 
 
 def test_what_is_not_private_says_so() -> None:

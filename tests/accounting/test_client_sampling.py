@@ -151,6 +151,7 @@ def test_the_statement_of_models_names_what_it_trusts() -> None:
     assert statement.method.startswith("sampling+")
     assert "the server is trusted" in str(statement)
     assert "probability 0.05 at most" in str(statement)
+    assert "does not depend on rounds that it took part in before" in str(statement)
     # The server itself has the codes all the same.
     assert ledger.statement(DELTA).view == "local"
     again = FederationLedger.from_dict(ledger.to_dict())

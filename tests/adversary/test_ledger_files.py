@@ -301,22 +301,22 @@ def test_a_supernode_keeps_budgets_in_a_file_by_default(
 ) -> None:
     app, partition = Path("app.jsonl"), {"partition-id": 3}
     # Not on a SuperNode: as the app says.
-    assert ledger_path(node(), None, budgeted=True, node_budgeted=True) is None
-    assert ledger_path(node(), app, budgeted=True, node_budgeted=False) == app
+    assert ledger_path(node(), None, limited=True, node_limited=True) is None
+    assert ledger_path(node(), app, limited=True, node_limited=False) == app
     monkeypatch.setattr(sys, "argv", ["/usr/bin/flwr-clientapp", "--insecure"])
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     folder = tmp_path / "privquant"
-    assert ledger_path(node(), None, budgeted=True, node_budgeted=False) == folder / "ledger.jsonl"
+    assert ledger_path(node(), None, limited=True, node_limited=False) == folder / "ledger.jsonl"
     default = folder / "ledger-partition-3.jsonl"
-    assert ledger_path(node(**partition), None, budgeted=True, node_budgeted=False) == default
-    assert ledger_path(node(**partition), None, budgeted=False, node_budgeted=False) is None
-    assert ledger_path(node(**partition), app, budgeted=True, node_budgeted=False) == app
+    assert ledger_path(node(**partition), None, limited=True, node_limited=False) == default
+    assert ledger_path(node(**partition), None, limited=False, node_limited=False) is None
+    assert ledger_path(node(**partition), app, limited=True, node_limited=False) == app
     # The app came from the server: it does not choose where the node's own budget is kept.
-    assert ledger_path(node(**partition), app, budgeted=True, node_budgeted=True) == default
+    assert ledger_path(node(**partition), app, limited=True, node_limited=True) == default
     named = {"privquant-ledger-file": str(tmp_path / "named")}
-    assert ledger_path(node(**named), app, budgeted=True, node_budgeted=True) == tmp_path / "named"
+    assert ledger_path(node(**named), app, limited=True, node_limited=True) == tmp_path / "named"
     with pytest.raises(pq.InvalidSpecError, match="privquant-ledger-file: 3 is not the name of a file"):
-        ledger_path(node(**{"privquant-ledger-file": 3}), app, budgeted=True, node_budgeted=True)
+        ledger_path(node(**{"privquant-ledger-file": 3}), app, limited=True, node_limited=True)
 
 
 def test_the_default_file_holds_a_budget_over_restarts(
@@ -331,3 +331,45 @@ def test_the_default_file_holds_a_budget_over_restarts(
     ]
     assert answers == [True, True, True, False, False]
     assert '"releases": 3' in head(tmp_path / "privquant" / "ledger-partition-0.jsonl").read_text()
+
+
+@pytest.mark.parametrize("limits", [{"max_participations": 2}, {"rounds_apart": 3}, {}])
+def test_a_share_of_rounds_holds_over_restarts_and_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
+) -> None:
+    """A lying server sends to every process of a SuperNode at once, or waits until it was restarted.
+
+    Each has an empty state: with a share that was counted there alone, all five answered.
+    """
+    monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    mechanism, run_id = pq.design("one_bit", epsilon=1.0), next(RUN_IDS)
+
+    def answers(run_id: int) -> list[bool]:
+        contexts = [Context(run_id, node_id, {}, RecordDict(), {}) for node_id in range(1, 6)]
+        numbered = enumerate(contexts, start=1)
+        return [
+            PrivQuantMod(1.0, **limits)(ask(mechanism, number), context, train).has_content()
+            for number, context in numbered
+        ]
+
+    allowed = {"max_participations": [1, 2], "rounds_apart": [1, 4]}.get(next(iter(limits), ""), range(1, 6))
+    assert answers(run_id) == [number in allowed for number in range(1, 6)]
+    # A share is one of a run; the server of another run has its own.
+    assert answers(next(RUN_IDS)) == [number in allowed for number in range(1, 6)]
+
+
+def test_the_share_of_the_nodes_own_configuration_is_kept_in_the_nodes_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    mechanism, run_id = pq.design("one_bit", epsilon=1.0), next(RUN_IDS)
+    limits = {"privquant-max-participations": 1}
+    contexts = [Context(run_id, node_id, limits, RecordDict(), {}) for node_id in (1, 2)]  # type: ignore[arg-type]
+    # The app came from the server, and names a file that it may empty.
+    mods = [PrivQuantMod(1.0, ledger_file=tmp_path / name) for name in ("one", "other")]
+    answers = [
+        mod(ask(mechanism), context, train).has_content() for mod, context in zip(mods, contexts, strict=True)
+    ]
+    assert answers == [True, False]

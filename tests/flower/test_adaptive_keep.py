@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.accounting import Plan, SimulatedSum
+from fl_privquant.accounting import Accountant, Norms, Plan, Release, SimulatedSum
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
@@ -98,7 +99,7 @@ def test_the_norm_of_the_mean_is_estimated_without_bias(plan: Plan, length: floa
 def test_a_checkpoint_keeps_what_was_learnt(plan: Plan) -> None:
     policy, resumed = AdaptiveKeep(plan, smoothing=0.0), AdaptiveKeep(plan)
     policy.observe_energy(0.01)
-    assert policy(2).kept(DIMENSION) == 30
+    assert policy(2).kept(DIMENSION) == 120
     resumed.restore_state(policy.checkpoint_state())
     assert resumed(2) == policy(2)
     with pytest.raises(InvalidSpecError, match="not finite"):
@@ -122,6 +123,28 @@ def test_certificates_that_do_not_add_up_are_not_mixed(plan: Plan) -> None:
     policy.observe_energy(0.01)
     assert lax.plan(DIMENSION, max_bits=1, keep=120, aggregation=plan.aggregation).statement.epsilon <= 30.0
     assert policy(2) == planned.encoding
+
+
+@pytest.mark.parametrize("times", range(1, ROUNDS))
+def test_no_mixture_of_rounds_exceeds_the_target(plan: Plan, times: int) -> None:
+    """30 coordinates are counted by Rényi divergences: one round of them and three of the plan were 15.05."""
+    policy = AdaptiveKeep(plan, smoothing=0.0)
+    policy.observe_energy(0.001)
+    view, mixture = plan.aggregation.view(CLIENTS), Accountant()
+    for encoding, count in ((plan.encoding, ROUNDS - times), (policy(2), times)):
+        ratio = (encoding.l2_bound(DIMENSION) or math.inf) / encoding.clip
+        mixture.add(Release(encoding.mechanism, encoding.kept(DIMENSION), view, Norms(l2=ratio)), count)
+    assert policy(2) != plan.encoding
+    assert mixture.statement(plan.target.delta).epsilon <= plan.target.epsilon
+
+
+def test_a_client_that_takes_part_in_few_rounds_counts_few(plan: Plan) -> None:
+    """All rounds were counted, so that nothing was within the target, and every round was the plan's."""
+    target = replace(plan.target, rounds=10 * ROUNDS, participations=ROUNDS)
+    few = target.plan(DIMENSION, max_bits=1, keep=240, aggregation=plan.aggregation)
+    policy = AdaptiveKeep(few, smoothing=0.0)
+    policy.observe_energy(0.001)
+    assert policy(2).kept(DIMENSION) == 120
 
 
 def test_a_plan_that_sends_everything_is_refused(plan: Plan) -> None:

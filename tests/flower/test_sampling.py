@@ -176,6 +176,20 @@ def test_a_run_that_was_killed_asks_nobody_too_often(sampling, tmp_path):
     assert max(asked.rounds.values()) <= sampling.most_rounds(6)
 
 
+def test_clients_that_were_not_asked_before_a_kill_keep_their_share(tmp_path):
+    """They counted as strangers, who may have had all rounds: the resumed run ended after round 3 of 5."""
+    sampling = pq.FixedSampling(4, participations=2, seed=1)
+    asked = Asked(dies_in=3)
+    with pytest.raises(Killed):
+        run(CheckpointStrategy(strategy_of(sampling), tmp_path / "run"), asked, num_rounds=5)
+    unasked = set(range(CLIENTS)) - set(asked.rounds)
+    assert unasked
+    asked.dies_in = None
+    result = run(CheckpointStrategy(strategy_of(sampling), tmp_path / "run"), asked, num_rounds=5).result
+    assert not isinstance(result, StoppedResult)
+    assert unasked & set(asked.rounds)
+
+
 class Forgets(PrivQuantStrategy):
     """A server that asks the same clients in each round, whatever it has promised."""
 

@@ -134,6 +134,33 @@ def test_a_client_that_tips_the_number_over_is_known_to_have_taken_part() -> Non
     assert given_one_other <= subsampled_loss(bits_curve(2), 1.0).delta(epsilon)
 
 
+def two_rounds(clients: tuple[tuple[float, float, float], ...]) -> Floats:
+    """The law of two sums, each of two clients: updates in round 1, in round 2 without it, and after it."""
+    drawn = list(itertools.combinations(range(len(clients)), 2))
+    laws = [
+        np.outer(
+            bits_sum(tuple(clients[client][0] for client in first)),
+            bits_sum(tuple(clients[client][1 + (client in first)] for client in second)),
+        )
+        for first, second in itertools.product(drawn, repeat=2)
+    ]
+    return np.asarray(np.mean(laws, axis=0)).ravel()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_clients_that_keep_what_they_took_part_in_refute_the_bound(keeps: bool) -> None:
+    """Three clients, two of whom are drawn in each round: later updates tell who was drawn before."""
+    delta = 1e-4
+    bound = composed_epsilon([Part(subsampled_loss(bits_curve(2), 2 / 3), 2)], delta).epsilon
+    kinds = [kind for kind in itertools.product(ENDS, repeat=3) if keeps or kind[1] == kind[2]]
+    worst = 0.0
+    for others in itertools.combinations_with_replacement(kinds, 2):
+        laws = [two_rounds((kind, *others)) for kind in kinds]
+        worst = max(worst, *(hockey_stick(*pair, bound) for pair in itertools.permutations(laws, 2)))
+    assert (worst > 2.0 * delta) == keeps
+    assert (worst <= delta) == (not keeps)
+
+
 def test_what_is_too_large_to_help_has_no_curve() -> None:
     assert curve_of(lambda delta: 600.0, math.inf, 10) is None
     assert curve_of(lambda delta: math.inf, math.inf, 10) is None

@@ -15,6 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import fl_privquant as pq
+from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.errors import InvalidSpecError
 from simulations.config import RunConfig
 from simulations.overrides import CONF
@@ -23,6 +24,7 @@ from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.tasks import TorchTask, task_of
 from simulations.users import with_users
+from tests.simulations.conftest import RunHere
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -144,3 +146,18 @@ def test_runs_that_leave_sampling_to_flower_keep_their_names() -> None:
     del without["sampling"]
     assert plain.run_name == RunConfig.from_mapping(without).run_name
     assert plain.run_name != config_of("federation.fraction=0.5", "sampling=fixed").run_name
+
+
+def test_the_last_line_has_the_views_that_were_counted(tmp_path: Path, run_here: RunHere) -> None:
+    """Poisson rounds have sums of many sizes: the line had the view of the last one for the whole run."""
+    clients = ("federation.num_clients=12", "federation.fraction=0.5", "federation.rounds=5", "seed=4")
+    sampling = ("sampling=poisson", "sampling.min_clients=3", "secagg=simulated", "secagg.corrupt_fraction=0")
+    mechanism = ("mechanism=one_bit", "mechanism.epsilon=1", "task=mean", "task.dimension=3")
+    code, _, said = run_here(*clients, *sampling, *mechanism, f"output={tmp_path}")
+    assert code == 0, said
+    (origin,) = tmp_path.glob("*/*/provenance.json")
+    stated = map(PrivacyStatement.from_dict, json.loads(origin.read_text())["statements"])
+    local, summed, models = (each for each in stated if each.unit == Unit.TOTAL)
+    assert " to " in summed.view
+    line = f"spent, counted in full: {summed.brief}; {local.brief}; {models.brief}"
+    assert line in " ".join(said.split())

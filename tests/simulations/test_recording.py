@@ -1,4 +1,4 @@
-"""True updates wait in memory or in files, and are measured one by one."""
+"""True updates wait in memory or in files, and are measured one by one; rows say what was spent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl_privquant.accounting import PrivacyStatement, Unit, View
 from simulations import recording
-from simulations.recording import Probe
+from simulations.recording import Probe, spent_columns
 
 
 @pytest.mark.parametrize("room", [0, 100, 1 << 20])
@@ -28,3 +29,14 @@ def test_updates_come_in_the_order_of_clients_wherever_they_wait(
     assert list(probe.read(1)) == []
     assert len(list(probe.read(2))) == 1
     probe.clear(2)
+
+
+def test_the_delta_of_a_row_holds_for_all_its_totals() -> None:
+    """Few releases are counted without a delta in the local view: that is not the delta of their sum."""
+    local = PrivacyStatement(4.0, 0.0, Unit.TOTAL, "local", method="pure")
+    summed = PrivacyStatement(2.0, 1e-9, Unit.TOTAL, "aggregate of 54")
+    row = spent_columns([local, summed], View(54), secure=True)
+    assert (row["epsilon_client_total"], row["epsilon_client_total_sum"]) == (4.0, 2.0)
+    assert row["delta_client_total"] == 1e-9
+    # The totals of before the first round cost nothing.
+    assert spent_columns([], View(54), secure=True)["delta_client_total"] == 0.0
