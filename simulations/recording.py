@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from simulations.tasks import Task
 
 Arrays = dict[str, NDArray[Any]]
 Row = dict[str, Any]
+_Update = Mapping[str, Array]
 # What the updates of a round may take in memory; the others wait in files.
 _MOST_BYTES_KEPT = 1 << 25
 
@@ -148,7 +149,7 @@ class RecordingStrategy(StrategyWrapper):
         self._secure = secure
         self._seed = int(constants["seed"])
         self._before: Arrays = {}
-        self._updates: list[ArrayRecord] = []
+        self._updates: list[_Update] = []
         self._after: ArrayRecord | None = None
 
     def begin(self, arrays: Arrays) -> None:
@@ -170,8 +171,9 @@ class RecordingStrategy(StrategyWrapper):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Delegate, and keep the decoded updates and the new model until the round's record is there."""
         received = list(replies)
-        # As they came: each is decoded when it is measured, and not kept.
-        self._updates = [message.content[self.arrayrecord_key] for message in received]  # type: ignore[misc]
+        # As they came: each is decoded when it is measured, and not kept. FedMedian empties the records.
+        records = (cast(ArrayRecord, message.content[self.arrayrecord_key]) for message in received)
+        self._updates = [dict(record.items()) for record in records]
         arrays, metrics = super().aggregate_train(server_round, received)
         self._after = arrays
         return arrays, metrics
@@ -244,7 +246,9 @@ def round_columns(record: RoundRecord, last: Row, secure: bool) -> Row:
     }
 
 
-def measured(record: RoundRecord, updates: Sequence[ArrayRecord], probe: Probe, before: Arrays) -> Row:
+def measured(
+    record: RoundRecord, updates: Sequence[Mapping[str, Array]], probe: Probe, before: Arrays
+) -> Row:
     """The squared error of the decoded mean, for each coordinate, and the share that was clipped.
 
     What clients trained in the round is read from the probe, and then deleted there.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import absl.logging
+import flwr.supercore  # sets its log up
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,6 +32,17 @@ def pytest_collection_finish() -> None:
     """Leave what has been imported out of every later collection of garbage."""
     gc.collect()
     gc.freeze()
+
+
+_FLOWER_LOG = logging.getLogger(flwr.__name__)
+_AS_IMPORTED = {name: getattr(_FLOWER_LOG, name) for name in ("level", "propagate", "disabled")}
+
+
+@pytest.fixture(autouse=True)
+def flower_log_as_imported() -> None:
+    """Flower's log says to each test what it would say to a new process: Ray and Hydra change it for good."""
+    for name, value in _AS_IMPORTED.items():
+        setattr(_FLOWER_LOG, name, value)
 
 
 @pytest.fixture(scope="session")

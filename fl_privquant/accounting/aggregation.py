@@ -135,8 +135,8 @@ class SimulatedSum(_HonestSum):
     corrupt_fraction, dropout_fraction, exact_sums
         As in :class:`SecureSum`.
 
-    >>> SimulatedSum(corrupt_fraction=0.1, dropout_fraction=0.1).view(25)
-    View(num_honest=19)
+    >>> print(SimulatedSum(corrupt_fraction=0.1, dropout_fraction=0.1).view(25))
+    aggregate of 19
     """
 
     simulated: ClassVar[str] = "codes are added up in the open and counted as if only their sum were seen"
@@ -165,8 +165,8 @@ class SecureSum(_HonestSum):
     timeout
         Seconds that a stage of the protocol may take.
 
-    >>> SecureSum(corrupt_fraction=0.1, dropout_fraction=0.1).view(25)
-    View(num_honest=19)
+    >>> print(SecureSum(corrupt_fraction=0.1, dropout_fraction=0.1).view(25))
+    aggregate of 19
     """
 
     server_may_lie: bool = False

@@ -165,7 +165,7 @@ class FixedSampling(ClientSampling):
         How many (a whole number), or which share of the federation (a float; rounded down, at least one).
 
     >>> FixedSampling(0.1, seed=1).drawn(1, range(30), population=30)
-    [11, 19, 6]
+    [13, 16, 23]
     """
 
     clients: int | float = 1.0

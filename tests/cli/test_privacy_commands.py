@@ -83,7 +83,7 @@ def test_plan_chooses_and_says_how_to_run_it() -> None:
     command = next(line for line in lines if line.startswith("python -m simulations.run"))
     plan = plan_of(out)
     assert plan.encoding.kept(2000) == int(cells[2])
-    assert plan.bytes_per_round == round(1000 * float(cells[-3]))
+    assert plan.bytes_per_round == round(1000 * float(cells[-4]))
     assert plan.statement.epsilon <= 4.0
     config = composed(command.split()[3:])
     assert config.encoding.keep == pytest.approx(int(cells[2]) / 2000, abs=1e-3)
@@ -108,7 +108,7 @@ def test_plan_counts_the_rounds_that_a_client_takes_part_in() -> None:
 def test_plan_keeps_to_a_size() -> None:
     out = run(*JOINT, "--bits", "1", "--kilobytes", "0.1")
     cells = next(line.split() for line in out.splitlines() if line.split()[:1] == ["optm_aggregate"])
-    assert 0.09 < float(cells[-3]) <= 0.1
+    assert 0.09 < float(cells[-4]) <= 0.1
     assert plan_of(out).bytes_per_round <= 100
 
 

@@ -88,6 +88,14 @@ def write_idx(folder: Path) -> None:
             (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes()))
 
 
+def write_roles(folder: Path) -> None:
+    """Speaking roles as the task of Shakespeare reads them, more than there are clients."""
+    with gzip.open(folder / "roles.jsonl.gz", "wt") as file:
+        for role in range(12):
+            text = "To be, or not to be: that is the question. " * 20
+            file.write(json.dumps({"play": "one", "role": str(role), "text": text}) + "\n")
+
+
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_runs_two_rounds(experiment: str, tmp_path: Path) -> None:
     overrides = [f"experiment={experiment}", "federation.rounds=2", f"output={tmp_path}"]
@@ -98,8 +106,9 @@ def test_every_experiment_runs_two_rounds(experiment: str, tmp_path: Path) -> No
         params = compose("config", overrides=overrides, return_hydra_config=True).hydra.sweeper.params or {}
         overrides += [f"{key}={str(choices).split(',')[-1]}" for key, choices in params.items()]
         values: Any = OmegaConf.to_container(compose("config", overrides=overrides), resolve=True)
-    if values["task"]["name"] == "mnist":
+    if "data_root" in values["task"]:
         write_idx(tmp_path)
+        write_roles(tmp_path)
         values["task"]["data_root"] = str(tmp_path)
     config = RunConfig.from_mapping(values)
     summary = execute(config)

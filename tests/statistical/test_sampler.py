@@ -106,6 +106,7 @@ REGISTERED = {
     "imvu": {},
     "grr": {"levels": 5},
     "biased": {},
+    "csgm": {},
 }
 
 
