@@ -221,9 +221,7 @@ def charts_of(study: Study) -> list[Chart]:
             if _changes(study, column) and (by_round := _by_round(study, dimensions, column))
         ),
     ]
-    # An app may evaluate nothing.
-    drawn = [chart for chart in charts if any(curve.points["mean"].notna().any() for curve in chart.curves)]
-    return [_with_floor_noted(study, chart) for chart in drawn]
+    return [_with_floor_noted(study, chart) for chart in charts if chart.curves]
 
 
 _POLICIES = (
@@ -296,7 +294,8 @@ def _by_round(
         if x == "bytes_up":
             points["x"] = frame.groupby("round")["bytes_up"].mean() / MEGABYTE
             points = points[points["x"] > 0]
-        if len(points):
+        # An app may evaluate nothing, beside runs that do.
+        if points["mean"].notna().any():
             curves.append(Curve(group["series"], place_of(group, dimensions), points, frame["private"].all()))
     return _in_order(study, curves)
 
