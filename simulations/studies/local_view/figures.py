@@ -31,7 +31,7 @@ def _accuracy(read: ReadTable) -> Any:
         axis.minorticks_off()
     axes[0].set_ylabel(INTERVAL)
     figure.supxlabel(PrivacyStatement.heading(Unit.ROUND), fontsize=9)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
 
