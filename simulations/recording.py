@@ -298,7 +298,9 @@ def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bo
             seen_by = {"local": "", "models": "_models"}.get(statement.view.split(" of ")[0], "_sum")
             cells[f"{name}{seen_by}"] = statement
         elif math.isinf(statement.epsilon):
-            cells = dict.fromkeys(cells, replace(statement, delta=0.0, method="not private"))
+            # The models view is stated by samplings, and by the central baseline in its own way.
+            bare = replace(statement, delta=0.0, method="not private")
+            cells = {name: None if name.endswith("_models") else bare for name in cells}
     epsilons = {f"epsilon_{name}": cell.epsilon if cell else math.nan for name, cell in cells.items()}
     local, in_sum = cells["client_total"] or nothing, cells["client_total_sum"]
     return {

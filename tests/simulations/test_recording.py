@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fl_privquant.accounting import PrivacyStatement, Unit, View
+import fl_privquant as pq
+from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.accounting.accountant import coordinate_statement
 from simulations import recording
 from simulations.recording import Probe, spent_columns
 
@@ -40,3 +43,10 @@ def test_the_delta_of_a_row_holds_for_all_its_totals() -> None:
     assert row["delta_client_total"] == 1e-9
     # The totals of before the first round cost nothing.
     assert spent_columns([], View(54), secure=True)["delta_client_total"] == 0.0
+
+
+def test_what_is_not_private_says_nothing_of_the_models_view() -> None:
+    """The central baseline states that view itself; a table would have two figures for it."""
+    spent = spent_columns([coordinate_statement(pq.design("none"))], LOCAL, secure=False)
+    assert math.isinf(spent["epsilon_client_total"])
+    assert math.isnan(spent["epsilon_client_total_models"])
