@@ -1,15 +1,16 @@
-"""How many rotated coordinates a round sends, from how long the mean update has been.
+"""How many rotated coordinates a round sends, from the norm of the mean updates of earlier rounds.
 
-A plan with ``keep`` is made for updates at the L2 clip C that are the same for all clients: what is not sent
-then costs (d / k - 1) C^2 in squared error, d being the number of coordinates and k of those that are sent.
-The mean update x is usually much shorter than C, and k can be as much smaller as |x|^2 is:
+A plan with ``keep`` is made for updates at the L2 clip C that are the same for all clients. If k of d
+coordinates are sent, the missing ones then cost (d / k - 1) C^2 in squared error. The mean update x is
+usually much shorter than C. A smaller number k' then has the same error:
 
     (d / k' - 1) |x|^2 = (d / k - 1) C^2.
 
-**The norm is known already.** The squared norm of what the server decodes of a round's sum is k (|x|^2 / d +
-v), v being the variance of the noise on a coordinate, which is known. So it tells |x|^2, with noise. This is
-post-processing of a sum that the server sees anyway, and costs no privacy. Shrinkage by the two clips
-is undone as if all clients were at them; where they are not, |x|^2 is overestimated, and more is sent.
+**The norm is known already.** What the server decodes of a round's sum has the expected squared norm
+k (|x|^2 / d + v), where v is the known variance of the noise on a coordinate. So it gives an estimate of
+|x|^2. This is post-processing of a sum that the server sees anyway, and costs no privacy. Shrinkage by the
+two clips is undone as if all clients were at them; where they are not, |x|^2 is overestimated, and more is
+sent.
 
 **The run stays within its target.** Every k has a plan of its own for the whole target: a mechanism designed
 and certified for k coordinates and their norm, all rounds at equal shares. Which k a round has depends on
@@ -27,7 +28,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments, noise_at_norm_bound
 from fl_privquant.encoding import Encoding, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.flower.policies import Policy
+from fl_privquant.flower.policies import Policy, checked_smoothing
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.norms import Norms
@@ -91,11 +91,11 @@ class AdaptiveKeep(Policy):
                 f"with keep or most_error"
             )
         self.halvings = checks.whole("halvings", halvings, 0, 20)
-        if not 0.0 <= smoothing < 1.0:
-            raise InvalidSpecError(f"smoothing: {smoothing} is outside [0, 1)")
-        self.smoothing = smoothing
+        self.smoothing = checked_smoothing(smoothing)
         # The squared norm of the mean, in units of the squared L2 clip: at first the worst case.
         self.energy = 1.0
+        # What was planned for fewer coordinates; None where that is not within the target.
+        self._encodings: dict[int, Encoding | None] = {}
 
     @property
     def plan(self) -> Plan:
@@ -119,10 +119,6 @@ class AdaptiveKeep(Policy):
             steps -= 1
         return encoding
 
-    @cached_property
-    def _encodings(self) -> dict[int, Encoding | None]:
-        return {}
-
     def _planned(self, kept: int) -> Encoding | None:
         """The encoding for so many coordinates, planned for the whole target; None where that fails."""
         encoding, plan = self.plan.encoding, self.plan
@@ -137,17 +133,16 @@ class AdaptiveKeep(Policy):
             )
         except InfeasibleDesignError:
             return None
-        certified = map(self._normal_pair, (encoding, fewer.encoding))
-        pairs = [pair for pair in certified if pair is not None]
-        if len(pairs) < 2:
+        planned_pair, fewer_pair = self._normal_pair(encoding), self._normal_pair(fewer.encoding)
+        if planned_pair is None or fewer_pair is None:
             return None
-        separation, revealed = (
-            max(getattr(pair, name) for pair in pairs) for name in ("separation", "infinity")
+        costlier = replace(
+            planned_pair,
+            separation=max(planned_pair.separation, fewer_pair.separation),
+            infinity=max(planned_pair.infinity, fewer_pair.infinity),
         )
-        dearest = Part(
-            replace(pairs[0], separation=separation, infinity=revealed), plan.target.counted_rounds
-        )
-        within = composed_epsilon([dearest], plan.target.delta).epsilon <= plan.target.epsilon
+        run = [Part(costlier, plan.target.counted_rounds)]
+        within = composed_epsilon(run, plan.target.delta).epsilon <= plan.target.epsilon
         return fewer.encoding if within else None
 
     def _normal_pair(self, encoding: Encoding) -> NormalLoss | None:

@@ -1,4 +1,4 @@
-"""Arguments that say the same in several ways: a plan, an encoding, or a mechanism with its clips."""
+"""The arguments of a strategy: checked, and reduced to one form where there are several."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, PerClient
+from fl_privquant.accounting.client_sampling import ClientSampling, StrategySampling
 from fl_privquant.accounting.target import Plan
 from fl_privquant.codec.array_choice import scaled_clips
+from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.policies import Policy
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["Arguments", "GivenEncoding", "single_clip"]
+__all__ = ["Arguments", "GivenEncoding", "metric_ranges", "sampling_of", "single_clip"]
 
 _USUAL_DELTA = 1e-5
 
@@ -82,6 +84,36 @@ def _encoding(given: GivenEncoding, short_form: Mapping[str, Any]) -> Encoding |
     if fields["mechanism"] is None or fields["clip"] is None:
         raise InvalidSpecError("encoding: missing; give a plan or an encoding, or mechanism=... and clip=...")
     return Encoding(**{name: value for name, value in fields.items() if value is not None})
+
+
+def sampling_of(
+    given: ClientSampling | None, aggregation: Aggregation, plan: Plan | None, simulated: bool
+) -> ClientSampling:
+    """The sampling that was given, else that of the wrapped strategy, within what the plan counts on."""
+    if given is None:
+        given = StrategySampling(participations=None if plan is None else plan.target.participations)
+    if given.seed is not None and not simulated:
+        raise InvalidSpecError(
+            f"sampling: seed {given.seed} tells whoever knows it who is asked; leave it out, or say "
+            "simulated=True"
+        )
+    given.check(aggregation, plan)
+    return given
+
+
+def metric_ranges(
+    given: Mapping[str, tuple[float, float]] | None, plan: Plan | None, weighted_by_key: str
+) -> tuple[MetricRange, ...]:
+    """The metrics that clients release through the mechanism, each with its range."""
+    ranges = given or {}
+    if plan is not None and ranges:
+        raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
+    if weighted_by_key in ranges:
+        raise InvalidSpecError(
+            f"private_metrics: {weighted_by_key!r} is what the wrapped strategy weighs by, and always 1; "
+            f"give the metric another name in the client's app"
+        )
+    return tuple(MetricRange(name, *map(float, ends)) for name, ends in ranges.items())
 
 
 def _refuse(reason: str, given: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """What a train message asks of a client, read once for all mods of the client.
 
-A mod that goes before PrivQuantMod, as SecureAggregationMod does, hands over what it has read, and what is to
-be done with the encoded update: pack it, or mask its codes. Nothing is parsed twice, and codes that are to be
-masked are never written any other way.
+SecureAggregationMod runs before PrivQuantMod. It hands over what it has read of the message, and a function
+that masks the codes of the encoded update. So nothing is parsed twice, and codes that are to be masked are
+never serialized without their mask.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fl_privquant.flower.protocol import Request, is_request
 _RECORD_HANDED: Final = "privquant-handed-over"
 
 Seal = Callable[[EncodedUpdate], bytes]
-"""What makes the payload of an encoded update."""
+"""Makes the payload of an encoded update: by packing its codes, or by masking them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Asked:
     arrays
         The same as numpy's.
     seal
-        What makes the payload of the encoded update: packing, or masking.
+        Makes the payload of the encoded update.
     """
 
     request: Request
@@ -61,14 +61,11 @@ class Asked:
     @cached_property
     def codec(self) -> UpdateCodec:
         """The codec of the update."""
-        layout = self.request.layout(self.arrays)
-        if layout.dimension == 0:
-            raise InvalidSpecError("arrays: no floating-point values, so there is nothing to encode")
-        return self.request.codec(layout)
+        return self.request.codec(self.request.layout(self.arrays))
 
 
 class _HandedOver(ConfigRecord):
-    """Carries what was read from one mod to the next. It is never sent: from afar comes a plain record."""
+    """Carries what was read to the next mod. A server cannot forge it: it can send plain records only."""
 
     def __init__(self, asked: Asked) -> None:
         super().__init__()

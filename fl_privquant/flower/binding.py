@@ -1,7 +1,7 @@
-"""A digest of what a train message asks for: the masks of secure aggregation hang on it.
+"""A digest of what a train message asks for, from which the masks of secure aggregation are derived.
 
 Clients that were sent different models, mechanisms, clips or rounds derive different masks, which do not
-cancel: a server cannot ask one client for something else than the others and learn from the sum what it said.
+cancel. So a server that asks one client for something else than the others learns nothing from the sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fl_privquant.flower.protocol import Request
 
 
 def request_digest(request: Request, arrays: Mapping[str, Array]) -> bytes:
-    """(32 bytes) of the request, without what differs from client to client, and of the model's arrays."""
+    """The digest (32 bytes) of the model's arrays and of the request, but for what differs by client."""
     state = hashlib.sha256(b"fl_privquant request\0")
 
     def add(data: bytes) -> None:

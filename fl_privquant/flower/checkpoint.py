@@ -1,16 +1,16 @@
-"""Checkpoints of the server: a run that is killed goes on where it stopped, and forgets no release.
+"""Checkpoints of the server: a run that was killed goes on where it stopped, and forgets no release.
 
-One file holds everything together: the model, the number of the last finished round, the state of
-every strategy of the stack (momenta, the privacy ledger), the metrics so far. It is replaced
-atomically, so that it is always whole. It is written twice a round:
+One file holds everything together: the model, the number of the last finished round, the state of every
+strategy of the stack (momenta, the privacy ledger), and the metrics so far. It is replaced atomically, so
+that it is always complete. It is written twice a round:
 
 1. *before* the round's messages are sent, with the release already in the ledger. If the run dies while
    clients train, the round is asked for again, and both releases are counted: epsilon is never
    under-counted, at worst a release that did not happen is counted.
 2. after the round's replies have been aggregated.
 
-While a run lasts, its process holds a lock beside the file: a second one on the same file is refused, as each
-would overwrite what the other has counted. A kill frees the lock.
+While a run lasts, its process holds a lock beside the file. A second process on the same file is refused,
+because each would overwrite what the other has counted. A kill frees the lock.
 
 No pickle: arrays are stored as ``npz`` without it, everything else as JSON.
 """
@@ -38,7 +38,7 @@ from fl_privquant.flower.wrapping import KeptRun, strategy_stack
 
 _VERSION: Final = 3
 _JSON_ENTRY: Final = "checkpoint.json"
-# What a program gives a strategy, unlike what that learns: arrays, or nothing at first.
+# Types of attributes that are settings of a strategy, rather than what it has learnt.
 _SETTINGS: Final = (bool, int, float, str)
 _METRICS: Final = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
@@ -48,16 +48,16 @@ class CheckpointError(PrivQuantError):
 
 
 class CheckpointStrategy(KeptRun):
-    """Wraps the outermost strategy: saves after every round, and starts from the file if there is one.
+    """Wraps the outermost strategy: saves a run after every round, and resumes it from the file.
 
-    ``start(num_rounds=n)`` runs the rounds up to number n that are not done yet, and holds ``path.lock``
-    meanwhile. Delete the file to begin anew. A budget that runs out ends the run as a result, see
-    :class:`~fl_privquant.flower.StoppedResult`; with a larger one the run goes on from the file.
+    ``start(num_rounds=n)`` runs the rounds up to number n that are not finished yet, and holds ``path.lock``
+    meanwhile. Delete the file to begin anew. If the budget runs out, the run ends with a
+    :class:`~fl_privquant.flower.StoppedResult`; with a larger budget it goes on from the file.
 
-    Of each strategy of the stack (followed along ``.strategy``) it keeps what ``checkpoint_state()``
-    returns and ``restore_state()`` takes, where it has them. Of others it keeps the attributes: numbers,
-    texts, arrays, lists and dicts of arrays, ArrayRecords. A strategy with any other attribute that
-    could be state is refused when it is wrapped, not when it is too late.
+    Of each strategy of the stack, from the outermost along ``.strategy``, the file holds what its
+    ``checkpoint_state()`` returns, which ``restore_state()`` takes back. Of a strategy without these methods
+    it holds the attributes: numbers, texts, arrays, lists and dicts of arrays, ArrayRecords. A strategy with
+    any other attribute that could be state is refused when it is wrapped.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class CheckpointStrategy(KeptRun):
 
     @property
     def finished_rounds(self) -> int:
-        """Number of the last round that the file holds; 0 without a file."""
+        """Number of the last round that was finished according to the file; 0 without a file."""
         return _finished_round(self.path, _read(self.path)[0]) if self.path.exists() else 0
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
@@ -93,7 +93,7 @@ class CheckpointStrategy(KeptRun):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegate, and save what is about to be released before it is sent."""
-        # As it is now: if the round has to be asked for again, the same nodes are sampled.
+        # From before the draw: if the round has to be asked for again, the same nodes are sampled.
         random_state = random.getstate()
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._save(self.rounds_before + server_round - 1, random_state)
@@ -120,7 +120,7 @@ class CheckpointStrategy(KeptRun):
         super().summary()
 
     def resume(self, initial_arrays: ArrayRecord) -> None:
-        """Set what the loop begins with: what the file holds, if there is one."""
+        """Set what the loop begins with: the content of the file, if there is one."""
         super().resume(initial_arrays)
         if not self.path.exists():
             return
@@ -172,7 +172,7 @@ class CheckpointStrategy(KeptRun):
                 name: {number: dict(record) for number, record in getattr(self.result, name).items()}
                 for name in _METRICS
             },
-            # Flower's strategies sample nodes with it: the rounds to come must not repeat those of before.
+            # Flower's strategies sample nodes with it: a resumed run must not repeat earlier draws.
             "random_state": random_state,
         }
         stored[_JSON_ENTRY] = np.frombuffer(json.dumps(content).encode(), dtype=np.uint8)

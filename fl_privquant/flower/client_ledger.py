@@ -1,22 +1,20 @@
-"""The client's own ledger: in Flower's client state for this run, and in a file for all runs if it has one.
+"""The client's own ledger: in Flower's client state for one run, and in a file for all runs.
 
-Nothing in it is the server's word. Mechanisms are kept as the bytes that were certified here, by
-fingerprint, so that the accountant counts exactly; whether updates were clipped to a norm is what the codec
-did on this client. A release is recorded before the client touches its data, so that whether it is recorded
-says nothing about them.
+Nothing in it relies on the server's word. It keeps the bytes of each mechanism that was certified here, and
+the norm that the codec of this client clipped updates to, so that the accountant counts what was released. A
+release is recorded before the client reads its data, so that the record says nothing about them.
 
-**The server's copy.** A request says how many releases of its kind the server has counted for this client in
-this run. If the client has made more, the server's figures would be too small: the request is refused, and
-nothing leaves. Fewer are no reason for alarm: a request, or the client, was lost. The same message
-delivered twice is refused too, the second time. Nothing about the client is told but in a refusal, and
-then only this number.
+**The server's count.** A request says how many releases of its kind the server has counted for this client in
+this run. If the client has made more, the server's figures would be too small, and the client refuses. If it
+has made fewer, a request or a state of the client was lost, which does no harm. A message that is delivered
+twice is refused the second time. A refusal tells the server this number, and nothing else about the client.
 
-**Copies of the state.** Flower hands each message a copy of the client's state, and stores it when the answer
-has been sent: two messages at the same time see the same state. Within one process all copies share one
-ledger, found by run and node. Between processes only a file is shared. So on a SuperNode, where each message
-has a process of its own, a budget or a share of rounds is kept in a file even if none was named
-(:func:`ledger_path`); elsewhere both hold, without a file, for messages within one process, or one after the
-other.
+**Copies of the state.** Flower hands each message a copy of the client's state, and stores the copy after the
+answer was sent, so that two messages at once see the same state. Within one process all copies share one
+ledger, found by run and node. Different processes share only a file. On a SuperNode each message has its own
+process: there a budget, or a bound on the rounds, is kept in a file even if none was named
+(:func:`ledger_path`). Elsewhere, and without a file, both hold within one process, or for messages that come
+one after the other.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ RECORD_LEDGER = "privquant-ledger"
 NODE_LEDGER_FILE: Final = "privquant-ledger-file"
 _MECHANISM_PREFIX = "mechanism-"
 _SUPERNODE_PROCESS: Final = "flwr-clientapp"
-# Clients that a process remembers; of those before, what their state says.
+# Clients whose ledgers a process shares; of older ones it knows only what their state says.
 _REMEMBERED: Final = 1 << 14
 
 
@@ -65,7 +63,7 @@ class _Shared:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def take(self, state: Mapping[str, object]) -> None:
-        """Add what a copy of the state knows: of each kind, every round as often as either says."""
+        """Add what a copy of the state knows: a round counts as often as in either of the two."""
         for key, value in state.items():
             known = self.record.get(key)
             if value == known or not isinstance(value, str | bytes):
@@ -84,7 +82,7 @@ def _shared_by(run_id: int, node_id: int) -> _Shared:
 
 
 def _shared(context: Context) -> _Shared:
-    # The cache alone would let two threads that come first make one each, and each spend the whole budget.
+    # With the cache alone, two threads at once could make a ledger each, and each spend the whole budget.
     with _CLIENTS_LOCK:
         return _shared_by(context.run_id, context.node_id)
 
@@ -203,7 +201,7 @@ class ClientLedger:
             if share is not None and share != Share():
                 share.check(number, [at for at, _ in self.releases])
             if self._spending is not None:
-                # By the file again: other processes, and this node before a restart, have other states.
+                # Checked by the file again: it knows the rounds of other processes, and before a restart.
                 self._spending.spend(
                     number,
                     release,
@@ -213,7 +211,7 @@ class ClientLedger:
                 )
             elif not all(budget.unlimited for budget in budgets):
                 self._accountant().check(number, release, budgets)
-            # Appended to, not read: most clients have no budget, and a thousand rounds.
+            # Appended without parsing earlier rounds, which may be thousands, often without a budget.
             record[release.text] = f"{rounds} {number}".lstrip()
             record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.blob)
         self.keep()

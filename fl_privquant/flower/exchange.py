@@ -1,16 +1,16 @@
 """How the replies of a round are opened: one by one, as a sum of codes, or as a secure sum.
 
-:class:`~fl_privquant.accounting.aggregation.Aggregation` describes what the server sees; an exchange does it
-for one strategy, round by round, and hands back what was opened. It knows the codec and the grid, and nothing
-of the strategy that is wrapped.
+An :class:`~fl_privquant.accounting.aggregation.Aggregation` describes what the server sees of a round. An
+*exchange* carries that out: before clients train it agrees on masks, where there are any, and afterwards it
+turns their replies into decoded updates or into the sum of their codes. It knows the codec and the grid, and
+nothing of the strategy that is wrapped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import singledispatch
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import Message
@@ -31,11 +31,11 @@ from fl_privquant.packing.pack import packed_size
 from fl_privquant.secagg import choose_parameters
 from fl_privquant.secagg.handshake import handshake_bytes
 
-# These compare single updates with one another, which sums do not have.
+# These strategies compare the updates of single clients, which a sum does not show.
 _NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
 
 Decoded = Mapping[str, Callable[[], NDArray[Any]]]
-"""How to compute each array that a client trained."""
+"""Functions that compute the arrays of one client's decoded update, by their names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +47,14 @@ class Opened:
     nodes
         The nodes whose updates are in it.
     total
-        The sum of their codes; None where updates were decoded one by one.
+        The sum of their codes; None if updates were decoded one by one.
     decoded
-        Each update, where they were.
+        The decoded update of each node; empty if there is a sum.
     failures
-        Why the reply of a node could not be used.
+        Why replies could not be used, by node.
     wrapped
-        Coordinates whose sum left the window in which it is looked for, and so was opened wrongly: known
-        where codes are added up in the open.
+        How many coordinates of the sum were opened wrongly, because they left the window of the modulus
+        (:mod:`fl_privquant.mechanisms.sum_ring`). Known only where codes are added up in the open.
     """
 
     nodes: tuple[int, ...] = ()
@@ -65,7 +65,7 @@ class Opened:
 
 
 class Exchange:
-    """Every update is decoded; a bad payload is left out."""
+    """Decodes the update of every client by itself; malformed payloads are left out."""
 
     def __init__(self, aggregation: Aggregation) -> None:
         self.aggregation = aggregation
@@ -73,18 +73,18 @@ class Exchange:
     def begin(
         self, server_round: int, messages: list[Message], codec: UpdateCodec, grid: Grid
     ) -> list[Message]:
-        """The messages to send, after whatever must be agreed on with clients before they train.
+        """The train messages to send, after masks were agreed on with clients, if there are masks.
 
-        Raises SecureAggregationError where nothing can be agreed on: nothing was released then.
+        Raises SecureAggregationError if no agreement is reached; clients have not released anything then.
         """
         return messages
 
     def open(
         self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
     ) -> Opened:
-        """Open the replies, by node; ``model`` is the one that clients were sent.
+        """Open the replies, given by node; ``model`` is the one that clients were sent.
 
-        Raises SecureAggregationError where no sum may be opened, or none can.
+        Raises SecureAggregationError if no sum may be opened, or none can be.
         """
         decoded: dict[int, Decoded] = {}
         failures: dict[int, str] = {}
@@ -96,10 +96,10 @@ class Exchange:
         return Opened(tuple(decoded), None, decoded, failures)
 
     def check(self, opened: Opened, codec: UpdateCodec) -> None:
-        """Raise SecureAggregationError for an outcome that must not be applied."""
+        """Raise SecureAggregationError if what was opened must not be applied to the model."""
 
     def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
-        """Bytes of one client's update, in a round that asks so many."""
+        """Bytes of one client's update, in a round that asks ``num_clients`` clients."""
         return codec.num_bytes
 
     def handshake_bytes(self) -> int:
@@ -108,7 +108,7 @@ class Exchange:
 
 
 class SummingExchange(Exchange):
-    """Codes are added up as they come, in the memory of one update; those that cannot be are decoded."""
+    """Adds codes up as they come, in the memory of one update; codes that have no sum are decoded."""
 
     def open(
         self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
@@ -130,12 +130,12 @@ class SummingExchange(Exchange):
 
 
 class HonestSumExchange(Exchange):
-    """Opens one sum, with no fewer honest clients than the view of the round promises."""
+    """Opens one sum, which has no fewer honest clients than the view of the round promises."""
 
     def __init__(self, aggregation: Aggregation) -> None:
         super().__init__(aggregation)
         self._asked = 0
-        # What the codes of the round that is under way are added up in.
+        # The ring of integers in which the codes of the present round are added up.
         self._summed_in: SumRing | None = None
 
     def begin(
@@ -146,20 +146,20 @@ class HonestSumExchange(Exchange):
         return messages
 
     def check(self, opened: Opened, codec: UpdateCodec) -> None:
-        """Refuse a sum that honest clients cannot have sent; it is open, so it is counted all the same."""
+        """Refuse a sum that honest clients cannot have sent. It was opened, so it is counted all the same."""
         if opened.total is not None:
             honest_sum_test(codec, len(opened.nodes)).check(opened.total)
 
     def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
-        """Bytes of an update whose codes are as wide as the sum, as masked codes are."""
+        """Bytes of an update whose codes are as wide as their sum, which masked codes are."""
         return packed_size(codec.dimension, width=self._ring(codec, num_clients).bits)
 
     def _ring(self, codec: UpdateCodec, num_clients: int) -> SumRing:
-        """The ring in which the codes of so many clients are added up."""
+        """The ring in which the codes of ``num_clients`` clients are added up."""
         return codec.sum_ring(num_clients, self.aggregation.sums_exactly)
 
     def _opened(self, total: NDArray[Any], num_clients: int) -> NDArray[Any]:
-        """The sums of so many clients' codes, from their residues."""
+        """The sums of the codes of ``num_clients`` clients, from their residues."""
         if self._summed_in is None:
             return total
         try:
@@ -170,7 +170,7 @@ class HonestSumExchange(Exchange):
     def _check_honest(self, survivors: int) -> None:
         """Refuse to open a sum with fewer honest clients than the view of the round promises."""
         honest = survivors - self.aggregation.corrupt(self._asked)
-        planned = self.aggregation.view(self._asked).num_honest or 1
+        planned = self.aggregation.view(self._asked).honest_count
         if honest < planned:
             raise SecureAggregationError(
                 f"{survivors} of {self._asked} clients are left, {honest} of them honest, fewer than the "
@@ -179,14 +179,11 @@ class HonestSumExchange(Exchange):
 
 
 class SimulatedExchange(HonestSumExchange, SummingExchange):
-    """Codes are added up in the open, under the rules of a secure sum."""
+    """Adds codes up in the open, under the rules of a secure sum."""
 
     def __init__(self, aggregation: SimulatedSum) -> None:
         super().__init__(aggregation)
-        self._fractions = {
-            "corrupt_fraction": aggregation.corrupt_fraction,
-            "dropout_fraction": aggregation.dropout_fraction,
-        }
+        self._sums = aggregation
 
     def open(
         self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
@@ -199,16 +196,20 @@ class SimulatedExchange(HonestSumExchange, SummingExchange):
         return replace(opened, total=total, wrapped=int(np.count_nonzero(total != opened.total)))
 
     def handshake_bytes(self) -> int:
-        """Predicted for a secure sum of as many clients, of whom nobody is lost; 0 where there is none."""
+        """The bytes predicted for a secure sum that loses no client; 0 if so few clients have none."""
         try:
-            graph = choose_parameters(self._asked, **self._fractions)
+            graph = choose_parameters(
+                self._asked,
+                corrupt_fraction=self._sums.corrupt_fraction,
+                dropout_fraction=self._sums.dropout_fraction,
+            )
         except InvalidSpecError:
             return 0
         return round(self._asked * handshake_bytes(graph))
 
 
 class SecureExchange(HonestSumExchange):
-    """Masks are agreed on before clients train, and the sum of what arrives is opened after."""
+    """Agrees on masks before clients train, and opens the sum of the masked codes that arrive."""
 
     def __init__(self, aggregation: SecureSum) -> None:
         super().__init__(aggregation)
@@ -229,7 +230,7 @@ class SecureExchange(HonestSumExchange):
         nodes = [message.metadata.dst_node_id for message in messages]
 
         def ring(num_clients: int) -> SumRing:
-            # Nodes that are excluded, or prove to be no known client, are not counted.
+            # The clients that take part may be fewer: nodes that are excluded, or not known, do not count.
             self._summed_in = self._ring(codec, num_clients)
             return self._summed_in
 
@@ -260,39 +261,29 @@ class SecureExchange(HonestSumExchange):
         return self._rounds.handshake_bytes
 
 
-@singledispatch
+_EXCHANGES: Final[Mapping[type, Callable[..., Exchange]]] = {
+    PerClient: Exchange,
+    SumOfCodes: SummingExchange,
+    SimulatedSum: SimulatedExchange,
+    SecureSum: SecureExchange,
+}
+
+
 def exchange_of(aggregation: Aggregation) -> Exchange:
     """The exchange that does what an aggregation describes."""
+    for kind in type(aggregation).__mro__:
+        if kind in _EXCHANGES:
+            return _EXCHANGES[kind](aggregation)
     raise InvalidSpecError(
         f"aggregation: {type(aggregation).__name__}, expected PerClient(), SumOfCodes(), SecureSum() or "
         "SimulatedSum()"
     )
 
 
-@exchange_of.register
-def _(aggregation: PerClient) -> Exchange:
-    return Exchange(aggregation)
-
-
-@exchange_of.register
-def _(aggregation: SumOfCodes) -> Exchange:
-    return SummingExchange(aggregation)
-
-
-@exchange_of.register
-def _(aggregation: SimulatedSum) -> Exchange:
-    return SimulatedExchange(aggregation)
-
-
-@exchange_of.register
-def _(aggregation: SecureSum) -> Exchange:
-    return SecureExchange(aggregation)
-
-
 def check_wrapped(strategy: Strategy, aggregation: Aggregation, simulated: bool) -> None:
-    """Refuse a wrapped strategy that compares single updates where only sums are seen.
+    """Refuse a strategy that compares single updates if the server sees only sums.
 
-    Also a simulated aggregation where privacy is not said to be ``simulated``.
+    A simulated aggregation is refused too, unless privacy is said to be ``simulated``.
     """
     if aggregation.simulated and not simulated:
         raise InvalidSpecError(

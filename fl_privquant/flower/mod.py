@@ -1,4 +1,4 @@
-"""The client's side: a Flower mod that lets nothing but an encoded update leave the client."""
+"""The client's side: a Flower mod that lets only the encoded update leave the client."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class _Task:
-    """What a client was asked, and has accepted."""
+    """A request that the client has accepted: its release is in the ledger."""
 
     asked: Asked
     rng: RandomStream | None
@@ -65,21 +65,20 @@ class PrivQuantMod:
     accountant from the laws of the mechanisms themselves. A release is in the ledger before the app is
     called, and only if the server has counted at least as many as this client.
 
-    From then on the answer is that release, whatever happens: an update that is not finite in any coordinate,
-    an app that raises, replies with an error or with other arrays than it received, are encoded as zeros, and
-    the reason goes to the client's log alone. So neither failure nor its text tells anything about the data.
+    From then on the answer is that release, whatever happens. If the update is not finite in any coordinate,
+    or the app raises, replies with an error or with other arrays than it received, zeros are encoded, and the
+    reason goes to the client's log alone. So neither a failure nor its text tells anything about the data.
     Refusals depend on the request, the client's limits and its ledger, never on its data, and all come
     before the app is called.
-    Assumes: secure randomness, that is no ``seed``; that the ledger is kept. Without a file it is in the
-    client's state, which lives as long as Flower keeps it (for one run in simulation, on a SuperNode until it
-    is restarted), and of which several messages at once see several copies: these share a budget within
-    one process, not between processes. A ``ledger_file`` holds a budget over runs, restarts and
-    processes; on a SuperNode there is one by default, see :mod:`fl_privquant.flower.client_ledger`.
 
-    Not covered: ``metrics`` that are let through and ``report_clipping``, which go around the accounting
-    (statements of the run name them; a server can ask for private metrics instead, which are coordinates like
-    others); messages other than training ones; what the app logs, writes or sends itself; and how long
-    the answer takes.
+    Assumes: secure randomness, that is no ``seed``; and that the ledger is kept. Without a file it is in the
+    client's state, which Flower keeps for one run in simulation, and until a restart on a SuperNode. Several
+    processes then do not share a budget. A ``ledger_file`` holds a budget over runs, restarts and processes;
+    on a SuperNode there is one by default (:mod:`fl_privquant.flower.client_ledger`).
+
+    Not covered: ``metrics`` that may pass and ``report_clipping``, which are not counted (statements of the
+    run name them; private metrics are an alternative that is); messages other than train messages; what the
+    app logs, writes or sends itself; and how long the answer takes.
 
     Parameters
     ----------
@@ -95,9 +94,8 @@ class PrivQuantMod:
         (:class:`~fl_privquant.accounting.Accountant`).
     max_participations, rounds_apart
         Rounds of one run that the client takes part in, at most; and of how many rounds in a row it takes
-        part in one at most, by the server's numbers of rounds. What a plan with ``participations`` counts on
-        then holds even if the server lies, as far as the ledger is kept: like a budget, over restarts and
-        processes with a ``ledger_file``.
+        part in one at most, by the server's round numbers. A plan with ``participations`` then holds even if
+        the server lies, as long as the ledger is kept, as for a budget.
     max_delta
         Largest delta for that unit; 0 lets pure mechanisms pass only.
     metrics
@@ -118,11 +116,11 @@ class PrivQuantMod:
 
     Notes
     -----
-    On a node whose app is delivered by the server (``flwr run``), the limits above are the server's
-    word too. The node's own configuration can tighten them, never loosen: ``--node-config
+    If the server delivers the app (``flwr run``), the limits above are the server's word too. The
+    configuration that the node's owner writes can tighten them, and never loosen them: ``--node-config
     "privquant-max-epsilon=1.0 privquant-max-delta=1e-6 privquant-budget=500.0 privquant-budget-delta=1e-5
-    privquant-max-participations=10"``,
-    and name the ledger's file, whatever the app says: ``privquant-ledger-file='/var/lib/ledger.jsonl'``.
+    privquant-max-participations=10"``. It can also name the ledger's file, whatever the app says:
+    ``privquant-ledger-file='/var/lib/ledger.jsonl'``.
 
     Examples
     --------
@@ -180,7 +178,7 @@ class PrivQuantMod:
         except Exception:
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
             return _refusal(msg, InvalidSpecError("the request could not be handled"))
-        # From here on nothing but the release that was just spent may answer: the app sees the data.
+        # From here on the app sees the data, and the answer must be the release that was just counted.
         try:
             try:
                 payload, metrics = self._trained(task, lambda: call_next(msg, ctxt))
@@ -189,7 +187,7 @@ class PrivQuantMod:
                 nothing = task.asked.codec.encoded_nothing(task.asked.arrays, task.rng, self.threads)
                 payload, metrics = task.asked.seal(nothing), {}
         except Exception:
-            # Zeros can always be encoded, but for want of memory; then this constant is all that leaves.
+            # Encoding zeros fails only for lack of memory; then this constant text is all that leaves.
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
             return _refusal(msg, InvalidUpdateError("nothing could be encoded"))
         request = task.asked.request
@@ -197,7 +195,7 @@ class PrivQuantMod:
         return Message(reply.to_content(), reply_to=msg)
 
     def _accepted(self, msg: Message, ctxt: Context) -> _Task:
-        """The task that a message asks for, once everything about it is checked and its release is spent."""
+        """Check everything about a message, and count its release; raises the reason for a refusal."""
         asked = taken(msg)
         request, codec = asked.request, asked.codec
         self._check_mechanism(codec.mechanism, ctxt)
@@ -206,13 +204,13 @@ class PrivQuantMod:
         release, share = request.release(codec.layout), self._share(ctxt)
         ledger = ClientLedger(ctxt, self._open_file(ctxt, bool(budgets) or share != Share()))
         ledger.spend(request.round, release, budgets, request.counted_releases, share)
-        # Their headers are parsed: the app need not do it again.
+        # The app gets arrays whose headers are parsed already.
         parsed = {name: ReceivedArray(array) for name, array in asked.received.items()}
         only_arrays(msg, "the server").update(parsed)
         return _Task(asked, rng, ledger)
 
     def _trained(self, task: _Task, train: Callable[[], Message]) -> tuple[bytes, dict[str, Any]]:
-        """The payload of what the app trains, and the metrics that may pass; raises what is wrong with it."""
+        """The payload of what the app trains, and the metrics that may pass; raises if there is no update."""
         try:
             out = train()
         finally:
@@ -231,7 +229,7 @@ class PrivQuantMod:
         if asked.request.report_clipping and self.report_clipping:
             passed[METRIC_CLIPPED] = codec.clipped_share(trained, asked.arrays)
         update = codec.encoded_difference(trained, asked.arrays, task.rng, self.threads, measured)
-        # The last step: what was sealed once is what is sent.
+        # The last step, so that nothing can fail after it: an update must be sealed only once.
         return asked.seal(update), passed
 
     def _check_mechanism(self, mechanism: Mechanism, ctxt: Context) -> None:
@@ -248,7 +246,7 @@ class PrivQuantMod:
         )
 
     def _budgets(self, ctxt: Context) -> list[Budget]:
-        """All of them hold: the node's own configuration tightens the app's, never loosens it."""
+        """The budgets of the app and of the node's own configuration; each of them holds."""
         budgets = [] if self.budget is None else [self.budget]
         limit = _node_limit(ctxt, NODE_BUDGET)
         if not math.isinf(limit):
@@ -257,7 +255,7 @@ class PrivQuantMod:
         return budgets
 
     def _share(self, ctxt: Context) -> Share:
-        """How often the client takes part: the node's own configuration tightens the app's."""
+        """How often the client takes part: the lower bound of the app's and the node's configuration."""
         own = math.inf if self.share.most_rounds is None else self.share.most_rounds
         most = min(own, _node_limit(ctxt, NODE_MAX_PARTICIPATIONS))
         return Share(None if math.isinf(most) else int(most), self.share.rounds_apart)
@@ -276,17 +274,17 @@ class PrivQuantMod:
         seed = self.seed(ctxt) if callable(self.seed) else self.seed
         if seed is None:
             return None
-        # Node ids differ from engine to engine and from run to run; partitions do not.
+        # Unlike node ids, partitions are the same on all engines and in all runs.
         client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
         return RandomStream.seeded(int(seed), round=number, client=client)
 
 
 def _refusal(msg: Message, error: PrivQuantError) -> Message:
     log(WARNING, "PrivQuantMod refused: %s: %s", type(error).__name__, error)
-    # What is wrong with the client's own files is for its owner alone.
+    # Details about the client's own files are for its owner alone.
     text = _LEDGER_DAMAGED if isinstance(error, LedgerDamagedError) else str(error)
     reason = f"{type(error).__name__}: {text}"
-    # To the incoming message: a reply to the app's own one would never reach the server.
+    # It has to reply to the incoming message: a reply to the app's message would never reach the server.
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=msg)
 
 

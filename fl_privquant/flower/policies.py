@@ -1,17 +1,17 @@
-"""Encodings that change from round to round, each by a policy of the server.
+"""Policies: encodings that the server changes from round to round.
 
-Laws are scale-free and travel with every request, so a round may have its own clip and its own number of
-levels. A policy is a function of the round that gives its :class:`~fl_privquant.encoding.Encoding`, and
-begins with one. :class:`~fl_privquant.flower.PrivQuantStrategy` takes it in place of a constant encoding:
+Every request to clients carries its whole encoding, so that each round may have its own clip and number of
+levels. A policy is a function of a round's number that gives the :class:`~fl_privquant.encoding.Encoding` of
+that round. :class:`~fl_privquant.flower.PrivQuantStrategy` takes it in place of a constant encoding:
 
-* ``QuantileClip(encoding)`` follows a quantile of the clients' coordinates, found privately;
+* ``QuantileClip(encoding)`` follows a quantile of the clients' coordinates, which is estimated privately;
 * ``ScheduledMechanism(encoding, {20: fine})`` changes the mechanism at given rounds;
 * ``DoublingMechanism(encoding, design, levels=4, most_levels=16)`` doubles the levels when the loss stalls;
 * ``ScheduledKeep(encoding, {20: 0.5})`` changes how many rotated coordinates are sent at given rounds;
 * ``AdaptiveKeep(plan)`` sends fewer where the mean is short (:mod:`fl_privquant.flower.adaptive_keep`).
 
-Policies compose: ``QuantileClip(ScheduledMechanism(encoding, {20: fine}))`` does both. What they know is what
-a checkpoint keeps, so that a run that is resumed goes on as if it had not stopped.
+Policies compose: ``QuantileClip(ScheduledMechanism(encoding, {20: fine}))`` does both. A checkpoint keeps
+what they have learnt, so that a run that is resumed goes on as if it had not stopped.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
-from flwr.app import ArrayRecord, MetricRecord
 from numpy.typing import NDArray
 
 from fl_privquant import checks
@@ -32,13 +31,13 @@ from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+_Change = TypeVar("_Change")
 
 
 class Policy:
     """The encoding of each round: that of ``base``, as :meth:`changed` changes it; here not at all.
 
-    What a policy is told it tells its base, if that is a policy too.
+    A policy hands everything that it observes on to its base, if that is a policy too.
 
     Parameters
     ----------
@@ -68,21 +67,21 @@ class Policy:
         return encoding
 
     def changed(self, encoding: Encoding, server_round: int) -> Encoding:
-        """What becomes of the base's encoding in a round."""
+        """The base's encoding of a round, as this policy changes it."""
         return encoding
 
     @property
     def clip_quantile(self) -> float | None:
-        """The share of coordinates that clients vote on: whether the clip holds as many. None: no vote."""
+        """Clients vote on whether the clip holds this share of their coordinates; None: there is no vote."""
         return None if self._inner is None else self._inner.clip_quantile
 
     @property
     def plan(self) -> Plan | None:
-        """The plan that the run keeps to: it brings the aggregation and the budget. None: there is none."""
+        """The plan that the run keeps to, which brings the aggregation and the budget; None without one."""
         return None if self._inner is None else self._inner.plan
 
     def observe_sum(self, codec: UpdateCodec, total: NDArray[Any], num_clients: int) -> None:
-        """Take note of the sum of a round's codes, as the server has opened it."""
+        """Take note of the sum of a round's codes that the server has opened."""
         if self._inner is not None:
             self._inner.observe_sum(codec, total, num_clients)
 
@@ -132,8 +131,8 @@ class QuantileClip(Policy):
     coordinates. The share b of votes for the clip moves it: clip *= exp(-rate (b - client_quantile)). It
     settles where a share ``client_quantile`` of clients finds it wide enough, whatever their scale.
 
-    Votes are about clients, as in the reference, and not about the share of coordinates itself: near a high
-    quantile that share hardly changes with the clip, and its noise would hide the change.
+    As in the reference, a vote is one bit about the client, and not the share of its coordinates that the
+    clip holds: near a high quantile that share hardly changes with the clip, and noise would hide the change.
 
     Guarantee: the vote is one more coordinate of the update, encoded by the same certified mechanism, and is
     counted as such by both ledgers; with secure aggregation the server sees the sum of votes only. The clip
@@ -176,24 +175,20 @@ class QuantileClip(Policy):
         most: float = 1e6,
     ) -> None:
         super().__init__(base)
-        for name, share in (
-            ("coordinate_quantile", coordinate_quantile),
-            ("client_quantile", client_quantile),
-        ):
+        shares = {"coordinate_quantile": coordinate_quantile, "client_quantile": client_quantile}
+        for name, share in shares.items():
             if not 0.0 < share < 1.0:
                 raise InvalidSpecError(f"{name}: {share} is outside (0, 1)")
-        if not (math.isfinite(rate) and rate > 0.0):
-            raise InvalidSpecError(f"rate: {rate} is not a finite number above 0; 0.2 is typical")
+        self.rate = checks.positive("rate", rate, "; 0.2 is typical")
         self.least, self.most = checks.positive("least", least), checks.positive("most", most)
         self.clip = self.unchanged(1).clip
         if not self.least <= self.clip <= self.most:
             raise InvalidSpecError(f"clip: {self.clip} is outside least {least:g} and most {most:g}")
         self.coordinate_quantile = coordinate_quantile
         self.client_quantile = client_quantile
-        self.rate = rate
 
     def changed(self, encoding: Encoding, server_round: int) -> Encoding:
-        """The encoding with the clip as it is now: that of the round that comes next."""
+        """The encoding with the present clip."""
         return replace(encoding, clip=self.clip)
 
     @property
@@ -214,7 +209,25 @@ class QuantileClip(Policy):
         self.clip = checks.positive("clip", state["clip"])
 
 
-class ScheduledMechanism(Policy):
+class _Schedule(Policy, Generic[_Change]):
+    """A change of the encoding at each of some rounds, which lasts until the next one."""
+
+    def __init__(self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, _Change]) -> None:
+        super().__init__(base)
+        if min(changes, default=1) < 1:
+            raise InvalidSpecError(f"schedule: round {min(changes)} is below 1, the first one")
+        self._changes = dict(changes)
+
+    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
+        """The encoding with the last change up to the round."""
+        past = [start for start in self._changes if start <= server_round]
+        return self._applied(encoding, self._changes[max(past)]) if past else encoding
+
+    def _applied(self, encoding: Encoding, change: _Change) -> Encoding:
+        raise NotImplementedError
+
+
+class ScheduledMechanism(_Schedule[Mechanism]):
     """A mechanism that changes at given rounds.
 
     Parameters
@@ -236,16 +249,13 @@ class ScheduledMechanism(Policy):
     def __init__(
         self, base: Encoding | Callable[[int], Encoding], mechanisms: Mapping[int, Mechanism]
     ) -> None:
-        super().__init__(base)
-        self.mechanisms = _by_round(mechanisms)
+        super().__init__(base, mechanisms)
 
-    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
-        """The encoding with the mechanism of the last change up to the round."""
-        start = _last_change(self.mechanisms, server_round)
-        return encoding if start is None else encoding.with_mechanism(self.mechanisms[start])
+    def _applied(self, encoding: Encoding, change: Mechanism) -> Encoding:
+        return encoding.with_mechanism(change)
 
 
-class ScheduledKeep(Policy):
+class ScheduledKeep(_Schedule[int | float | None]):
     """A number of rotated coordinates that are sent, which changes at given rounds.
 
     Of k instead of d coordinates a client sends k / d of the bytes, and the round costs it less: both ledgers
@@ -276,32 +286,15 @@ class ScheduledKeep(Policy):
     def __init__(
         self, base: Encoding | Callable[[int], Encoding], kept: Mapping[int, int | float | None]
     ) -> None:
-        super().__init__(base)
-        checked = {start: None if keep is None else checked_keep(keep) for start, keep in kept.items()}
-        self.kept = _by_round(checked)
-        for start in self.kept:
-            # Now, and not in that round: what cannot be kept is refused.
+        super().__init__(base, kept)
+        for start, keep in kept.items():
+            if keep is not None:
+                checked_keep(keep)
+            # A change that the encoding does not allow is refused now, and not in its round.
             self(start)
 
-    def changed(self, encoding: Encoding, server_round: int) -> Encoding:
-        """The encoding with what is kept from the last change up to the round on."""
-        start = _last_change(self.kept, server_round)
-        return encoding if start is None else replace(encoding, keep=self.kept[start])
-
-
-_Scheduled = TypeVar("_Scheduled")
-
-
-def _by_round(changes: Mapping[int, _Scheduled]) -> dict[int, _Scheduled]:
-    """What changes at which round, in order; the first round is 1."""
-    if min(changes, default=1) < 1:
-        raise InvalidSpecError(f"schedule: round {min(changes)} is below 1, the first one")
-    return dict(sorted(changes.items()))
-
-
-def _last_change(changes: Mapping[int, object], server_round: int) -> int | None:
-    """The round of the last change up to this one, if there is any."""
-    return max((start for start in changes if start <= server_round), default=None)
+    def _applied(self, encoding: Encoding, change: int | float | None) -> Encoding:
+        return replace(encoding, keep=change)
 
 
 class DoublingMechanism(Policy):
@@ -362,25 +355,21 @@ class DoublingMechanism(Policy):
             raise InvalidSpecError(f"levels: {levels} is outside 2 and most_levels {most_levels}")
         if window < 1:
             raise InvalidSpecError(f"window: {window} is below 1")
-        if not 0.0 <= smoothing < 1.0:
-            raise InvalidSpecError(f"smoothing: {smoothing} is outside [0, 1)")
-        self.design = design
+        self.smoothing = checked_smoothing(smoothing)
         self.levels = levels
         self.most_levels = most_levels
         self.window = window
-        self.smoothing = smoothing
         self.metric = metric
+        self._mechanism = lru_cache(maxsize=None)(design)
         self._last_round = -1
         self._means: list[float] = []
 
     def changed(self, encoding: Encoding, server_round: int) -> Encoding:
-        """The encoding with the mechanism as it is now: that of the round that comes next."""
-        if self.levels not in self._designed:
-            self._designed[self.levels] = self.design(self.levels)
-        return encoding.with_mechanism(self._designed[self.levels])
+        """The encoding with the mechanism that has the present number of levels."""
+        return encoding.with_mechanism(self._mechanism(self.levels))
 
     def observe(self, server_round: int, loss: float) -> None:
-        """Take note of the loss after a round, once; what is not finite says nothing and is passed over."""
+        """Take note of the loss after a round, once; a loss that is not finite is passed over."""
         if server_round <= self._last_round or not math.isfinite(loss):
             return
         self._last_round = server_round
@@ -406,6 +395,9 @@ class DoublingMechanism(Policy):
         self._last_round = int(state["last_round"])
         self._means = [float(mean) for mean in state["means"]]
 
-    @cached_property
-    def _designed(self) -> dict[int, Mechanism]:
-        return {}
+
+def checked_smoothing(smoothing: float) -> float:
+    """The weight of the past in a running mean, if it is in [0, 1)."""
+    if not 0.0 <= smoothing < 1.0:
+        raise InvalidSpecError(f"smoothing: {smoothing} is outside [0, 1)")
+    return smoothing

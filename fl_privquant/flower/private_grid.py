@@ -1,8 +1,7 @@
-"""A grid for server apps without a strategy of Flower's, or with one that is not to be touched.
+"""A grid for server apps that have no strategy, or one that must not be wrapped.
 
-A server app talks to its clients through a grid. Put a :class:`PrivateGrid` in its place, and train messages
-carry the request to clients, whose encoded replies come back as ordinary arrays: to the app's own code
-nothing has changed.
+A server app talks to its clients through a grid. A :class:`PrivateGrid` in its place adds the request to
+train messages, and decodes the replies of clients to ordinary arrays. The app's own code does not change.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ __all__ = ["RECORD_REQUEST", "PrivateGrid", "refuse_pushed", "trains"]
 RECORD_REQUEST: Final = "privquant-request"
 """The record of a train message that holds the request."""
 
-# How far an average of equal numbers may be from them.
+# The largest relative error of an average of equal numbers.
 _ROUNDING: Final = 1e-5
 
 
 class PrivateGrid(GridWrapper):
-    """Sends messages of an app through another grid; what clients trained comes back encoded and decoded.
+    """Sends an app's messages through another grid, and makes each round of training private.
 
     Each ``send_and_receive`` of train messages is one round: all of them carry the same model, the reply of
     each client is decoded on its own, and under secure aggregation there is one reply, the mean. Other
@@ -52,9 +51,9 @@ class PrivateGrid(GridWrapper):
         As for :class:`~fl_privquant.flower.PrivQuantStrategy`.
     weighted_by
         The metric that the app weighs replies by. It is 1 in each reply, as weights would change the
-        sensitivity and tell numbers of examples.
+        sensitivity and reveal numbers of examples.
     wrap
-        Puts another strategy around what hands replies to the app: one that adds noise to their mean, say.
+        Puts another strategy around the one that hands replies to the app, such as one that adds noise.
 
     Examples
     --------
@@ -111,8 +110,8 @@ class PrivateGrid(GridWrapper):
     def _like_first(self, given: ArrayRecord) -> ArrayRecord:
         """The model in the types that it had in the first round.
 
-        Averages turn counters to fractions and float32 to float64. And an average of equal numbers may
-        differ from them in the last bit: what is not sent is left as it was before.
+        The app's averages turn counters into fractions and float32 into float64. An average of equal numbers
+        may also differ from them in the last bit, so that arrays which are not sent are put back.
         """
         model = read_arrays(given)
         first = self._first
@@ -145,7 +144,7 @@ class PrivateGrid(GridWrapper):
         return record
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages that are not for training; for these a round must be known as a whole."""
+        """Send messages that are not for training; those that are cannot be pushed one by one."""
         messages = list(messages)
         refuse_pushed(messages)
         return self._grid.push_messages(messages)
@@ -187,7 +186,7 @@ class _Passing(Strategy):
 
 
 def _alike(now: NDArray[Any], before: NDArray[Any]) -> bool:
-    """Whether numbers differ by the rounding of an average at most."""
+    """Whether two arrays are equal up to the rounding of an average."""
     return now.dtype.kind in "biuf" and np.allclose(now, before, rtol=_ROUNDING, atol=0.0, equal_nan=True)
 
 
@@ -197,7 +196,7 @@ def trains(message: Message) -> bool:
 
 
 def refuse_pushed(messages: Iterable[Message]) -> None:
-    """Refuse train messages that an app does not wait for."""
+    """Refuse train messages that are pushed, and not sent and received as one round."""
     if any(trains(message) for message in messages):
         raise InvalidSpecError(
             "messages: train messages were pushed, but a private round is sent and received as a whole; "

@@ -1,8 +1,8 @@
-"""What the two sides say to each other: the request in a round's config, and the reply to it.
+"""The messages between server and clients: the request in a round's config, and the reply to it.
 
-Everything travels in ordinary Flower records, so that it works in-process, on Ray and deployed.
-Requests are read by clients that trust nothing, replies by a server that trusts nothing: both are
-checked field by field here, and whatever does not fit is refused with a reason.
+Both travel in ordinary Flower records, so that they work in-process, on Ray and deployed. Clients do not
+trust requests, and the server does not trust replies: both are checked field by field here, and whatever does
+not fit is refused with a reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 
 PROTOCOL_VERSION: Final = 5
-"""Of requests and replies, and of what is masked. Both sides must speak the same; others are refused."""
+"""The version of requests, replies and masks. Messages of other versions are refused."""
 
 KEY_VERSION: Final = "privquant-version"
 KEY_ROUND: Final = "privquant-round"
@@ -119,7 +119,7 @@ class Request:
         config[KEY_ROUND] = self.round
         config[KEY_MECHANISM] = self.encoding.mechanism_bytes
         config[KEY_CLIP] = self.encoding.clip
-        # A config object may serve several rounds: what is not asked for now must not stay from before.
+        # A config object may serve several rounds: entries of an earlier round must not stay.
         optional = {
             KEY_L2_CLIP: self.encoding.l2_clip,
             KEY_ROTATION: self.rotation_seed if self.encoding.rotate else None,
@@ -170,15 +170,22 @@ class Request:
 
     @property
     def fingerprint(self) -> str:
-        """What identifies the mechanism."""
+        """The fingerprint of the mechanism, which replies repeat."""
         return _fingerprint(self.encoding.mechanism_bytes)
 
     def layout(self, model: Arrays) -> Layout:
-        """How what is sent of such a model lies in one vector."""
-        return self.arrays.layout(model)
+        """How the arrays of such a model that are sent are laid out in one vector."""
+        layout = self.arrays.layout(model)
+        if layout.dimension == 0:
+            sent = {name: f"{array.dtype} {array.shape}" for name, array in self.arrays.of(model).items()}
+            raise InvalidSpecError(
+                f"arrays: those that are sent have no floating-point values, so there is nothing to encode: "
+                f"{one_line(sent, 200)}"
+            )
+        return layout
 
     def release(self, layout: Layout) -> Release:
-        """What an update of that layout spends; a vote on the clip is part of it."""
+        """What an update of that layout releases, with its metrics and its vote on the clip."""
         codec = self.codec(layout)
         bound = codec.l2_bound
         l2 = None if bound is None else bound / codec.clip
@@ -190,9 +197,9 @@ class Request:
 
 
 def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> list[Message]:
-    """The messages, each with the number of releases that are counted for its receiver.
+    """The messages, each with the number of releases that the server has counted for its receiver.
 
-    Their content may be shared: receivers with the same number share it still.
+    Messages may share one content object: receivers with the same number still do.
     """
     contents: dict[tuple[int, int], RecordDict] = {}
     counted_contents = []
@@ -277,7 +284,7 @@ class Reply:
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Reply:
-        """The reply in a message's content that somebody sent, checked; the payload is not looked into.
+        """The reply in the content of a message, checked; the payload is not looked into.
 
         Raises
         ------
@@ -311,7 +318,7 @@ class Reply:
 
 
 def _other_version(version: object) -> str | None:
-    """What is wrong with a message of that version, and what to do; None if it is this one."""
+    """Why a message of another version is refused, and what to do; None for this version."""
     if version == PROTOCOL_VERSION and not isinstance(version, bool):
         return None
     advice = "install the same fl-privquant on clients and server"

@@ -1,4 +1,4 @@
-"""Remarks below the figures of a privacy statement: what they do not cover, and what clients report."""
+"""Lines of the log and of privacy statements: what figures do not cover, and which clients failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED_NODES = 5
 
 
 def failure_lines(nodes_by_reason: Mapping[str, Sequence[int]]) -> list[str]:
-    """Which nodes failed in a round, and why: one line for each reason, not for each node.
+    """Which nodes failed in a round, with one line for each reason.
 
     >>> failure_lines({"replied with error 6": [4], "sent 0 bytes": [1, 2, 3, 5, 7, 8]})
     ['node 4: replied with error 6', '6 nodes (1, 2, 3, 5, 7, ...): sent 0 bytes']
@@ -34,7 +34,7 @@ def kept_words(keep: int | float | None) -> str:
 
 
 def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> list[str]:
-    """The metrics that are among the coordinates, and those that go around all accounting."""
+    """Which metrics of clients are counted among the coordinates, and which are not counted at all."""
     ranges = ", ".join(f"{metric.name!r} in [{metric.low:g}, {metric.high:g}]" for metric in private)
     lines = []
     if ranges:
@@ -49,7 +49,7 @@ def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> 
 
 
 def randomness_lines(simulated: bool, nodes: Collection[int]) -> list[str]:
-    """A line that privacy is simulated, if the operator says so; otherwise the clients that report it."""
+    """Whether randomness is seeded, so that privacy is simulated: of all clients, or of those that say so."""
     if simulated:
         return ["privacy is simulated: clients draw from seeded streams, whoever knows the seed knows all"]
     if not nodes:

@@ -1,4 +1,4 @@
-"""The round that is under way at the server: what was asked, and whose replies count."""
+"""The round that is under way at the server: what clients were asked, and which of their replies count."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class RoundState:
     weight_key, arrays_key
         The metric that the wrapped strategy weighs clients by, and where it looks for their arrays.
     asked_at
-        When they were asked.
+        When the nodes were asked.
     heard
         The nodes that have replied.
     exhausted
-        How many of these refuse because of their own budget.
+        How many nodes refused because of their own budget.
     failed
         The nodes whose replies cannot be used, by the reason.
     """
@@ -71,8 +71,17 @@ class RoundState:
         """Bytes of the model and the request, which each node is sent."""
         return self.request_bytes + sum(array.nbytes for array in self.model.values())
 
+    def fail(self, node: int, reason: str) -> None:
+        """Note why the reply of a node cannot be used."""
+        self.failed.setdefault(reason, []).append(node)
+
+    @property
+    def usual_failure(self) -> str:
+        """The reason that most failed nodes have; empty if there is none."""
+        return max(self.failed, key=lambda reason: len(self.failed[reason]), default="")
+
     def checked(self, message: Message) -> Reply:
-        """The reply of a node that was asked, once, in this round; its payload is not looked into."""
+        """The reply in a message, if it is the only one of a node that was asked; its payload is not read."""
         node = message.metadata.src_node_id
         if node not in self.asked:
             raise InvalidUpdateError("dropped: this node was not asked")
@@ -115,7 +124,7 @@ class RoundState:
         ]
 
     def _mean(self, total: NDArray[Any], replies: list[Reply]) -> Message:
-        """The one reply that the wrapped strategy sees of a sum of codes."""
+        """The one reply that the wrapped strategy sees if there is a sum of codes: the mean update."""
         mean = self.codec.apply_sum(total, len(replies), self.model)
         decoded: Decoded = {name: partial(np.array, array) for name, array in mean.items()}
         metrics = mean_metrics([reply.metrics for reply in replies])
@@ -126,7 +135,7 @@ class RoundState:
         """The reply as the wrapped strategy expects it, with the weight that all clients have."""
         record = ArrayRecord()
         for name, array in self.arrays.items():
-            # What is not sent, such as buffers that are no floats, keeps the server's value.
+            # Arrays that clients do not send, such as integer buffers, keep the server's values.
             decode = decoded.get(name)
             before = self.model[name]
             record[name] = array if decode is None else DecodedArray(decode, before.dtype, before.shape)
@@ -135,9 +144,9 @@ class RoundState:
         return message
 
     def with_own_types(self, arrays: ArrayRecord) -> ArrayRecord:
-        """The aggregate in the model's own types.
+        """The aggregate in the types of the model.
 
-        Strategies average counters to fractions, and some turn float32 to float64.
+        Averages turn integer counters into fractions, and some strategies turn float32 into float64.
         """
         kept = ArrayRecord()
         for name, array in arrays.items():
@@ -153,7 +162,7 @@ class RoundState:
 
 
 def bytes_of(config: ConfigRecord) -> int:
-    """The bytes of a config that count: those of its byte strings, such as the mechanism."""
+    """The size of a config, taken as that of its byte strings, such as the mechanism: the rest is small."""
     return sum(len(value) for value in config.values() if isinstance(value, bytes))
 
 
@@ -170,7 +179,7 @@ def mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
-    """Names of the metrics that every client reports in the same form; strategies average no others."""
+    """Names of the metrics that all clients report, as numbers or as lists of one length."""
     first = metrics[0]
     return [
         name
@@ -187,4 +196,5 @@ def _mean(values: list[Any]) -> float | list[float]:
 
 
 def _form(value: Any) -> int:
+    """The length of a list of numbers, or -1 for a single number."""
     return len(value) if isinstance(value, list) else -1

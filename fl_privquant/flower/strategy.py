@@ -1,10 +1,10 @@
-"""The server's side: a strategy that wraps any other, and hands it ordinary arrays."""
+"""The server's side: a strategy around any other one, which has clients encode what they send to it."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import ERROR, INFO, WARNING
 from typing import Any
@@ -14,56 +14,62 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from fl_privquant.accounting.accountant import Budget, coordinate_statement
+from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.accounting.client_sampling import ClientSampling
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.codec.array_choice import ArrayChoice
-from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import (
     BudgetExhaustedError,
     InvalidSpecError,
     PrivQuantError,
     SecureAggregationError,
 )
-from fl_privquant.flower.arguments import Arguments, GivenEncoding, single_clip
+from fl_privquant.flower.arguments import (
+    Arguments,
+    GivenEncoding,
+    metric_ranges,
+    sampling_of,
+    single_clip,
+)
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
-from fl_privquant.flower.participants import drawn_messages, published_view, sampling_for
-from fl_privquant.flower.protocol import Reply, is_request, with_counts
+from fl_privquant.flower.policies import Policy, as_policy
+from fl_privquant.flower.protocol import Reply, Request, is_request
 from fl_privquant.flower.remarks import failure_lines, kept_words, metric_lines, randomness_lines
-from fl_privquant.flower.requests import Requests
 from fl_privquant.flower.round_record import OnRound, RoundRecord
 from fl_privquant.flower.round_state import (
     RoundState,
     bytes_of,
     reported_share_clipped,
 )
+from fl_privquant.flower.run_account import RunAccount
 from fl_privquant.flower.wrapping import StrategyWrapper
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.statement import PrivacyStatement, View
+from fl_privquant.statement import PrivacyStatement
 
 _MOST_NAMES = 100
 _NAME_LENGTH = 64
 
 
 class NoUsableReplyError(PrivQuantError):
-    """Rounds ended without a single reply that could be aggregated."""
+    """More rounds in a row than allowed ended without any reply that could be aggregated."""
 
 
-class PrivQuantStrategy(Requests, StrategyWrapper):
-    """Wraps any Flower strategy: clients send encoded updates, the wrapped strategy sees arrays.
+class PrivQuantStrategy(StrategyWrapper):
+    """Wraps any Flower strategy: clients send encoded updates, and the wrapped strategy sees ordinary arrays.
 
-    Every reply is checked (node, round, version, mechanism, length, range of codes); a bad one is
-    dropped and logged by its node. Clients' weights are uniform: the example count that the wrapped
-    strategy weighs by is replaced by 1, because weights would change the sensitivity and leak the counts.
+    Every reply is checked (node, round, version, mechanism, length, range of codes). A bad reply is dropped,
+    and logged with the id of its node. All clients have the same weight: the number of examples that the
+    wrapped strategy weighs by is replaced by 1, because weights would change the sensitivity and leak it.
 
     Guarantee: with :class:`~fl_privquant.flower.PrivQuantMod` on the clients, what the server sees of a
     client's update has the mechanism's certified privacy, for each coordinate and release (local view).
-    :attr:`ledger` counts every client that was asked, whether or not it answered; each request says so, and
-    clients that count more refuse it. :meth:`statements` gives what all releases cost together.
-    With a ``sampling`` of ours, they also say what the run costs in the view of whoever sees only the models.
+    :attr:`ledger` counts a release for every client that was asked, whether or not it answered. Each request
+    states this count, and a client that has counted more refuses it. :meth:`statements` says what all
+    releases cost together and, with a ``sampling`` of ours, in the view of whoever sees only the models.
 
     Parameters
     ----------
@@ -83,7 +89,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         Factors of both clips by pattern, such as ``{"head.*": 1.0, "*": 0.1}``, or a dict of clips in place
         of ``clip``: :mod:`fl_privquant.codec.array_choice`. The update is certified as one.
     rotation_seed
-        Public; each round's rotation follows from it and the round.
+        A public seed, from which the rotation of each round is derived.
     report_clipping
         Whether to ask clients for the share of clipped coordinates, if they allow it. Not private.
     private_metrics
@@ -152,50 +158,69 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
         clip, scales = single_clip(clip, clip_scales)
-        turned = rotate or None
-        short = {"mechanism": mechanism, "clip": clip, "l2_clip": l2_clip, "rotate": turned, "keep": keep}
-        arguments = Arguments.of(encoding, short, aggregation, budget, delta)
+        short_form = {
+            "mechanism": mechanism,
+            "clip": clip,
+            "l2_clip": l2_clip,
+            # False is the default of an encoding: it says nothing that could contradict another argument.
+            "rotate": rotate or None,
+            "keep": keep,
+        }
+        arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
         self.plan = arguments.plan
-        self.encoding = arguments.encoding
+        self.policy = as_policy(arguments.encoding)
         self.arrays = ArrayChoice(include, exclude, scales)
         self.rotation_seed = rotation_seed
         self.report_clipping = report_clipping
-        self.private_metrics = self._ranges(private_metrics or {})
+        self.private_metrics = metric_ranges(private_metrics, self.plan, self.weighted_by_key)
         # Names of what clients send beside their updates, outside of all accounting.
         self.uncounted_metrics: set[str] = set()
         self.max_failed_rounds = max_failed_rounds
         self.aggregation = arguments.aggregation
-        self.sampling = sampling_for(sampling, self.aggregation, self.plan, simulated)
+        self.sampling = sampling_of(sampling, self.aggregation, self.plan, simulated)
         self.budget = arguments.budget
         self.delta = arguments.delta
-        self.ledger = FederationLedger()
+        self._account = RunAccount(self.aggregation, self.sampling, self.budget, self.delta)
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
         self.on_round = on_round
         self.simulated_nodes: set[int] = set()
         self._round: RoundState | None = None
-        self._rate: float | None = None
         self._exchange = exchange_of(self.aggregation)
         check_wrapped(strategy, self.aggregation, simulated)
 
-    def _ranges(self, private_metrics: Mapping[str, tuple[float, float]]) -> tuple[MetricRange, ...]:
-        if self.plan is not None and private_metrics:
-            raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
-        if self.weighted_by_key in private_metrics:
-            raise InvalidSpecError(
-                f"private_metrics: {self.weighted_by_key!r} is what the wrapped strategy weighs by, and "
-                f"always 1; give the metric another name in the client's app"
-            )
-        return tuple(MetricRange(name, *map(float, ends)) for name, ends in private_metrics.items())
+    @property
+    def ledger(self) -> FederationLedger:
+        """Every request of the run, and what these have cost its clients."""
+        return self._account.ledger
+
+    @property
+    def encoding(self) -> Encoding | Callable[[int], Encoding]:
+        """How updates are encoded: always alike, or by a policy, a function of the round."""
+        return self.policy.base if type(self.policy) is Policy else self.policy
+
+    def request(self, server_round: int) -> Request:
+        """What clients are asked in a round."""
+        encoding = self.policy(server_round)
+        return Request(
+            round=server_round,
+            encoding=encoding.with_mechanism(self.aggregation.adapted(encoding.mechanism)),
+            rotation_seed=self.rotation_seed + (server_round << 31),
+            report_clipping=self.report_clipping,
+            clip_quantile=self.policy.clip_quantile,
+            private_metrics=self.private_metrics,
+            arrays=self.arrays,
+        )
 
     def settings(self) -> dict[str, Any]:
-        """What this strategy was made with, to make another one like it."""
-        planned = self._unplanned()
-        if self.plan is not None:
-            # Of a policy that keeps to a plan the policy is what was given.
-            planned = {"encoding": self.encoding if callable(self.encoding) else self.plan}
-        return planned | {
+        """The arguments of this strategy, to make another one like it."""
+        if self.plan is None:
+            chosen = {name: getattr(self, name) for name in ("encoding", "aggregation", "budget", "delta")}
+        else:
+            # A policy that keeps to a plan brings that plan.
+            chosen = {"encoding": self.encoding if callable(self.encoding) else self.plan}
+        return chosen | {
             "strategy": self.strategy,
             "sampling": self.sampling,
             "include": self.arrays.include,
@@ -208,9 +233,6 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             "simulated": self.simulated,
             "on_round": self.on_round,
         }
-
-    def _unplanned(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("encoding", "aggregation", "budget", "delta")}
 
     def summary(self) -> None:
         """Log the settings, the privacy statement, and the settings of the wrapped strategy."""
@@ -238,34 +260,27 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         self.strategy.summary()
 
     def statements(self, refine: bool = True) -> list[PrivacyStatement]:
-        """What an epsilon means in this run, at each level: a coordinate, a round, all rounds so far.
+        """What the run costs a client, for each unit: a coordinate, the last round, and all rounds so far.
 
-        Rounds in the local view, and in the aggregate one where secure aggregation wraps this strategy; all
-        rounds for the client that was asked most, at last for whoever sees only the models, where that is
-        known (:attr:`sampling`). Without ``refine`` by quick bounds, for every round.
+        Rounds are stated in the local view and, for secure sums, in the aggregate view. All rounds together
+        are stated for the client that was asked most. The last statement is for whoever sees only the models,
+        where the sampling allows one. Without ``refine``, these are quick upper bounds, for use after every
+        round.
         """
         # From the ledger alone: it knows of rounds that were run before this process began.
         last = self.ledger.last_release
         mechanism = self.request(1).encoding.mechanism if last is None else last.mechanism
-        statements = [coordinate_statement(mechanism)]
-        if last is None or math.isinf(mechanism.epsilon):
-            return statements
-        views = [False] if self.ledger.last_view.is_local else [False, True]
-        statements += [self.ledger.last_statement(self.delta, in_sum, refine) for in_sum in views]
-        statements += [self.ledger.statement(self.delta, in_sum, refine) for in_sum in views]
-        if self.ledger.counts_models:
-            statements.append(self.ledger.models_statement(self.delta, refine))
-        return statements
+        return self._account.statements(mechanism, refine)
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
-        """What is promised, at each level, a line each; never a bare epsilon."""
+        """The statements, and what they do not cover, in lines; no epsilon stands without its unit."""
         lines = [str(statement) for statement in self.statements(refine)]
         last = self.ledger.last_release
         voted = self.policy.clip_quantile
         if last is not None and voted is not None and math.isfinite(last.mechanism.epsilon):
             lines.append(
-                f"one of the {last.dimension} coordinates is the client's vote on the clip: if "
-                f"it holds {voted:g} of its update"
+                f"one of the {last.dimension} coordinates is the client's vote on the clip: whether "
+                f"it holds a share of {voted:g} of its update"
             )
         lines += metric_lines(self.private_metrics, self.uncounted_metrics)
         lines += [f"privacy is simulated: {reason}" for reason in [self.aggregation.simulated] if reason]
@@ -279,20 +294,17 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Configure the round by the wrapped strategy, with the request in its config."""
+        """Have the wrapped strategy configure the round, draw clients, and count what they are asked for."""
         request = self.request(server_round)
         model = read_arrays(arrays)
         codec = request.codec(request.layout(model))
-        if codec.layout.dimension == 0:
-            shapes = {name: f"{array.dtype} {array.shape}" for name, array in model.items()}
-            raise InvalidSpecError(f"the model has no floating-point values, nothing to encode: {shapes}")
         self._check_plan(codec)
-        # A copy: the caller's config must not carry this round's request to other uses of it.
+        # A copy, because the caller may use its config again, without this round's request.
         config = ConfigRecord(dict(config))
         request.write(config)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         population = len(messages)
-        messages = drawn_messages(self.sampling, self.ledger, server_round, messages, self.delta)
+        messages = self._account.drawn(server_round, messages)
         for message in messages:
             if not any(is_request(config) for _, config in records_of(message.content, ConfigRecord)):
                 raise InvalidSpecError(
@@ -301,22 +313,19 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
                 )
         asked = {message.metadata.dst_node_id for message in messages}
         self._round = RoundState(
-            request, arrays, model, codec, asked, bytes_of(config), self.weighted_by_key, self.arrayrecord_key
+            request=request,
+            arrays=arrays,
+            model=model,
+            codec=codec,
+            asked=asked,
+            request_bytes=bytes_of(config),
+            weight_key=self.weighted_by_key,
+            arrays_key=self.arrayrecord_key,
         )
         if not messages:
             return messages
-        release = request.release(codec.layout)
-        view = self.aggregation.view(len(asked))
-        if self.budget is not None:
-            self.ledger.check(server_round, release.seen(view), asked, self.budget)
-        messages = with_counts(messages, lambda node: self.ledger.count(node, release))
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
-        self._rate = self.sampling.rate(len(asked), population, self.aggregation)
-        # Until it is known what the model shows: of a secure sum what may be opened, else everything.
-        models = View(view.num_honest, 1.0 if view.is_local else self._rate)
-        self.ledger.ask(server_round, release, asked, None if self._rate is None else models)
-        if not view.is_local:
-            self.ledger.summed(view.num_honest or 1)
+        messages = self._account.ask(server_round, request.release(codec.layout), messages, population)
         try:
             return self._exchange.begin(server_round, messages, codec, grid)
         except SecureAggregationError as error:
@@ -365,34 +374,31 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         return aggregated
 
     def _checked(self, current: RoundState, replies: Iterable[Message]) -> dict[int, tuple[Message, Reply]]:
-        """The replies of nodes that were asked, with their messages; others are logged."""
+        """The valid replies with their messages, by node; why others are not valid is noted."""
         replies_by_node: dict[int, tuple[Message, Reply]] = {}
         for message in replies:
             node = message.metadata.src_node_id
             try:
-                replies_by_node[node] = (message, current.checked(message))
-                self._note(node, replies_by_node[node][1])
+                reply = current.checked(message)
             except PrivQuantError as error:
-                current.failed.setdefault(str(error), []).append(node)
+                current.fail(node, str(error))
+            else:
+                replies_by_node[node] = (message, reply)
+                self._note(node, reply)
         return replies_by_node
 
     def _open(self, current: RoundState, replies: Mapping[int, Reply]) -> Opened:
-        """What the replies come to; nothing, where no sum may be opened."""
+        """What the replies add up to; nothing if no sum may be opened, or if it must not be applied."""
         server_round, num_asked = current.request.round, len(current.asked)
         try:
             opened = self._exchange.open(replies, current.codec, current.model)
-            if not self.aggregation.view(num_asked).is_local:
-                # As many honest clients as stayed, which are no fewer than the view counts on.
-                self.ledger.summed(len(opened.nodes) - self.aggregation.corrupt(num_asked))
-            if self._rate is not None:
-                is_sum, summed = opened.total is not None, len(opened.nodes)
-                self.ledger.published(published_view(self._rate, num_asked, summed, is_sum, self.aggregation))
+            self._account.opened(opened, num_asked)
             self._exchange.check(opened, current.codec)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
             opened = Opened()
         for node, reason in opened.failures.items():
-            current.failed.setdefault(reason, []).append(node)
+            current.fail(node, reason)
         for line in failure_lines(current.failed):
             log(WARNING, "PrivQuant: round %d, %s", server_round, line)
         if current.num_silent:
@@ -408,7 +414,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         """Hand the record of the round to the listener, if there is one."""
         if self.on_round is None:
             return
-        view, survivors, asked = self.ledger.last_view, len(replies), len(current.asked)
+        survivors, asked = len(replies), len(current.asked)
         record = RoundRecord(
             round=current.request.round,
             codec=current.codec,
@@ -417,24 +423,15 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             bytes_up=survivors * self._exchange.update_bytes(current.codec, asked),
             bytes_down=asked * current.bytes_sent,
             bytes_handshake=self._exchange.handshake_bytes(),
-            view=view,
+            view=self.ledger.last_view,
             statements=tuple(self.statements(refine=False)),
-            spent=self._spent(not view.is_local),
+            spent=self._account.spent(),
             share_clipped=reported_share_clipped([reply.metrics for reply in replies]),
             wrapped_sums=wrapped,
             seconds_clients=opened_at - current.asked_at,
             seconds_aggregate=time.perf_counter() - opened_at,
         )
         self.on_round(record)
-
-    def _spent(self, in_sum: bool) -> PrivacyStatement:
-        """A quick upper bound of what a client has spent, or the budget where that is smaller."""
-        spent = self.ledger.statement(self.delta, in_sum, refine=False)
-        limit = self.budget
-        if limit is None or limit.delta > self.delta or spent.epsilon <= limit.epsilon:
-            return spent
-        # The ledger has counted in full where a quick bound exceeds the budget, and let the round begin.
-        return replace(spent, epsilon=limit.epsilon, delta=limit.delta)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a policy that depends on the loss is told."""
@@ -443,7 +440,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         return metrics
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the ledger, so that nothing spent is forgotten; what policies learnt."""
+        """What a checkpoint keeps: the ledger, what policies have learnt, and what clients said."""
         return {
             "policy": self.policy.checkpoint_state(),
             "ledger": self.ledger.to_dict(),
@@ -455,7 +452,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`checkpoint_state` gave."""
-        self.ledger = FederationLedger.from_dict(state["ledger"])
+        self._account.ledger = FederationLedger.from_dict(state["ledger"])
         self.failed_rounds = int(state["failed_rounds"])
         self.survivors = {int(number): int(count) for number, count in state["survivors"].items()}
         self.simulated_nodes = set(state["simulated_nodes"])
@@ -483,7 +480,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
             f"silent): round {self.failed_rounds} in a row without one"
         )
         if self.failed_rounds > self.max_failed_rounds:
-            reason = max(current.failed, key=lambda reason: len(current.failed[reason]), default="")
+            reason = current.usual_failure
             raise NoUsableReplyError(
                 f"{text}, more than max_failed_rounds={self.max_failed_rounds}"
                 + (f"; most nodes {reason}" if reason else "")
@@ -491,7 +488,7 @@ class PrivQuantStrategy(Requests, StrategyWrapper):
         log(ERROR, "PrivQuant: %s; the model stays as it is", text)
 
     def _note(self, node: int, reply: Reply) -> None:
-        """Keep what a client says of itself, for statements."""
+        """Keep what a client says about its randomness and its metrics, for statements."""
         if reply.simulated:
             if not self.simulated and node not in self.simulated_nodes:
                 log(WARNING, "PrivQuant: node %d says that it draws from a seeded stream", node)

@@ -1,7 +1,7 @@
 """Common code of strategies that wrap another one: delegation, the stack, and how a run ends.
 
-:class:`StrategyWrapper` hands everything on to the strategy that it wraps; a wrapper overrides what it
-changes, and nothing else. :func:`strategy_stack` walks from a wrapper to the strategy that aggregates.
+:class:`StrategyWrapper` delegates everything to the strategy that it wraps; a wrapper overrides only what it
+changes. :func:`strategy_stack` walks from the outermost wrapper to the strategy that aggregates.
 """
 
 from __future__ import annotations
@@ -70,12 +70,11 @@ class StrategyWrapper(Strategy):
         self.strategy.summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **keywords: Any) -> Result:
-        """Run the rounds, and log what they have cost; a budget that runs out ends them.
+        """Run the rounds, and log what they have cost; arguments are those of Flower's ``Strategy.start``.
 
-        Arguments are those of Flower's ``Strategy.start``. The result is then a :class:`StoppedResult` with
-        the model so far and the reason.
+        If the budget runs out, the result is a :class:`StoppedResult` with the model so far and the reason.
         """
-        # Named like this strategy, as Flower's log begins with the name of the class.
+        # Flower's log begins with the name of the class: it has to be that of this strategy.
         run: KeptRun = type(type(self).__name__, (KeptRun,), {})(self)
         return run.start(grid, initial_arrays, *args, **keywords)
 
@@ -88,10 +87,9 @@ def strategy_stack(strategy: Any) -> Iterator[Strategy]:
 
 
 def mean_reply(server_round: int, content: RecordDict | None = None) -> Message:
-    """The one reply that stands for all of a round, for strategies that aggregate messages.
+    """A reply that holds the mean of a round's clients, for strategies that aggregate messages.
 
-    It has the mean of what clients sent. It names node 0 as its sender, which no client has, because no
-    client has sent it.
+    No client has sent it, so it names node 0 as its sender, which is the id of no client.
     """
     asked = Message(RecordDict(), _NOBODY, MessageType.TRAIN, group_id=str(server_round))
     return Message(content or RecordDict(), reply_to=asked)
@@ -99,14 +97,14 @@ def mean_reply(server_round: int, content: RecordDict | None = None) -> Message:
 
 @dataclass
 class StoppedResult(Result):
-    """The result of a run that its budget ended before the last round.
+    """The result of a run whose budget did not last until the last round.
 
     Parameters
     ----------
     stopped
         Which round was not begun, and what was spent (``stopped.statement``).
     rounds
-        Rounds that are done, those before a checkpoint included.
+        Number of the last round that was finished.
     planned_rounds
         Rounds that were asked for.
     """
@@ -126,22 +124,22 @@ class StoppedResult(Result):
 
 
 class KeptRun(StrategyWrapper):
-    """Flower's loop over the rounds of a strategy, with its results kept from round to round.
+    """Runs Flower's loop over the rounds of a strategy, and keeps its results from round to round.
 
-    Rounds are numbered after those that were done before (:attr:`rounds_before`), and the result holds both.
-    A budget that runs out ends the loop as a :class:`StoppedResult`.
+    Flower counts rounds from 1 in each loop. Here they go on from those that were finished before, which
+    :attr:`rounds_before` counts, and the result holds all of them.
 
-    A budget that does not allow even the first release is a mistake in the settings, not a result: its
-    :class:`~fl_privquant.errors.BudgetExhaustedError` is raised as it is. A run that was killed again and
-    again may have spent its budget before any round was finished: that is a result, with the initial model,
-    because the releases were made and must be stated.
+    A budget that runs out ends the loop with a :class:`StoppedResult`. But a budget that does not allow even
+    the first release is a mistake in the settings, and its error is raised. A run that was killed several
+    times may have spent its budget before any round was finished. That is a result, with the initial model,
+    because releases were made and must be stated.
 
     Attributes
     ----------
     result
         The model and the metrics so far.
     rounds_before
-        Rounds that were done before this loop.
+        Rounds that were finished before this loop.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -215,12 +213,12 @@ class KeptRun(StrategyWrapper):
         return metrics
 
     def _evaluating(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
-        """The program's own evaluation, with its metrics kept."""
+        """The program's evaluation, with the round numbers of this loop, and its metrics kept."""
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             number = self.rounds_before + server_round
             known = self.result.evaluate_metrics_serverapp
-            # A run may have stopped between a round and the evaluation of its model: that is made up for.
+            # A run may have been killed between a round and its evaluation, which is made up for here.
             if number not in known:
                 metrics = evaluate_fn(number, arrays)
                 if metrics is not None:

@@ -140,13 +140,17 @@ def test_the_encoding_can_be_a_function_of_the_round(mechanism):
     ]
 
 
-def test_the_encoding_can_be_set_between_rounds(mechanism):
+def test_the_encoding_can_be_chosen_between_rounds(mechanism):
     other = pq.design("one_bit", epsilon=2.0)
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    encodings = [Encoding(mechanism, CLIP)]
+    strategy = PrivQuantStrategy(fedavg(), lambda number: encodings[-1])
+    # It cannot be set from outside, past the policy that a checkpoint keeps.
+    with pytest.raises(AttributeError):
+        strategy.encoding = Encoding(other, CLIP / 2)
 
     def change(server_round, arrays):
         if server_round == 1:
-            strategy.encoding = Encoding(other, CLIP / 2)
+            encodings.append(Encoding(other, CLIP / 2))
 
     result, _ = run(strategy, num_rounds=2, evaluate_fn=change)
     first = expected_model(mechanism, range(4))
