@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower.arrays import read_arrays, records_of
-from fl_privquant.flower.protocol import Request, is_request
+from fl_privquant.flower.protocol import RECORD_SECAGG, Request, is_request
 
 _RECORD_HANDED: Final = "privquant-handed-over"
 
@@ -53,6 +53,11 @@ class Asked:
         configs = [config for _, config in records_of(message.content, ConfigRecord) if is_request(config)]
         if len(configs) > 1:
             raise InvalidSpecError(f"{len(configs)} configs with a request, expected one")
+        if not configs and RECORD_SECAGG in message.content:
+            raise InvalidSpecError(
+                "the server asks for secure aggregation, in which this client takes no part: put "
+                "SecureAggregationMod() before PrivQuantMod in the client's @app.train(mods=[...])"
+            )
         request = Request.read(configs[0] if configs else ConfigRecord())
         # A copy of the mapping: apps may empty the record while they unpack it.
         received = dict(only_arrays(message, "the server"))

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line, other_version
 from fl_privquant.files import held, remove_leftovers, replace_file
-from fl_privquant.flower.wrapping import KeptRun, strategy_stack
+from fl_privquant.flower.wrapping import Aggregate, KeptRun, strategy_stack
 
 _VERSION: Final = 3
 _JSON_ENTRY: Final = "checkpoint.json"
@@ -99,9 +99,7 @@ class CheckpointStrategy(KeptRun):
         self._save(self.rounds_before + server_round - 1, random_state)
         return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Delegate, and save the new model with everything that belongs to it."""
         aggregated = super().aggregate_train(server_round, replies)
         self._save(self.rounds_before + server_round, random.getstate())

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SimulatedSum, SumOfCodes
+from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, PrivQuantError, SecureAggregationError
@@ -79,9 +80,7 @@ class Exchange:
         """
         return messages
 
-    def open(
-        self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
-    ) -> Opened:
+    def open(self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Arrays) -> Opened:
         """Open the replies, given by node; ``model`` is the one that clients were sent.
 
         Raises SecureAggregationError if no sum may be opened, or none can be.
@@ -110,9 +109,7 @@ class Exchange:
 class SummingExchange(Exchange):
     """Adds codes up as they come, in the memory of one update; codes that have no sum are decoded."""
 
-    def open(
-        self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
-    ) -> Opened:
+    def open(self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Arrays) -> Opened:
         if not codec.mechanism.summable:
             return super().open(replies, codec, model)
         total = np.zeros(codec.dimension, dtype=np.int64)
@@ -185,9 +182,7 @@ class SimulatedExchange(HonestSumExchange, SummingExchange):
         super().__init__(aggregation)
         self._sums = aggregation
 
-    def open(
-        self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
-    ) -> Opened:
+    def open(self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Arrays) -> Opened:
         opened = super().open(replies, codec, model)
         self._check_honest(len(opened.nodes))
         if opened.total is None or self._summed_in is None:
@@ -248,9 +243,7 @@ class SecureExchange(HonestSumExchange):
             if message.metadata.dst_node_id in deliveries
         ]
 
-    def open(
-        self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Mapping[str, NDArray[Any]]
-    ) -> Opened:
+    def open(self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Arrays) -> Opened:
         if not self._rounds.under_way:
             raise SecureAggregationError("no masks were agreed on in this round")
         payloads = {node: reply.payload for node, reply in replies.items()}

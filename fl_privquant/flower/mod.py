@@ -26,7 +26,7 @@ from fl_privquant.errors import (
     LedgerDamagedError,
     PrivQuantError,
 )
-from fl_privquant.flower.arrays import ReceivedArray, read_arrays, records_of
+from fl_privquant.flower.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
 from fl_privquant.flower.asked import Asked, only_arrays, taken
 from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
@@ -204,8 +204,11 @@ class PrivQuantMod:
         release, share = request.release(codec.layout), self._share(ctxt)
         ledger = ClientLedger(ctxt, self._open_file(ctxt, bool(budgets) or share != Share()))
         ledger.spend(request.round, release, budgets, request.counted_releases, share)
-        # The app gets arrays whose headers are parsed already.
-        parsed = {name: ReceivedArray(array) for name, array in asked.received.items()}
+        # The app gets arrays whose headers are parsed already. Within a process some were never serialized.
+        parsed = {
+            name: array if isinstance(array, DecodedArray) else ReceivedArray(array)
+            for name, array in asked.received.items()
+        }
         only_arrays(msg, "the server").update(parsed)
         return _Task(asked, rng, ledger)
 

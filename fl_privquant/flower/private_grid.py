@@ -21,6 +21,7 @@ from fl_privquant.flower.arguments import GivenEncoding
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.strategy import PrivQuantStrategy
+from fl_privquant.flower.wrapping import Aggregate
 
 __all__ = ["RECORD_REQUEST", "PrivateGrid", "refuse_pushed", "trains"]
 
@@ -167,9 +168,7 @@ class _Passing(Strategy):
             message.content = RecordDict({**message.content, RECORD_REQUEST: config})
         return self.messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         self.replies = list(replies)
         return None, None
 

@@ -57,6 +57,7 @@ KEY_COUNTED: Final = "privquant-counted-releases"
 RECORD_PAYLOAD: Final = "privquant-update"
 RECORD_REPLY: Final = "privquant-reply"
 RECORD_METRICS: Final = "metrics"
+RECORD_SECAGG: Final = "secagg"
 ARRAY_PAYLOAD: Final = "payload"
 METRIC_CLIPPED: Final = "privquant-clipped-share"
 # Not numpy's format: a payload that reaches a strategy without PrivQuantStrategy must not look like a model.

@@ -46,6 +46,8 @@ class RoundState:
         How many nodes refused because of their own budget.
     failed
         The nodes whose replies cannot be used, by the reason.
+    refused
+        Why no sum was opened, or none applied.
     """
 
     request: Request
@@ -60,6 +62,7 @@ class RoundState:
     heard: set[int] = field(default_factory=set)
     exhausted: int = 0
     failed: dict[str, list[int]] = field(default_factory=dict)
+    refused: str = ""
 
     @property
     def num_silent(self) -> int:
@@ -75,10 +78,20 @@ class RoundState:
         """Note why the reply of a node cannot be used."""
         self.failed.setdefault(reason, []).append(node)
 
+    def refuse(self, reason: str) -> None:
+        """Note why the round has no sum, however many replies are valid; the first reason counts."""
+        self.refused = self.refused or reason
+
     @property
-    def usual_failure(self) -> str:
-        """The reason that most failed nodes have; empty if there is none."""
-        return max(self.failed, key=lambda reason: len(self.failed[reason]), default="")
+    def num_failed(self) -> int:
+        """Nodes whose replies cannot be used."""
+        return len({node for nodes in self.failed.values() for node in nodes} & self.heard)
+
+    @property
+    def reason(self) -> str:
+        """Why the round failed: no sum, or else the failure that most nodes have; empty if all are silent."""
+        usual = max(self.failed, key=lambda reason: len(self.failed[reason]), default="")
+        return self.refused or (f"most nodes {usual}" if usual else "")
 
     def checked(self, message: Message) -> Reply:
         """The reply in a message, if it is the only one of a node that was asked; its payload is not read."""
@@ -191,8 +204,8 @@ def _shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
 def _mean(values: list[Any]) -> float | list[float]:
     """The mean of metrics that clients report: of numbers, or of lists of them."""
     with np.errstate(over="ignore"):
-        mean: NDArray[np.float64] = np.asarray(np.mean(values, axis=0, dtype=np.float64))
-    return [float(entry) for entry in mean] if isinstance(values[0], list) else float(mean)
+        mean: float | list[float] = np.mean(values, axis=0, dtype=np.float64).tolist()
+    return mean
 
 
 def _form(value: Any) -> int:

@@ -19,12 +19,12 @@ from logging import WARNING
 from flwr.app import Message
 from flwr.supercore import log
 
-from fl_privquant.accounting.accountant import Budget, coordinate_statement
-from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.accounting.client_sampling import ClientSampling
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
+from fl_privquant.flower.arguments import Arguments
 from fl_privquant.flower.exchange import Opened
 from fl_privquant.flower.protocol import with_counts
 from fl_privquant.mechanisms.base import Mechanism
@@ -36,23 +36,18 @@ class RunAccount:
 
     Parameters
     ----------
-    aggregation
-        What the server sees of a round.
+    arguments
+        The aggregation, the plan, the budget in the view of that aggregation, and the δ of statements.
     sampling
         How the clients of a round are drawn.
-    budget
-        What any client may be asked to spend over the run, in the view of the aggregation; None: any.
-    delta
-        The δ of statements.
     """
 
-    def __init__(
-        self, aggregation: Aggregation, sampling: ClientSampling, budget: Budget | None, delta: float
-    ) -> None:
-        self.aggregation = aggregation
+    def __init__(self, arguments: Arguments, sampling: ClientSampling) -> None:
+        self.aggregation = arguments.aggregation
+        self.budget = arguments.budget
+        self.delta = arguments.delta
         self.sampling = sampling
-        self.budget = budget
-        self.delta = delta
+        self._planned = None if arguments.plan is None else arguments.plan.target.num_clients
         self.ledger = FederationLedger()
         # The probability with which a client is in the present round, for whoever sees only the models.
         self._rate: float | None = None
@@ -76,29 +71,18 @@ class RunAccount:
         able = [node for node in nodes if node not in taken or sampling.may_ask(server_round, *taken[node])]
         drawn = set(sampling.drawn(server_round, able, len(nodes)))
         if nodes and not drawn:
-            shares = [sampling.has_share_left(count) for count, _ in taken.values()]
-            self._refuse_draw(server_round, shares, len(able), len(nodes))
+            needed = sampling.size(len(nodes))
+            left = sum(sampling.has_share_left(count) for count, _ in taken.values())
+            if taken and left < needed:
+                spent = self.ledger.statement(self.delta, in_sum=not self.ledger.last_view.is_local)
+                raise BudgetExhaustedError(
+                    f"round {server_round}: {left} of {len(nodes)} clients have taken part in fewer than "
+                    f"{sampling.participations} rounds, a round needs {needed}. Spent: {spent}",
+                    spent,
+                )
+            reason = f"it needs {needed} clients, and {len(able)} of {len(nodes)} could be asked"
+            log(WARNING, "PrivQuant: round %d is not run: %s before any were drawn", server_round, reason)
         return [message for message in messages if message.metadata.dst_node_id in drawn]
-
-    def _refuse_draw(self, server_round: int, shares: Sequence[bool], able: int, population: int) -> None:
-        """Log that a round is not run, or end the run if too few clients have a share of rounds left."""
-        needed, left = self.sampling.size(population), sum(shares)
-        if shares and left < needed:
-            spent = self.ledger.statement(self.delta, in_sum=not self.ledger.last_view.is_local)
-            raise BudgetExhaustedError(
-                f"round {server_round}: {left} of {population} clients have taken part in fewer than "
-                f"{self.sampling.participations} rounds, a round needs {needed}. Spent: {spent}",
-                spent,
-            )
-        log(
-            WARNING,
-            "PrivQuant: round %d is not run: it needs %d clients, and %d of %d could be asked before any "
-            "were drawn",
-            server_round,
-            needed,
-            able,
-            population,
-        )
 
     def ask(
         self, server_round: int, release: Release, messages: Sequence[Message], population: int
@@ -110,6 +94,7 @@ class RunAccount:
         """
         asked = {message.metadata.dst_node_id for message in messages}
         view = self.aggregation.view(len(asked))
+        self._warn_of_few(server_round, len(asked))
         if self.budget is not None:
             self.ledger.check(server_round, release.seen(view), asked, self.budget)
         counted = with_counts(messages, lambda node: self.ledger.count(node, release))
@@ -120,6 +105,19 @@ class RunAccount:
         if not view.is_local:
             self.ledger.summed(view.honest_count)
         return counted
+
+    def _warn_of_few(self, server_round: int, num_asked: int) -> None:
+        """Warn of a round with fewer clients than the plan counts on: its budget will not last."""
+        if self._planned is None:
+            return
+        view, planned = (self.aggregation.view(number) for number in (num_asked, self._planned))
+        if view.honest_count < planned.honest_count:
+            warning = (
+                f"round {server_round} asks {num_asked} clients, the plan counts on {self._planned}: the "
+                f"noise of fewer clients hides each of them less, so that the round costs more than its "
+                f"share of the target; ask more clients, or plan with num_clients={num_asked}"
+            )
+            log(WARNING, "PrivQuant: %s", warning)
 
     def opened(self, opened: Opened, num_asked: int) -> None:
         """Note what was opened of the last release, for which ``num_asked`` clients were asked.

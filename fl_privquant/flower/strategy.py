@@ -46,7 +46,7 @@ from fl_privquant.flower.round_state import (
     reported_share_clipped,
 )
 from fl_privquant.flower.run_account import RunAccount
-from fl_privquant.flower.wrapping import StrategyWrapper
+from fl_privquant.flower.wrapping import Aggregate, StrategyWrapper
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement
 
@@ -158,15 +158,9 @@ class PrivQuantStrategy(StrategyWrapper):
         if not 0 <= rotation_seed < 1 << 31:
             raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
         clip, scales = single_clip(clip, clip_scales)
-        short_form = {
-            "mechanism": mechanism,
-            "clip": clip,
-            "l2_clip": l2_clip,
-            # False is the default of an encoding: it says nothing that could contradict another argument.
-            "rotate": rotate or None,
-            "keep": keep,
-        }
-        arguments = Arguments.of(encoding, short_form, aggregation, budget, delta)
+        fields = {"mechanism": mechanism, "clip": clip, "l2_clip": l2_clip, "keep": keep}
+        # rotate=False is the default, and contradicts no other argument.
+        arguments = Arguments.of(encoding, fields | {"rotate": rotate or None}, aggregation, budget, delta)
         self.plan = arguments.plan
         self.policy = as_policy(arguments.encoding)
         self.arrays = ArrayChoice(include, exclude, scales)
@@ -180,7 +174,7 @@ class PrivQuantStrategy(StrategyWrapper):
         self.sampling = sampling_of(sampling, self.aggregation, self.plan, simulated)
         self.budget = arguments.budget
         self.delta = arguments.delta
-        self._account = RunAccount(self.aggregation, self.sampling, self.budget, self.delta)
+        self._account = RunAccount(arguments, self.sampling)
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
@@ -330,6 +324,7 @@ class PrivQuantStrategy(StrategyWrapper):
             return self._exchange.begin(server_round, messages, codec, grid)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s", server_round, error)
+            self._round.refuse(str(error))
             self.ledger.cancel()
             return []
 
@@ -340,9 +335,7 @@ class PrivQuantStrategy(StrategyWrapper):
                 f"plan anew with dimension={codec.layout.dimension}"
             )
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Decode the usable replies, aggregate them by the wrapped strategy, and tell the listener."""
         current = self._current()
         if server_round != current.request.round:
@@ -352,11 +345,15 @@ class PrivQuantStrategy(StrategyWrapper):
         received = self._checked(current, replies)
         if not current.asked:
             return super().aggregate_train(server_round, [])
-        opened = self._open(current, {node: reply for node, (_, reply) in received.items()})
+        if current.refused:
+            # No masks were agreed on, so that no client was asked to train.
+            opened = Opened()
+        else:
+            opened = self._open(current, {node: reply for node, (_, reply) in received.items()})
         opened_at = time.perf_counter()
         usable = [received[node][1] for node in opened.nodes]
         self.survivors[server_round] = len(usable)
-        aggregated: tuple[ArrayRecord | None, MetricRecord | None] = (None, None)
+        aggregated: Aggregate = (None, None)
         if usable:
             self.failed_rounds = 0
             if current.codec.votes:
@@ -384,7 +381,7 @@ class PrivQuantStrategy(StrategyWrapper):
                 current.fail(node, str(error))
             else:
                 replies_by_node[node] = (message, reply)
-                self._note(node, reply)
+        self._note(current, {node: reply for node, (_, reply) in replies_by_node.items()})
         return replies_by_node
 
     def _open(self, current: RoundState, replies: Mapping[int, Reply]) -> Opened:
@@ -396,6 +393,7 @@ class PrivQuantStrategy(StrategyWrapper):
             self._exchange.check(opened, current.codec)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
+            current.refuse(str(error))
             opened = Opened()
         for node, reason in opened.failures.items():
             current.fail(node, reason)
@@ -476,22 +474,21 @@ class PrivQuantStrategy(StrategyWrapper):
                 spent,
             )
         text = (
-            f"round {server_round} has no usable reply ({len(current.asked) - silent} failed, {silent} "
-            f"silent): round {self.failed_rounds} in a row without one"
+            f"round {server_round} has no usable reply ({current.num_failed} failed, {silent} silent): round "
+            f"{self.failed_rounds} in a row without one"
         )
         if self.failed_rounds > self.max_failed_rounds:
-            reason = current.usual_failure
-            raise NoUsableReplyError(
-                f"{text}, more than max_failed_rounds={self.max_failed_rounds}"
-                + (f"; most nodes {reason}" if reason else "")
-            )
+            limit = f"{text}, more than max_failed_rounds={self.max_failed_rounds}"
+            raise NoUsableReplyError("; ".join(filter(None, [limit, current.reason])))
         log(ERROR, "PrivQuant: %s; the model stays as it is", text)
 
-    def _note(self, node: int, reply: Reply) -> None:
-        """Keep what a client says about its randomness and its metrics, for statements."""
-        if reply.simulated:
-            if not self.simulated and node not in self.simulated_nodes:
-                log(WARNING, "PrivQuant: node %d says that it draws from a seeded stream", node)
-            self.simulated_nodes.add(node)
-        # A hostile client may send any number of names, of any length.
-        self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
+    def _note(self, current: RoundState, replies: Mapping[int, Reply]) -> None:
+        """Keep what clients say about their randomness and their metrics, for statements."""
+        seeded = [node for node in replies if replies[node].simulated and node not in self.simulated_nodes]
+        self.simulated_nodes.update(seeded)
+        if seeded and not self.simulated:
+            (line,) = failure_lines({"draws from a seeded stream, as it says itself": seeded})
+            log(WARNING, "PrivQuant: round %d, %s", current.request.round, line)
+        for reply in replies.values():
+            # A hostile client may send any number of names, of any length.
+            self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}

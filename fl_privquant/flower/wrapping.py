@@ -22,6 +22,10 @@ from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 _NOBODY: Final = 0
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+"""Evaluates the model after a round, at the server."""
+
+Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
+"""The model and the metrics that a round of training results in."""
 
 
 class StrategyWrapper(Strategy):
@@ -53,9 +57,7 @@ class StrategyWrapper(Strategy):
     ) -> Iterable[Message]:
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         return self.strategy.aggregate_train(server_round, replies)
 
     def configure_evaluate(
@@ -188,9 +190,7 @@ class KeptRun(StrategyWrapper):
     ) -> Iterable[Message]:
         return super().configure_train(self.rounds_before + server_round, arrays, config, grid)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         number = self.rounds_before + server_round
         arrays, metrics = super().aggregate_train(number, replies)
         self._rounds = number

@@ -76,6 +76,27 @@ def privately(aggregation: Aggregation, kept: list[PrivateGrid] | None = None, *
     return main
 
 
+@pytest.mark.parametrize("aggregation", [pq.SecureSum(), pq.SumOfCodes()])
+def test_a_reply_can_be_sent_on_as_the_next_model(aggregation: Aggregation, flower_log: Any) -> None:
+    """Its arrays were never serialized within a process: all clients failed to read them, and sent zeros."""
+
+    def passing_on(grid: Grid) -> ArrayRecord:
+        private = PrivateGrid(grid, pq.design("optm", epsilon=2.0, bits=3), 0.2, aggregation=aggregation)
+        model = ArrayRecord({"weights": Array(np.zeros(SIZE, np.float32))})
+        for _ in range(2):
+            nodes = grid.get_node_ids()
+            (mean,) = private.send_and_receive(
+                [Message(RecordDict({"model": model}), node, "train") for node in nodes]
+            )
+            model = mean.content["model"]
+        return model
+
+    secure = isinstance(aggregation, pq.SecureSum)
+    averaged = run(privately(aggregation), secure=secure)
+    np.testing.assert_array_equal(run(passing_on, secure=secure)["weights"], averaged["weights"])
+    assert "zeros are released" not in flower_log.text
+
+
 def test_without_a_mechanism_it_is_the_loop_itself() -> None:
     mechanism = pq.design("none")
     private = run(privately(pq.PerClient(), mechanism=mechanism))

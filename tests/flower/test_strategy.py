@@ -263,6 +263,17 @@ def test_a_round_without_a_usable_reply_is_never_silent(mechanism, flower_log):
     assert f"4 nodes (1, 2, 3, 4): {reason}" in flower_log.text
 
 
+def test_clients_without_secure_aggregation_are_told_what_they_lack(mechanism, flower_log):
+    """They said that the server had sent no mechanism, and the server that nobody had replied."""
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, aggregation=pq.SecureSum())
+    with pytest.raises(NoUsableReplyError, match="; round 1 ends without a sum: 0 clients sent keys"):
+        run(strategy)
+    assert "put SecureAggregationMod() before PrivQuantMod" in flower_log.text
+    assert "did not reply" not in flower_log.text
+    # Nobody was asked to train, so that nothing is counted.
+    assert len(strategy.ledger) == 0
+
+
 def test_failed_rounds_are_tolerated_up_to_the_limit(mechanism, flower_log):
     def at_first(partition, server_round):
         return server_round < 3

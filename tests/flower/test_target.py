@@ -16,6 +16,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import Budget, Plan, Target
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower import (
+    NoUsableReplyError,
     PerClient,
     PrivQuantMod,
     PrivQuantStrategy,
@@ -36,7 +37,9 @@ def plan(epsilon: float = 6.0, num_clients: int = CLIENTS, **settings: Any) -> P
     return Target(epsilon, rounds=3, num_clients=num_clients).plan(DIMENSION, **settings)
 
 
-def run(planned: Plan, rounds: int = 3, lost: int = 0) -> tuple[PrivQuantStrategy, np.ndarray]:
+def run(
+    planned: Plan, rounds: int = 3, lost: int = 0, max_failed_rounds: int = 1, fraction_train: float = 1.0
+) -> tuple[PrivQuantStrategy, np.ndarray]:
     """The strategy after a run in which, in the second round, some clients are lost before they train."""
     client, server = ClientApp(), ServerApp()
     kept: list[PrivQuantStrategy] = []
@@ -67,9 +70,11 @@ def run(planned: Plan, rounds: int = 3, lost: int = 0) -> tuple[PrivQuantStrateg
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         start = ArrayRecord({"model": Array(np.zeros(DIMENSION, np.float32))})
-        inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=clients)
+        inner = FedAvg(fraction_train, fraction_evaluate=0.0, min_available_nodes=clients)
         simulated = bool(planned.aggregation.simulated)
-        kept.append(PrivQuantStrategy(inner, planned, max_failed_rounds=1, simulated=simulated))
+        kept.append(
+            PrivQuantStrategy(inner, planned, max_failed_rounds=max_failed_rounds, simulated=simulated)
+        )
         context.state["arrays"] = kept[0].start(grid, start, num_rounds=rounds).arrays
 
     result = InlineEngine().run(server, client, Federation(num_clients=clients))
@@ -125,6 +130,30 @@ def test_a_round_that_loses_too_many_opens_no_sum() -> None:
     assert refused.survivors == {1: 20, 2: 0, 3: 20}
     # Two steps of three: no sum was opened in the second round.
     assert model.mean() * math.sqrt(DIMENSION) < 2.6
+
+
+def test_a_round_without_a_sum_says_why_and_not_how_some_clients_failed() -> None:
+    """Of 25 clients 8 were lost: it said that all 25 had failed, and named the error of the 8 alone."""
+    planned = plan(num_clients=25)
+    with pytest.raises(NoUsableReplyError) as raised:
+        run(planned, lost=8, max_failed_rounds=0)
+    text = str(raised.value)
+    assert "round 2 has no usable reply (8 failed, 0 silent)" in text
+    assert "17 masked inputs arrived of 25 clients" in text
+    assert "raise dropout_fraction" in text
+    assert "\n" not in text
+
+
+def test_fewer_clients_than_planned_are_warned_of_and_stay_within_the_target(flower_log: Any) -> None:
+    """A plan for 20 clients in a round, and a strategy that draws half of them: the budget ends early."""
+    strategy, _ = run(plan(), fraction_train=0.5)
+    assert "round 1 asks 10 clients, the plan counts on 20" in flower_log.text
+    assert "plan with num_clients=10" in flower_log.text
+    assert "budget exhausted after 1 of 3 rounds" in flower_log.text
+    assert spent(strategy) <= 6.0
+    flower_log.lines.clear()
+    run(plan())
+    assert "the plan counts on" not in flower_log.text
 
 
 def test_as_many_as_planned_may_be_lost() -> None:
