@@ -46,7 +46,7 @@ from fl_privquant.flower.round_state import (
     reported_share_clipped,
 )
 from fl_privquant.flower.run_account import RunAccount
-from fl_privquant.flower.wrapping import Aggregate, StrategyWrapper
+from fl_privquant.flower.wrapping import Aggregate, StrategyWrapper, strategy_stack
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement
 
@@ -153,6 +153,8 @@ class PrivQuantStrategy(StrategyWrapper):
         on_round: OnRound | None = None,
     ) -> None:
         super().__init__(strategy)
+        if any(isinstance(wrapped, PrivQuantStrategy) for wrapped in strategy_stack(strategy)):
+            raise InvalidSpecError("strategy: it holds a PrivQuantStrategy already; updates are encoded once")
         if max_failed_rounds < 0:
             raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
         if not 0 <= rotation_seed < 1 << 31:

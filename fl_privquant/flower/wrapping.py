@@ -40,6 +40,12 @@ class StrategyWrapper(Strategy):
     def __init__(self, strategy: Strategy) -> None:
         if not isinstance(strategy, Strategy):
             raise InvalidSpecError(f"strategy: {type(strategy).__name__}, expected a flwr.serverapp Strategy")
+        for wrapped in strategy_stack(strategy):
+            if isinstance(wrapped, KeptRun):
+                raise InvalidSpecError(
+                    f"strategy: {type(wrapped).__name__} must be the outermost one, as it saves and restores "
+                    f"what it wraps; put {type(self).__name__} inside it"
+                )
         self.strategy = strategy
 
     @property
@@ -178,7 +184,7 @@ class KeptRun(StrategyWrapper):
             result = StoppedResult(
                 **vars(result), stopped=error, rounds=self._rounds, planned_rounds=num_rounds
             )
-            log(WARNING, "PrivQuant: the run ends here as a result: %s", result.reason)
+            log(WARNING, "PrivQuant: the run ends here, and its result is the model so far: %s", result.reason)
         for wrapped in strategy_stack(self.strategy):
             log_spent = getattr(wrapped, "log_spent", None)
             if log_spent is not None:

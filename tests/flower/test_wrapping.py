@@ -73,6 +73,23 @@ def test_the_stack_is_walked_from_the_outside_in(mechanism, tmp_path):
     assert names == ["CheckpointStrategy", "PrivQuantStrategy", "StrategyWrapper", "FedAvg"]
 
 
+def test_a_checkpoint_that_would_not_save_the_ledger_is_refused(mechanism, tmp_path):
+    """Inside another strategy it saved the model without the ledger, and was never restored."""
+    inner = CheckpointStrategy(fedavg(), tmp_path / "x")
+    for wrap in (StrategyWrapper, lambda strategy: PrivQuantStrategy(strategy, mechanism, CLIP)):
+        with pytest.raises(InvalidSpecError, match="CheckpointStrategy must be the outermost"):
+            wrap(inner)
+    with pytest.raises(InvalidSpecError, match="CheckpointStrategy must be the outermost"):
+        CheckpointStrategy(inner, tmp_path / "y")
+
+
+def test_updates_are_not_encoded_twice(mechanism):
+    """Both strategies asked for updates, and neither could read those of the other."""
+    inner = StrategyWrapper(PrivQuantStrategy(fedavg(), mechanism, CLIP))
+    with pytest.raises(InvalidSpecError, match="holds a PrivQuantStrategy already"):
+        PrivQuantStrategy(inner, mechanism, CLIP)
+
+
 class Senders(StrategyWrapper):
     """Notes from whom the replies are that the aggregating strategy sees, and whom it asked."""
 
