@@ -184,7 +184,7 @@ class KeptRun(StrategyWrapper):
             result = StoppedResult(
                 **vars(result), stopped=error, rounds=self._rounds, planned_rounds=num_rounds
             )
-            log(WARNING, "PrivQuant: the run ends here, and its result is the model so far: %s", result.reason)
+            log(WARNING, "PrivQuant: the run ends here as a result: %s", result.reason)
         for wrapped in strategy_stack(self.strategy):
             log_spent = getattr(wrapped, "log_spent", None)
             if log_spent is not None:
