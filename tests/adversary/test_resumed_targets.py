@@ -1,0 +1,112 @@
+"""Planned runs that lose clients, are killed, and go on with another target or number of rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAdam
+
+import fl_privquant as pq
+from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.flower import (
+    CheckpointStrategy,
+    PrivQuantMod,
+    PrivQuantStrategy,
+    SecureAggregationMod,
+    StoppedResult,
+)
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.engines.engine import GridWrapper
+from tests.flower.apps import client_app, fedavg
+
+CLIENTS, DIMENSION, ROUNDS = 25, 60, 3
+LOST = {2: 2, 3: 1}
+
+
+class Killed(BaseException):
+    """Not an error that anything handles."""
+
+
+class KillingGrid(GridWrapper):
+    """Kills the server in a round: before its train messages are sent, or when the replies are there."""
+
+    def __init__(self, grid: Grid, server_round: int, sent: bool) -> None:
+        super().__init__(grid)
+        self._round, self._sent = server_round, sent
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        sent = list(messages)
+        numbers = {
+            message.content["config"]["server-round"] for message in sent if "config" in message.content
+        }
+        killed = self._round in numbers
+        if killed and not self._sent:
+            raise Killed
+        replies = list(super().send_and_receive(sent, timeout=timeout))
+        if killed:
+            raise Killed
+        return replies
+
+
+def run(path: Path, epsilon: float, rounds: int, planned_rounds: int, **kill: Any) -> tuple[Any, Any]:
+    """The result and the strategy of a run, from the checkpoint if there is one."""
+    plan = pq.Target(epsilon, rounds=planned_rounds, num_clients=CLIENTS).plan(DIMENSION)
+    private = PrivQuantStrategy(fedavg(FedAdam), plan)
+    server = ServerApp()
+    outcome: list[Any] = []
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        model = ArrayRecord({"model": Array(np.zeros(DIMENSION, np.float32))})
+        used = KillingGrid(grid, **kill) if kill else grid
+        outcome.append(CheckpointStrategy(private, path).start(used, model, num_rounds=rounds))
+
+    mods = [SecureAggregationMod(), PrivQuantMod(max_epsilon=float("inf"), max_delta=1e-3)]
+    client = client_app(mods, lost_when=lambda partition, number: partition < LOST.get(number, 0))
+    InlineEngine(threads=3).run(server, client, Federation(CLIENTS))
+    return outcome[0], private
+
+
+def total(strategy: PrivQuantStrategy) -> PrivacyStatement:
+    """What the last line of a run says: all rounds, through secure aggregation."""
+    last = strategy.statements()[-1]
+    assert last.unit == Unit.TOTAL
+    assert last.view.startswith("aggregate")
+    assert str(last) in strategy.privacy_statement()
+    return last
+
+
+@pytest.mark.parametrize(("server_round", "sent"), [(1, False), (2, True), (3, True)])
+def test_a_target_holds_however_a_run_was_killed_and_gone_on_with(
+    server_round: int, sent: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.checkpoint"
+    with pytest.raises(Killed):
+        run(path, 6.0, ROUNDS, ROUNDS, server_round=server_round, sent=sent)
+    # The killed round is asked for again, and counted again, so that one round is missing at the end.
+    result, resumed = run(path, 6.0, ROUNDS, ROUNDS)
+    assert isinstance(result, StoppedResult)
+    assert "\n" not in result.reason
+    assert result.reason.startswith("budget exhausted after 2 of 3 rounds: round 3")
+    assert 0.0 < total(resumed).epsilon <= 6.0
+    again, finished = run(path, 6.0, 2, ROUNDS)
+    assert not isinstance(again, StoppedResult)
+    assert total(finished) == total(resumed)
+    # A larger target allows more rounds, and counts those of the smaller one.
+    longer, larger = run(path, 12.0, 5, 6)
+    assert not isinstance(longer, StoppedResult)
+    assert total(resumed).epsilon < total(larger).epsilon <= 12.0
+    # A smaller target cannot undo what was spent: not a round is begun, and the truth is stated.
+    ended, smaller = run(path, 2.0, 8, 6)
+    assert isinstance(ended, StoppedResult)
+    assert ended.rounds == 5
+    assert total(smaller) == total(larger)
+    assert len(smaller.ledger) == len(larger.ledger) == 6
