@@ -46,8 +46,6 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.response import NormalLoss
 from fl_privquant.statement import View
 
-__all__ = ["AdaptiveKeep", "energy_of_mean"]
-
 
 class AdaptiveKeep(Policy):
     """As many rotated coordinates as the mean update is worth, at most those of a plan.

@@ -17,8 +17,6 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.policies import Policy
 from fl_privquant.mechanisms.base import Mechanism
 
-__all__ = ["Arguments", "GivenEncoding", "metric_ranges", "sampling_of", "single_clip"]
-
 _USUAL_DELTA = 1e-5
 
 GivenEncoding = Plan | Encoding | Callable[[int], Encoding] | Mechanism | None

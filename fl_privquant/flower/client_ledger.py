@@ -45,8 +45,6 @@ from fl_privquant.errors import (
 from fl_privquant.flower.protocol import certified
 from fl_privquant.statement import PrivacyStatement
 
-__all__ = ["NODE_LEDGER_FILE", "ClientLedger", "Share", "ledger_path"]
-
 RECORD_LEDGER = "privquant-ledger"
 NODE_LEDGER_FILE: Final = "privquant-ledger-file"
 _MECHANISM_PREFIX = "mechanism-"

@@ -14,11 +14,11 @@ from flwr.app import Array, Context, Error, Message, MessageType, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
-from numpy.typing import NDArray
 
 from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.spending import SpendingLedger
+from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.errors import (
     CertificationError,
     InvalidSpecError,
@@ -43,8 +43,6 @@ _LEDGER_DAMAGED: Final = (
     "the client's ledger cannot be relied on; what was spent is not known, so nothing more may be; the "
     "client's log says what to do"
 )
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.strategy import PrivQuantStrategy
 from fl_privquant.flower.wrapping import Aggregate
 
-__all__ = ["RECORD_REQUEST", "PrivateGrid", "refuse_pushed", "trains"]
-
 RECORD_REQUEST: Final = "privquant-request"
 """The record of a train message that holds the request."""
 

@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fl_privquant.codec.metric_range import MetricRange
 
-__all__ = ["failure_lines", "kept_words", "metric_lines", "randomness_lines"]
-
 # Nodes that are named one by one.
 _NAMED_NODES = 5
 
@@ -20,9 +18,14 @@ def failure_lines(nodes_by_reason: Mapping[str, Sequence[int]]) -> list[str]:
     """
     lines = []
     for reason, nodes in nodes_by_reason.items():
-        named = ", ".join(map(str, nodes[:_NAMED_NODES])) + (", ..." if len(nodes) > _NAMED_NODES else "")
-        lines.append(f"{f'node {named}' if len(nodes) == 1 else f'{len(nodes)} nodes ({named})'}: {reason}")
+        nodes_named = f"node {nodes[0]}" if len(nodes) == 1 else f"{len(nodes)} nodes ({_named(nodes)})"
+        lines.append(f"{nodes_named}: {reason}")
     return lines
+
+
+def _named(nodes: Sequence[int]) -> str:
+    """The first few of some nodes."""
+    return ", ".join(map(str, nodes[:_NAMED_NODES])) + (", ..." if len(nodes) > _NAMED_NODES else "")
 
 
 def kept_words(keep: int | float | None) -> str:
@@ -54,9 +57,8 @@ def randomness_lines(simulated: bool, nodes: Collection[int]) -> list[str]:
         return ["privacy is simulated: clients draw from seeded streams, whoever knows the seed knows all"]
     if not nodes:
         return []
-    named = ", ".join(map(str, sorted(nodes)[:_NAMED_NODES]))
-    more = ", ..." if len(nodes) > _NAMED_NODES else ""
+    named = _named(sorted(nodes))
     return [
-        f"clients that say of themselves that they draw from seeded streams: {len(nodes)} (node "
-        f"{named}{more}); for these, privacy is simulated, and in sums count them among the corrupt ones"
+        f"clients that say of themselves that they draw from seeded streams: {len(nodes)} (node {named}); "
+        f"for these, privacy is simulated, and in sums count them among the corrupt ones"
     ]

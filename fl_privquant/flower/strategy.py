@@ -21,30 +21,15 @@ from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
-from fl_privquant.errors import (
-    BudgetExhaustedError,
-    InvalidSpecError,
-    PrivQuantError,
-    SecureAggregationError,
-)
-from fl_privquant.flower.arguments import (
-    Arguments,
-    GivenEncoding,
-    metric_ranges,
-    sampling_of,
-    single_clip,
-)
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, PrivQuantError, SecureAggregationError
+from fl_privquant.flower.arguments import Arguments, GivenEncoding, metric_ranges, sampling_of, single_clip
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.flower.protocol import Reply, Request, is_request
 from fl_privquant.flower.remarks import failure_lines, kept_words, metric_lines, randomness_lines
 from fl_privquant.flower.round_record import OnRound, RoundRecord
-from fl_privquant.flower.round_state import (
-    RoundState,
-    bytes_of,
-    reported_share_clipped,
-)
+from fl_privquant.flower.round_state import RoundState, bytes_of, reported_share_clipped
 from fl_privquant.flower.run_account import RunAccount
 from fl_privquant.flower.wrapping import Aggregate, StrategyWrapper, strategy_stack
 from fl_privquant.mechanisms.base import Mechanism
@@ -339,7 +324,9 @@ class PrivQuantStrategy(StrategyWrapper):
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Decode the usable replies, aggregate them by the wrapped strategy, and tell the listener."""
-        current = self._current()
+        current = self._round
+        if current is None:
+            raise InvalidSpecError("no round is under way: configure_train comes first")
         if server_round != current.request.round:
             raise InvalidSpecError(
                 f"round {server_round} was not configured; the last was {current.request.round}"
@@ -458,11 +445,6 @@ class PrivQuantStrategy(StrategyWrapper):
         self.simulated_nodes = set(state["simulated_nodes"])
         self.uncounted_metrics = set(map(str, state["uncounted_metrics"]))
         self.policy.restore_state(state["policy"])
-
-    def _current(self) -> RoundState:
-        if self._round is None:
-            raise InvalidSpecError("no round is under way: configure_train comes first")
-        return self._round
 
     def _fail(self, current: RoundState) -> None:
         """Note a round without a usable reply; too many in a row, or a refusal by all, end the run."""
