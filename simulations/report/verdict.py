@@ -5,8 +5,8 @@ a budget for the whole run, the question is how much accuracy is lost to a basel
 server, and how much larger the error of the mean update is than the baseline's. With a budget for one
 coordinate and one release, as in the paper, the question is whose mean update has the least error.
 Differences are taken between runs of the same seed, which share data, clients and the initial model.
-Intervals are Student's, and those of one comparison hold together in 95 % of all cases (Bonferroni): of several
-differences that are all due to chance, one would often seem not to be.
+Intervals are Student's, and those of one comparison hold together in 95 % of all cases (Bonferroni): of
+several differences that are all due to chance, one would often seem not to be.
 """
 
 from __future__ import annotations
