@@ -212,7 +212,7 @@ class ClientLedger:
                     check=lambda rounds: (share or Share()).check(number, rounds),
                 )
             elif not all(budget.unlimited for budget in budgets):
-                self._accountant().check(number, release, budgets)
+                self._accountant().check(number, release, budgets, chosen=True)
             # Appended to, not read: most clients have no budget, and a thousand rounds.
             record[release.text] = f"{rounds} {number}".lstrip()
             record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.blob)
