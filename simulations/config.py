@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 import fl_privquant as pq
 from fl_privquant.accounting import ClientSampling
 from fl_privquant.errors import InvalidSpecError
@@ -31,6 +29,7 @@ from simulations.mechanism_keys import (
     has_parameter,
 )
 from simulations.participation import SamplingConfig
+from simulations.resolvers import register_resolvers
 from simulations.schema import build
 from simulations.targets import TARGET, checked, located, options_of
 from simulations.user_app import user_app
@@ -51,19 +50,7 @@ _LATER_KEYS = (
 )
 _DIGITS = {TARGET: "simulations.tasks.TorchTask", "name": "digits", "data": "digits", "model": "softmax"}
 
-
-def _without_target(value: Any, *, _root_: DictConfig) -> Any:
-    """``${without_target:1.0}`` in a YAML file: the value, or null where a target decides."""
-    return None if OmegaConf.select(_root_, "privacy.epsilon") is not None else value
-
-
-def _without_app(value: Any, *, _root_: DictConfig) -> Any:
-    """``${without_app:30}`` in a YAML file: the value, or 0 where an app decides."""
-    return 0 if OmegaConf.select(_root_, "app") is not None else value
-
-
-OmegaConf.register_new_resolver("without_target", _without_target, replace=True)
-OmegaConf.register_new_resolver("without_app", _without_app, replace=True)
+register_resolvers()
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,16 @@ from fl_privquant import checks
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.law.lattice import coarse_count
-from fl_privquant.loss.compose import Bound, Moments, NamedLoss, Part, composed_epsilon
-from fl_privquant.loss.distribution import PrivacyLoss
+from fl_privquant.loss.compose import (
+    Bound,
+    Moments,
+    NamedLoss,
+    Part,
+    composed_epsilon,
+    epsilon_at_rate,
+    pure_epsilon,
+)
+from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.loss.subsampled import Curve, curve_of, subsampled_loss
 from fl_privquant.mechanisms.base import Mechanism
@@ -42,7 +50,11 @@ _REALS = "exact real numbers: floats leak"
 _NORMS = "updates clipped to the stated norm"
 _MODELS = "the adversary sees only the models: the server is trusted, and nobody tells who took part"
 _DRAWN = "clients drawn anew each round, in secret"
+_NOT_CHOSEN = "which kinds of releases there were did not depend on what earlier ones showed"
 _FORGETFUL = "what a client answers, and whether, does not depend on rounds that it took part in before"
+# The share of delta for paths on which further kinds of releases were chosen by what the first ones showed.
+_CHOSEN_SHARE = 0.01
+_MOST_RATE = 1e5
 # Points at which a round's curve is looked up before it is amplified, in full and for quick bounds.
 _CURVE_POINTS, _QUICK_POINTS = 160, 80
 
@@ -99,7 +111,8 @@ class Accountant:
     mechanism, the dimension, the norms) does not depend on what earlier ones showed. It may where delta is 0,
     or where all kinds are counted as normal pairs, by their separations: then totals bound whatever is
     chosen. Elsewhere whoever sees a large loss can go on with the kind that is worse from there on, and the
-    delta of the kinds that were used is up to some times too small (1.9 times in an example of two releases).
+    delta of the kinds that were used is up to some times too small (1.9 times in an example of two releases);
+    statements of several kinds name the assumption. :meth:`check` holds a budget without it.
 
     Examples
     --------
@@ -139,18 +152,32 @@ class Accountant:
         release: Release,
         budgets: Iterable[Budget],
         spent_at: Callable[[float], PrivacyStatement] | None = None,
+        chosen: bool = False,
     ) -> None:
         """Raise BudgetExhaustedError, with what was spent, if one more release would exceed a budget.
 
         This is cheap while much of the budget is left: releases are counted in full only where quick bounds
         do not decide. ``spent_at`` gives what the error says was spent at a delta, by default this total.
+
+        ``chosen`` says that somebody who saw the earlier releases may have chosen this one, as a server does
+        before a client. Then a budget of (epsilon, delta) bounds all that is released by epsilon and 1.01
+        delta, whatever is chosen. The transcripts of the releases fall into two classes. In the first there
+        is one kind only, that of the first release, which nothing was known for: they are counted as usual,
+        at delta. In the others the moments of all losses, at a rate that follows from the budget alone, stay
+        within what (epsilon, delta / 100) allows. That is a Rényi filter, which bounds every adaptive choice
+        (Feldman, Zrnic 2021); or else the largest losses add up to epsilon at most.
         """
         after = self.copy()
         after.add(release)
         for budget in budgets:
-            if budget.unlimited or after.statement(budget.delta, refine=False).epsilon <= budget.epsilon:
+            if budget.unlimited or after._quick(budget, chosen) <= budget.epsilon:
                 continue
             would = after.statement(budget.delta)
+            if after._is_chosen(budget, chosen):
+                method = "rdp, for kinds that the server may have chosen by earlier answers"
+                would = dataclasses.replace(
+                    would, epsilon=after._filtered(budget), delta=budget.delta, method=method
+                )
             if would.epsilon <= budget.epsilon:
                 continue
             allowed = dataclasses.replace(would, epsilon=budget.epsilon, delta=budget.delta)
@@ -160,6 +187,30 @@ class Accountant:
                 f"of {allowed.figures}. Spent: {spent}",
                 spent,
             )
+
+    def _is_chosen(self, budget: Budget, chosen: bool) -> bool:
+        """Whether the adaptive choice of kinds matters: at delta 0 the largest losses add up anyway."""
+        return chosen and budget.delta > 0.0 and len(self._counts) > 1
+
+    def _quick(self, budget: Budget, chosen: bool) -> float:
+        if self._is_chosen(budget, chosen):
+            return self._filtered(budget)
+        return self.statement(budget.delta, refine=False).epsilon
+
+    def _filtered(self, budget: Budget) -> float:
+        """The epsilon that adaptively chosen releases reach, by the rate that the budget determines."""
+        # Half of the share of delta is for infinite losses, which no moment covers.
+        log_delta = math.log(_CHOSEN_SHARE / 2.0) + math.log(budget.delta)
+        root = math.sqrt(-log_delta)
+        # The best rate for normal losses that use up the budget; any other would be as valid.
+        rate = root / max(math.sqrt(budget.epsilon - log_delta) - root, root / _MOST_RATE)
+        parts = [_at_rate(release, count, budget.delta, rate) for release, count in self._counts.items()]
+        largest = pure_epsilon(parts)
+        if math.fsum(part.count * part.loss.infinity for part in parts) >= math.exp(log_delta):
+            return largest
+        # Without the part of infinite losses a moment may be below 1; what was spent never gets less.
+        moments = math.fsum(max(part.count * part.loss.log_moment(rate), 0.0) for part in parts)
+        return min(largest, epsilon_at_rate(moments * (1.0 + ROUNDING), log_delta, rate))
 
     def statement(self, delta: float, unit: Unit = Unit.TOTAL, refine: bool = True) -> PrivacyStatement:
         """What all releases together cost the client at ``delta``; without ``refine`` by quick bounds."""
@@ -231,8 +282,18 @@ def _smallest(
         # A quick bound that is far above another one will not fall below it when it is counted in full.
         if rough <= _FAR * least or rough == least:
             bound = composed_epsilon(parts, delta, refine)
-            bounds.append((Bound(bound.epsilon, _method(bound, names)), _assumptions(releases, way)))
+            assumed = _assumptions(releases, way)
+            if len(releases) > 1 and bound.method not in ("pure", "exact"):
+                assumed += (_NOT_CHOSEN,)
+            bounds.append((Bound(bound.epsilon, _method(bound, names)), assumed))
     return min(bounds, key=lambda stated: stated[0].epsilon)
+
+
+def _at_rate(release: Release, count: int, delta: float, rate: float) -> Part:
+    """The release counted in the way whose moment at ``rate`` is the least."""
+    ways = product([False] if release.view.is_local else [False, True], (_By.NORM, _By.COORDINATES))
+    parts = [_part(release, count, _Way(*way), delta, refine=False)[0] for way in ways]
+    return min(parts, key=lambda part: part.count * part.loss.log_moment(rate))
 
 
 def _far_inside(releases: list[tuple[Release, int]]) -> bool:

@@ -167,7 +167,7 @@ class SpendingLedger:
         """
         with self._locked():
             check(self._rounds_of_runs.get(run, []))
-            self._accountant.check(number, release, budgets)
+            self._accountant.check(number, release, budgets, chosen=True)
             entries = self._entries_of(number, release, run)
             self._write(entries)
             for entry in entries:

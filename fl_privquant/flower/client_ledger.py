@@ -208,7 +208,7 @@ class ClientLedger:
                     check=lambda rounds: (share or Share()).check(number, rounds),
                 )
             elif not all(budget.unlimited for budget in budgets):
-                self._accountant().check(number, release, budgets)
+                self._accountant().check(number, release, budgets, chosen=True)
             # Appended without parsing earlier rounds, which may be thousands, often without a budget.
             record[release.text] = f"{rounds} {number}".lstrip()
             record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.blob)

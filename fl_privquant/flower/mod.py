@@ -87,9 +87,10 @@ class PrivQuantMod:
     budget
         What may be spent over all rounds, local view: a :class:`Budget`, its epsilon alone (at delta 0), or
         None for no bound. Secure aggregation is not counted on here: how many clients are in a sum is the
-        server's word. At delta 0 it holds whatever the server asks for. At a larger delta it assumes that a
-        server which asks for several kinds of releases does not choose them by the client's answers
-        (:class:`~fl_privquant.accounting.Accountant`).
+        server's word. It holds whatever the server asks for: at delta 0 as it is; at a larger delta, against
+        a server that chooses further kinds of releases by the client's answers, with 1.01 times that delta
+        (:class:`~fl_privquant.accounting.Accountant`). Several kinds are counted more cautiously than one, so
+        that a budget may end earlier than the server's figures say.
     max_participations, rounds_apart
         Rounds of one run that the client takes part in, at most; and of how many rounds in a row it takes
         part in one at most, by the server's round numbers. A plan with ``participations`` then holds even if

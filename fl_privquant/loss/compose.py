@@ -171,10 +171,15 @@ def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:
     def bound(log_rate: float) -> float:
         rate = math.exp(log_rate)
         total = math.fsum(part.count * part.loss.log_moment(rate) for part in parts)
-        return (total - math.log(left) - math.log1p(rate)) / rate - math.log1p(1.0 / rate)
+        return epsilon_at_rate(total, math.log(left), rate)
 
     best = _minimise(bound)
     return max(bound(best), 0.0), math.exp(best)
+
+
+def epsilon_at_rate(total: float, log_delta: float, rate: float) -> float:
+    """The Rényi bound on epsilon at one rate, for a total of log moments; it may be negative."""
+    return (total - log_delta - math.log1p(rate)) / rate - math.log1p(1.0 / rate)
 
 
 def quick_epsilon(parts: Sequence[Part], delta: float) -> float:

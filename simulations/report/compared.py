@@ -11,7 +11,7 @@ import pandas as pd
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.report.study_data import Study
-from simulations.report.verdict import ACCURACY, ERROR, LOSS, Comparison, verdict
+from simulations.report.verdict import ACCURACY, ERROR, KILOBYTES, LOSS, Comparison, verdict
 
 _TRUSTED = "a trusted server"
 
@@ -85,6 +85,7 @@ def _tidy(study: Study) -> pd.DataFrame:
                 ACCURACY: row["accuracy"],
                 LOSS: row["loss"],
                 ERROR: row["mean_squared_error_rounds"],
+                KILOBYTES: row["bytes_up"] / (1e3 * max(1, row["round"]) * row["num_clients"]),
             }
         )
     return pd.DataFrame(rows)

@@ -11,12 +11,15 @@ from scipy import stats
 CONFIDENCE = 0.95
 
 
-def student_interval(values: Any, logarithmic: bool = False) -> tuple[float, float, float, int]:
+def student_interval(
+    values: Any, logarithmic: bool = False, intervals: int = 1
+) -> tuple[float, float, float, int]:
     """Mean, both ends of its 95 % interval (Student t), and the number of values.
 
     One value has no interval (NaN). A value that is not finite makes the mean NaN: leaving out the
     seeds that diverged would flatter a mechanism. With ``logarithmic`` the mean is geometric and the
-    interval that of the logarithms, as a logarithmic axis needs.
+    interval that of the logarithms, as a logarithmic axis needs. Where several ``intervals`` are stated
+    side by side, each is as wide as it takes for all to hold together in 95 % of all cases (Bonferroni).
 
     >>> mean, low, high, count = student_interval([0.90, 0.92, 0.94])
     >>> round(mean, 4), round(low, 4), round(high, 4), count
@@ -31,7 +34,7 @@ def student_interval(values: Any, logarithmic: bool = False) -> tuple[float, flo
         return np.nan, np.nan, np.nan, count
     mean, half = float(array.mean()), np.nan
     if count > 1:
-        quantile = stats.t.ppf(0.5 + CONFIDENCE / 2, count - 1)
+        quantile = stats.t.ppf(1.0 - (1.0 - CONFIDENCE) / (2 * intervals), count - 1)
         half = float(quantile * array.std(ddof=1) / np.sqrt(count))
     low, high = mean - half, mean + half
     if logarithmic:

@@ -4,8 +4,9 @@ Runs are compared where they solve the same problem under the same privacy budge
 a budget for the whole run, the question is how much accuracy is lost to a baseline, which is a trusted
 server, and how much larger the error of the mean update is than the baseline's. With a budget for one
 coordinate and one release, as in the paper, the question is whose mean update has the least error.
-Differences are taken between runs of the same seed, which share data, clients and the initial model;
-intervals are Student's at 95 %, each by itself.
+Differences are taken between runs of the same seed, which share data, clients and the initial model.
+Intervals are Student's, and those of one comparison hold together in 95 % of all cases (Bonferroni): of
+several differences that are all due to chance, one would often seem not to be.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from simulations.report.statistics import student_interval
 from simulations.report.words import joined
 
 ACCURACY, LOSS, ERROR = "accuracy", "loss", "error"
+KILOBYTES = "kilobytes"
+"""Column of what a client sends in a round, without the handshake of secure aggregation."""
+
 MOST_FINDINGS = 4
 """Comparisons that a verdict speaks of at most."""
 
@@ -42,6 +46,8 @@ class Difference:
         The value that means no difference: 0, or a factor of 1.
     seeds
         How many pairs there are.
+    intervals
+        How many intervals hold together in 95 % of all cases, this one among them.
     """
 
     series: str
@@ -50,6 +56,7 @@ class Difference:
     high: float
     level: float
     seeds: int
+    intervals: int = 1
 
     @property
     def is_open(self) -> bool:
@@ -132,13 +139,14 @@ class Comparison:
     def _difference(self, series: str) -> Difference | None:
         """None if the two share no seed."""
         pairs = (self._results(series) - self._results(str(self.reference))).dropna()
-        mean, low, high, count = student_interval(pairs)
+        intervals = len(self.complete) - 1
+        mean, low, high, count = student_interval(pairs, intervals=intervals)
         if not count:
             return None
         if self.measure == ERROR:
-            return Difference(series, math.exp(mean), math.exp(low), math.exp(high), 1.0, count)
+            return Difference(series, math.exp(mean), math.exp(low), math.exp(high), 1.0, count, intervals)
         scale = 100.0 if self.measure == ACCURACY else 1.0
-        return Difference(series, scale * mean, scale * low, scale * high, 0.0, count)
+        return Difference(series, scale * mean, scale * low, scale * high, 0.0, count, intervals)
 
 
 def verdict(comparisons: Sequence[Comparison]) -> list[str]:
@@ -196,7 +204,17 @@ def _errors(comparison: Comparison, named: Sequence[str]) -> str:
     texts = [f"{factor.mean:.2f} times with {factor.series}{_interval(factor)}" for factor in factors[1:]]
     first = f"{factors[0].mean:.2f} times that of {comparison.baseline_words} with {factors[0].series}"
     texts = [f"{first}{_interval(factors[0])}", *texts]
-    return f"; the squared error of the mean update is {joined(texts)}"
+    return f"; the squared error of the mean update is {joined(texts)}{_sizes(comparison, named)}"
+
+
+def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
+    """What a client sends in a round with each series, where that is known."""
+    if KILOBYTES not in comparison.runs:
+        return ""
+    sizes = comparison.runs.groupby("series")[KILOBYTES].mean()
+    first, *others = sorted(named, key=lambda series: sizes[series])
+    texts = [f"{sizes[series]:.3g} with {series}" for series in others]
+    return f"; a client sends {joined([f'{sizes[first]:.3g} kB a round with {first}', *texts])}"
 
 
 def _single(comparison: Comparison) -> str:
@@ -228,7 +246,8 @@ def _interval(difference: Difference, named: bool = False) -> str:
         return " (one seed, no interval)" if named else ""
     shape = ".2f" if difference.level == 1.0 else ".1f" if difference.high - difference.low >= 0.2 else ".2g"
     low, high = (f"{end:{shape}}".replace("-", "−") for end in (difference.low, difference.high))
-    return f" ({'95 % interval ' if named else ''}{low} to {high})"
+    kind = f"{'simultaneous ' if difference.intervals > 1 else ''}95 % interval "
+    return f" ({kind if named else ''}{low} to {high})"
 
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:

@@ -169,3 +169,11 @@ def test_a_label_means_the_same_design_in_runs_and_in_comparisons() -> None:
     assert composed("mechanism=optm", "mechanism.objective=mae").label == "optm"
     assert composed("mechanism=optm_paper", "mechanism.bins=[-4,-0.5,0.5,4]").label == "optm independent"
     assert composed("mechanism=rqm").label == "rqm"
+
+
+def test_an_experiment_gives_each_mechanism_its_own_bits() -> None:
+    bits = {
+        name: composed("experiment=default/whole_run", f"mechanism={name}").mechanism.get("bits")
+        for name in ("optm_aggregate", "skellam", "optm", "central_gaussian")
+    }
+    assert bits == {"optm_aggregate": 6, "skellam": 4, "optm": 2, "central_gaussian": None}
