@@ -11,5 +11,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 """Signed integers of 64 bits."""
 
+Bits = NDArray[np.uint8]
+"""Bits, one in each."""
+
 Words = NDArray[np.uint64]
 """Random or packed bits, 64 in each."""

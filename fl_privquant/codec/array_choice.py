@@ -32,8 +32,6 @@ from fl_privquant import checks
 from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.errors import InvalidSpecError, one_line
 
-__all__ = ["ALL_ARRAYS", "ArrayChoice", "scaled_clips"]
-
 _T = TypeVar("_T")
 _MOST_PATTERNS = 256
 _MOST_CHARACTERS = 256

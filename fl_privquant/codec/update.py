@@ -48,7 +48,7 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.packing.pack import HEADER_BYTES
 from fl_privquant.packing.wire_format import WireFormat, check_finite
-from fl_privquant.sampling.chunks import LazyVector
+from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
 from fl_privquant.sampling.stream import RandomStream
 
 _Vector = NDArray[Any] | LazyVector
@@ -387,12 +387,7 @@ class UpdateCodec:
             return vector
         prepared = np.asarray(vector)
         # Mechanisms refuse what is not finite; but before they see it, one NaN would be spread over all.
-        if not np.isfinite(prepared).all():
-            count = int(np.count_nonzero(~np.isfinite(prepared)))
-            raise InvalidUpdateError(
-                f"update: {count} of {prepared.size} coordinates are not finite; nothing was encoded, "
-                f"look for divergence upstream"
-            )
+        check_finite_inputs(prepared)
         if l2_clip is not None:
             # Where coordinates are kept, the norm of these is what counts, and all that is done before is to
             # make sure that no sum in the rotation overflows.

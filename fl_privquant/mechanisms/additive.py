@@ -78,7 +78,7 @@ class AdditiveMechanism(Mechanism):
         The largest number of clients whose codes may be added up.
     wrap_bits
         Codes are integers modulo 2^wrap_bits.
-    claimed_epsilon, claimed_delta, claimed_overflow
+    claimed_epsilon, claimed_delta, claimed_overflow_probability
         What the design was asked for; what is certified is at most this.
     parameters
         How it was designed, for reports.
@@ -91,7 +91,7 @@ class AdditiveMechanism(Mechanism):
     wrap_bits: int
     claimed_epsilon: float
     claimed_delta: float
-    claimed_overflow: float
+    claimed_overflow_probability: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     noise_type: ClassVar[type[IntegerNoise]]
@@ -102,10 +102,10 @@ class AdditiveMechanism(Mechanism):
         checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
         if not (self.epsilon <= self.claimed_epsilon and self.delta <= self.claimed_delta):
             raise CertificationError(self.statement.above(self.claimed_epsilon, self.claimed_delta))
-        if not self.overflow_probability <= self.claimed_overflow:
+        if not self.overflow_probability <= self.claimed_overflow_probability:
             raise CertificationError(
                 f"overflow probability {self.overflow_probability:.9g} of {self.num_clients} clients in "
-                f"{self.wrap_bits} bits is above the claimed {self.claimed_overflow:.9g}"
+                f"{self.wrap_bits} bits is above the claimed {self.claimed_overflow_probability:.9g}"
             )
 
     def __repr__(self) -> str:
@@ -374,37 +374,13 @@ class AdditiveMechanism(Mechanism):
         return self.num_levels
 
     def _header(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "noise": str(getattr(self.noise, self.noise.parameter)),
-            "levels": self.levels,
-            "num_clients": self.num_clients,
-            "wrap_bits": self.wrap_bits,
-            "epsilon": float(self.claimed_epsilon).hex(),
-            "delta": float(self.claimed_delta).hex(),
-            "overflow_probability": float(self.claimed_overflow).hex(),
-            "parameters": dict(self.parameters),
-        }
+        return {"noise": str(getattr(self.noise, self.noise.parameter))}
 
     @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
-        if body:
-            raise CertificationError(
-                f"mechanism: {len(body)} bytes after the header of an additive mechanism"
-            )
+    def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if not _FRACTION.fullmatch(header["noise"]):
             raise CertificationError("mechanism: the parameter of its noise is no positive fraction")
-        return cls(
-            str(header["name"]),
-            cls.noise_type(Fraction(header["noise"])),
-            int(header["levels"]),
-            int(header["num_clients"]),
-            int(header["wrap_bits"]),
-            float.fromhex(header["epsilon"]),
-            float.fromhex(header["delta"]),
-            float.fromhex(header["overflow_probability"]),
-            dict(header["parameters"]),
-        )
+        return {**super()._other_fields(header, body), "noise": cls.noise_type(Fraction(header["noise"]))}
 
 
 def rounding_variance(levels: int, density: Density | ArrayLike | None = None) -> float:

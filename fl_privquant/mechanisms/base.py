@@ -53,6 +53,10 @@ class Mechanism(ABC):
     """Norm of the ball that inputs lie in, of radius clip: "linf" bounds each coordinate, "l2" the update."""
     outputs_floats: ClassVar[bool] = False
     """Whether outputs are floating-point numbers: then the guarantee is for exact real numbers only."""
+    summable: ClassVar[bool] = True
+    """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
+    lossless: ClassVar[bool] = False
+    """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     name: str
@@ -124,11 +128,6 @@ class Mechanism(ABC):
     def bits_per_coordinate(self) -> float:
         """Bits that carry what one coordinate is encoded to, without secure aggregation."""
 
-    @property
-    def summable(self) -> bool:
-        """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
-        return True
-
     def for_sums(self) -> Mechanism:
         """The mechanism to use where only sums of codes are seen: itself, unless it has one for that."""
         return self
@@ -137,11 +136,6 @@ class Mechanism(ABC):
     def max_code(self) -> int | None:
         """The largest integer to be added up; None where codes are residues and their sum may wrap."""
         return None
-
-    @property
-    def lossless(self) -> bool:
-        """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
-        return False
 
     @property
     def law(self) -> Law | None:
@@ -209,23 +203,24 @@ class Mechanism(ABC):
         """Exact mean squared error for inputs in [-1, 1]; uniform unless a density is given."""
 
     def _header(self) -> dict[str, Any]:
-        """The description of the mechanism without its arrays: its fields as JSON, floats without loss."""
-        return written_fields(self)
+        """What the header says besides the plain fields: nothing, where these describe the mechanism."""
+        return {}
 
     def _arrays(self) -> list[NDArray[Any]]:
         """The arrays that follow the header: none, where fields say it all."""
         return []
 
     @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Mechanism:
-        """The mechanism described by a header and the bytes of its arrays, certified when it is made."""
+    def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """The fields that are not plain, such as a table, from a header and the bytes after it."""
         if body:
             raise CertificationError(f"mechanism: {len(body)} bytes after the header of {cls.kind!r}")
-        return cls(**read_fields(cls, header))
+        return {}
 
     def to_bytes(self) -> bytes:
         """The mechanism in a compact form that :meth:`from_bytes` certifies again."""
-        header = json.dumps({"kind": self.kind, **self._header()}, sort_keys=True).encode()
+        fields = {"kind": self.kind, **written_fields(self), **self._header()}
+        header = json.dumps(fields, sort_keys=True).encode()
         body = b"".join(np.ascontiguousarray(array).tobytes() for array in self._arrays())
         payload = _PREFIX.pack(_MAGIC, _VERSION, len(header)) + header + body
         return payload + hashlib.sha256(payload).digest()
@@ -261,7 +256,8 @@ class Mechanism(ABC):
                 raise ValueError(f"its name is no printable text of at most {_MAX_NAME} characters")
             # What cannot be computed in floats shows here, not where the mechanism is used.
             with np.errstate(all="ignore", over="raise", divide="raise", invalid="raise"):
-                mechanism = kind._from_parts(header, payload[_PREFIX.size + header_length :])
+                others = kind._other_fields(header, payload[_PREFIX.size + header_length :])
+                mechanism = kind(**(read_fields(kind, header) | others))
                 if not math.isfinite(mechanism.mse()):
                     raise ValueError(f"its mean squared error is {mechanism.mse()}")
             return mechanism
@@ -419,14 +415,11 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     def _header(self) -> dict[str, Any]:
         return {
-            "name": self.name,
-            "epsilon": float(self.claimed_epsilon).hex(),
             "levels": self.num_levels,
             "rows": len(self.table.weights),
             "pieces": len(self.table.start_rows),
             "step": float(self.codebook.step).hex(),
             "offset": float(self.codebook.offset).hex(),
-            "parameters": dict(self.parameters),
         }
 
     def _arrays(self) -> list[NDArray[Any]]:
@@ -438,9 +431,8 @@ class TableMechanism(LatticeMechanism, kind="table"):
         ]
 
     @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> TableMechanism:
-        table = CertifiedTable(*cls._table_parts(header, body))
-        return cls(str(header["name"]), table, float.fromhex(header["epsilon"]), dict(header["parameters"]))
+    def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        return {"table": CertifiedTable(*cls._table_parts(header, body))}
 
     @staticmethod
     def _table_parts(

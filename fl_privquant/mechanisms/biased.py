@@ -123,13 +123,12 @@ class BiasedTableMechanism(TableMechanism, kind="biased-table"):
         return [*super()._arrays(), self.table.inputs.astype("<f8")]
 
     @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> BiasedTableMechanism:
+    def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         rows = int(header["rows"])
         if not 8 <= 8 * rows <= len(body):
             raise CertificationError(f"mechanism: {len(body)} bytes of arrays hold no inputs of {rows} rows")
         parts = cls._table_parts(header, body[: -8 * rows])
-        table = BiasedTable(*parts, np.frombuffer(body[-8 * rows :], "<f8"))
-        return cls(str(header["name"]), table, float.fromhex(header["epsilon"]), dict(header["parameters"]))
+        return {"table": BiasedTable(*parts, np.frombuffer(body[-8 * rows :], "<f8"))}
 
 
 @register("biased", BiasedSpec, listing=Listing(60, "#c9ada7"))

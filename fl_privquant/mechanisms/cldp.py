@@ -32,20 +32,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism
 from fl_privquant.mechanisms.sphere import mean_projection, normal_numbers
-from fl_privquant.mechanisms.vector import (
-    MAX_REPEATS,
-    AxisMechanism,
-    PrivateVectorSpec,
-    happens,
-    respond,
-)
+from fl_privquant.mechanisms.vector import MAX_REPEATS, AxisMechanism, PrivateVectorSpec, happens, respond
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
@@ -57,10 +49,6 @@ class CldpLinfMechanism(AxisMechanism, kind="cldp_linf"):
     """One coordinate's sign, for updates with coordinates in [-clip, clip]; see :class:`VectorMechanism`."""
 
     norm: ClassVar[str] = "linf"
-
-    @property
-    def num_answers(self) -> int:
-        return 2
 
     @property
     def output_norm(self) -> float:
@@ -76,12 +64,10 @@ class CldpLinfMechanism(AxisMechanism, kind="cldp_linf"):
 
 
 class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
-    """The side of a random hyperplane, for updates of norm at most clip; see :class:`VectorMechanism`.
+    """The side of a random hyperplane, for updates of norm at most clip; see :class:`SeededVectorMechanism`.
 
-    A message is the bits of the seed, lowest first, and for each draw its sign (1 is negative).
+    The answer of a draw is its sign; 1 is negative.
     """
-
-    norm: ClassVar[str] = "l2"
 
     @classmethod
     def best_repeats(cls, epsilon: float, dimension: int) -> int:
@@ -91,35 +77,22 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         return int(repeats[np.argmin(((gain / mean_projection(dimension)) ** 2 - 1.0) / repeats)])
 
     @property
-    def num_answers(self) -> int:
-        return 2
-
-    @property
     def output_norm(self) -> float:
         return self._gain / mean_projection(self.dimension)
 
     @property
-    def message_size(self) -> int:
-        return SEED_BITS + self.repeats
+    def answer_bits(self) -> int:
+        return 1
 
-    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+    def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
         length = float(np.linalg.norm(x))
-        seed = self._new_seed(source)
-        message = bits_of(seed, SEED_BITS)
-        for draw in range(self.repeats):
-            side = math.copysign(length, float(direction(seed, draw, self.dimension) @ x))
-            positive = happens(0.5 * (1.0 + side), source)
-            message.append(respond(0 if positive else 1, self._weights, source))
-        return message
+        side = math.copysign(length, float(direction(seed, draw, self.dimension) @ x))
+        positive = happens(0.5 * (1.0 + side), source)
+        return respond(0 if positive else 1, self._weights, source)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        bits = self._checked_message(indices).tolist()
-        seed = number_of(bits[:SEED_BITS])
-        total = np.zeros(self.dimension)
-        for draw, negative in enumerate(bits[SEED_BITS:]):
-            drawn = direction(seed, draw, self.dimension)
-            total += -drawn if negative else drawn
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
+    def _told(self, answer: int, seed: int, draw: int) -> Floats:
+        drawn = direction(seed, draw, self.dimension)
+        return -drawn if answer else drawn
 
 
 @register("cldp_linf", PrivateVectorSpec, cached=False, listing=Listing(180, "#606c38", plans_for_local=True))

@@ -6,22 +6,20 @@ chances of an index are exact. Mechanisms differ in which codewords are near, an
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import ClassVar, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.seeded_vector import SeededVectorMechanism
 from fl_privquant.mechanisms.sphere import RandomCodebook
 from fl_privquant.mechanisms.vector import happens
 from fl_privquant.sampling.rejection import Continuation
@@ -39,12 +37,10 @@ _MOST_EXPONENT = 60
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CodebookIndexMechanism(SeededVectorMechanism):
-    """An index into a random codebook, for updates of norm at most clip; see :class:`VectorMechanism`.
+    """An index into a random codebook, for updates of norm at most clip; see :class:`SeededVectorMechanism`.
 
-    A message is the bits of the seed and of the index of each draw, lowest first.
+    The answer of a draw is an index.
     """
-
-    norm: ClassVar[str] = "l2"
 
     levels: int = 2
 
@@ -52,22 +48,17 @@ class CodebookIndexMechanism(SeededVectorMechanism):
         super().__post_init__()
         check_codebook(self.levels, self.dimension)
 
-    def for_dimension(self, dimension: int) -> Self:
-        """The mechanism for another number of coordinates, with as many codewords as it then needs."""
-        if dimension == self.dimension:
-            return self
+    def _chosen_for(self, dimension: int) -> dict[str, Any]:
         given = self.parameters.get("levels") is not None
-        levels = self.levels if given else self._usual_levels(dimension)
-        parameters = {**self.parameters, "dimension": dimension}
-        return dataclasses.replace(self, dimension=dimension, levels=levels, parameters=parameters)
+        return {} if given else {"levels": self._usual_levels(dimension)}
 
     @property
     def num_answers(self) -> int:
         return self.levels
 
     @property
-    def message_size(self) -> int:
-        return SEED_BITS + self.repeats * self._index_bits
+    def answer_bits(self) -> int:
+        return (self.levels - 1).bit_length()
 
     @abstractmethod
     def _usual_levels(self, dimension: int) -> int:
@@ -83,10 +74,6 @@ class CodebookIndexMechanism(SeededVectorMechanism):
         """The indices of the codewords that have more weight, increasing."""
 
     @property
-    def _index_bits(self) -> int:
-        return (self.levels - 1).bit_length()
-
-    @property
     def _share(self) -> float:
         """Epsilon of one draw; that of all draws together is not above what is claimed."""
         share = self.claimed_epsilon / self.repeats
@@ -94,29 +81,17 @@ class CodebookIndexMechanism(SeededVectorMechanism):
             share = math.nextafter(share, 0.0)
         return share
 
-    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+    def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
         length = float(np.linalg.norm(x))
-        seed = self._new_seed(source)
-        message = bits_of(seed, SEED_BITS)
-        for draw in range(self.repeats):
-            sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
-            direction = sign / length * x if length else x
-            near = self._near(RandomCodebook(seed, draw, self.dimension), direction)
-            index = subset_response(near, self.levels, self._weights, source)
-            message += bits_of(index, self._index_bits)
-        return message
+        sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
+        direction = sign / length * x if length else x
+        near = self._near(RandomCodebook(seed, draw, self.dimension), direction)
+        return subset_response(near, self.levels, self._weights, source)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        bits = self._checked_message(indices).tolist()
-        seed = number_of(bits[:SEED_BITS])
-        total = np.zeros(self.dimension)
-        for draw in range(self.repeats):
-            start = SEED_BITS + draw * self._index_bits
-            index = number_of(bits[start : start + self._index_bits])
-            if index >= self.levels:
-                raise CodeOverflowError(f"message: index {index} is outside 0..{self.levels - 1}")
-            total += RandomCodebook(seed, draw, self.dimension).codeword(index)
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
+    def _told(self, answer: int, seed: int, draw: int) -> Floats:
+        if answer >= self.levels:
+            raise CodeOverflowError(f"message: index {answer} is outside 0..{self.levels - 1}")
+        return RandomCodebook(seed, draw, self.dimension).codeword(answer)
 
 
 def check_codebook(levels: int, dimension: int) -> None:

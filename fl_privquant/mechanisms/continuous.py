@@ -35,6 +35,12 @@ class FloatMechanism(UnsummableMechanism):
     def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> PackedFloats:
         return PackedFloats(self, dimension, clip, dtype)
 
+    def _checked_floats(self, values: ArrayLike) -> NDArray[Any]:
+        floats = np.asarray(values)
+        if floats.dtype.kind != "f":
+            raise InvalidUpdateError(f"{self.name}: {floats.dtype} values, expected floating point")
+        return floats
+
 
 @dataclass(frozen=True, eq=False)
 class ContinuousMechanism(FloatMechanism):
@@ -107,10 +113,7 @@ class ContinuousMechanism(FloatMechanism):
         return int(np.count_nonzero(~np.isfinite(chunk.x)))
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
-        values = np.asarray(indices)
-        if values.dtype.kind != "f":
-            raise InvalidUpdateError(f"{self.name}: {values.dtype} values, expected floating point")
-        return np.asarray(checks.positive("clip", clip) * values.astype(np.float64))
+        return np.asarray(checks.positive("clip", clip) * self._checked_floats(indices).astype(np.float64))
 
 
 def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:

@@ -39,10 +39,9 @@ from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import Listing, checked_whole, register
 from fl_privquant.mechanisms.stochastic import StochasticMechanism, StochasticSpec
+from fl_privquant.sampling.chunks import checked_inputs
 from fl_privquant.sampling.rounding import code_type
 from fl_privquant.sampling.stream import RandomStream
-
-__all__ = ["CorrelatedMechanism", "CorrelatedSpec", "design_correlated"]
 
 _MOST_CLIENTS = 1 << 24
 _WORDS_AT_ONCE = 1 << 20
@@ -104,12 +103,8 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
 
     def _positions(self, x: ArrayLike, clip: float) -> tuple[Floats, tuple[int, ...]]:
         """Places between the levels, from 0 to levels - 1, as a vector; and the shape of the inputs."""
-        inputs = np.asarray(x)
-        if inputs.dtype.kind != "f":
-            raise InvalidUpdateError(f"update: {inputs.dtype} inputs, expected floating point")
-        if not np.isfinite(inputs).all():
-            raise InvalidUpdateError("update: inputs are not finite; nothing was encoded")
-        scaled = np.clip(inputs.astype(np.float64).ravel() / checks.positive("clip", clip), -1.0, 1.0)
+        inputs = checked_inputs(x)
+        scaled = np.clip(inputs.ravel() / checks.positive("clip", clip), -1.0, 1.0)
         return np.asarray((scaled + 1.0) * (0.5 * (self.levels - 1))), inputs.shape
 
 

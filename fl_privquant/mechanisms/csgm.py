@@ -41,8 +41,6 @@ from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
 
-__all__ = ["CsgmSpec", "csgm_law", "design_csgm"]
-
 # Standard deviations of the noise in units of a bit: from none to speak of to nearly always clamped.
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
 _STEPS = 40

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.additive import rounding_variance
@@ -130,15 +130,3 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
 
     def _rounding_variance(self, density: Density | ArrayLike | None) -> float:
         return 1.0 / 6.0 if density is None else rounding_variance(self.max_code + 1, density)
-
-    def _header(self) -> dict[str, Any]:
-        return {"name": self.name, "bits": self.bits, "parameters": dict(self.parameters)}
-
-    def _arrays(self) -> list[NDArray[Any]]:
-        return []
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
-        if body:
-            raise CertificationError(f"mechanism: {len(body)} bytes after the header of 'fixed_point'")
-        return cls(str(header["name"]), int(header["bits"]), dict(header["parameters"]))

@@ -95,25 +95,6 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
         by_metric = response_loss(self.metric_epsilon * distance * _FLOAT_ROOM)
         return [NamedLoss(by_metric, "l1 metric"), *losses]
 
-    def _header(self) -> dict[str, Any]:
-        return {
-            **super()._header(),
-            "metric": self.metric,
-            "metric_epsilon": float(self.claimed_metric_epsilon).hex(),
-        }
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> MetricTableMechanism:
-        plain = TableMechanism._from_parts(header, body)
-        return cls(
-            plain.name,
-            plain.table,
-            plain.claimed_epsilon,
-            plain.parameters,
-            str(header["metric"]),
-            float.fromhex(header["metric_epsilon"]),
-        )
-
 
 def certified_law(
     name: str, law: Law, codebook: Codebook, epsilon: float, parameters: Mapping[str, Any], metric: str

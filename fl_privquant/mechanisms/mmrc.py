@@ -70,7 +70,7 @@ class MmrcMechanism(CodebookIndexMechanism, kind="mmrc"):
         return near_weight(self._inner), RARE
 
     @cached_property
-    def _epsilon(self) -> float:
+    def epsilon(self) -> float:
         inside, outside = self._weights
         others = self.levels - 1
         most, least = inside * (others * inside + outside), outside * (inside + others * outside)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
@@ -41,6 +40,8 @@ class NoSpec(Spec):
 class NoMechanism(FloatMechanism, kind="none"):
     """The identity on finite floats; ``clip`` and ``rng`` are taken and not used."""
 
+    lossless = True
+
     name: str = "none"
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,10 +51,6 @@ class NoMechanism(FloatMechanism, kind="none"):
     @property
     def epsilon(self) -> float:
         return math.inf
-
-    @property
-    def lossless(self) -> bool:
-        return True
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
@@ -65,10 +62,7 @@ class NoMechanism(FloatMechanism, kind="none"):
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[Any]:
         """The same floats, bit for bit and in their precision."""
-        values = np.asarray(indices)
-        if values.dtype.kind != "f":
-            raise InvalidUpdateError(f"{self.name}: {values.dtype} values, expected floating point")
-        return values
+        return self._checked_floats(indices)
 
     def for_sums(self) -> FixedPointMechanism:
         return FixedPointMechanism(self.name, parameters=self.parameters)

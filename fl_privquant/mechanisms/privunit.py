@@ -40,7 +40,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.cap import cap_share_bounds
@@ -99,7 +98,6 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
     where updates are projected. ``projected`` is 0 where they are not.
     """
 
-    norm: ClassVar[str] = "l2"
     outputs_floats: ClassVar[bool] = True
 
     projected: int = 0
@@ -108,10 +106,6 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         if self.projected:
             _check_projected(self.projected, self.dimension)
         super().__post_init__()
-
-    @property
-    def num_answers(self) -> int:
-        return 2
 
     @property
     def drawn_coordinates(self) -> int:
@@ -150,7 +144,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         return CHANCES - outside, outside
 
     @cached_property
-    def _epsilon(self) -> float:
+    def epsilon(self) -> float:
         # The ratio of densities falls as the measure of the cap grows.
         share = Fraction(cap_share_bounds(self.height, self.drawn_coordinates)[0])
         inside, outside = self._weights
@@ -167,22 +161,20 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
 
     def _draw(self, x: Floats, source: Continuation) -> NDArray[np.uint32]:
         length = float(np.linalg.norm(x))
-        words, directions = [], self._new_directions(source)
+        words, seed = [], 0
         if self.projected:
-            words.append(np.array([directions & (1 << _WORD) - 1, directions >> _WORD], dtype=np.uint32))
+            seed = source.below(1 << SEED_BITS)
+            words.append(np.array([seed & (1 << _WORD) - 1, seed >> _WORD], dtype=np.uint32))
         for draw in range(self.repeats):
             sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
             seen = x
             if self.projected:
-                seen = orthonormal_rows(directions, draw, self.drawn_coordinates, self.dimension) @ x
+                seen = orthonormal_rows(seed, draw, self.drawn_coordinates, self.dimension) @ x
             norm = float(np.linalg.norm(seen))
             # A zero update has no direction; any direction serves, because its sign is a fair coin.
             centre = sign / norm * seen if norm else np.eye(1, seen.size)[0] * sign
             words.append(self._near(centre, source).astype("<f4").view("<u4"))
         return np.concatenate(words)
-
-    def _new_directions(self, source: Continuation) -> int:
-        return source.below(1 << SEED_BITS) if self.projected else 0
 
     def _near(self, centre: Floats, source: Continuation) -> Floats:
         """A unit vector from the cap around a unit vector, or from the rest of the sphere."""
@@ -215,21 +207,13 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
                 total += drawn @ orthonormal_rows(seed, draw, self.drawn_coordinates, self.dimension)
         else:
             total = draws.sum(axis=0)
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
+        return np.asarray(self._scale(clip) * total)
 
 
 @register("privunit", PrivUnitSpec, cached=False, listing=Listing(194, "#90a955"))
 def design_privunit(spec: PrivUnitSpec) -> PrivUnitMechanism:
     """PrivUnit with the best cap, its loss certified for real numbers."""
-    projected = int(spec.projected or 0)
-    return PrivUnitMechanism(
-        "privunit",
-        int(spec.dimension),
-        int(spec.repeats or 1),
-        float(spec.epsilon),
-        spec.parameters(),
-        projected,
-    )
+    return PrivUnitMechanism.of("privunit", spec, projected=int(spec.projected or 0))
 
 
 def _check_projected(projected: int, dimension: int) -> None:

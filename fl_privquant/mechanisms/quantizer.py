@@ -1,8 +1,8 @@
 """Common code of quantizers of whole updates without privacy.
 
-Each sends the length of the update in double precision before its other bits, so that its error is that of
-the direction times the squared length, whatever the clip. Updates outside of the ball are moved to its
-surface, as for every mechanism.
+Most send a length in double precision before their other bits (:class:`LengthQuantizer`), so that the error
+is that of the direction times the squared length, whatever the clip. Updates outside of the ball are moved to
+its surface, as for every mechanism.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant import checks
+from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import open_uniforms
@@ -24,10 +25,7 @@ from fl_privquant.mechanisms.vector import VectorMechanism, VectorSpec
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.stream import RandomStream
 
-Bits = NDArray[np.uint8]
-
-LENGTH_BITS = 64
-"""Bits of a length, which messages begin with."""
+_LENGTH_BITS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +41,13 @@ class QuantizerSpec(VectorSpec):
 
 
 class QuantizerMechanism(UnsummableMechanism, VectorMechanism):
-    """A quantizer of whole updates; its message is bits, first those of a length of at most 1."""
+    """A quantizer of whole updates; its message is bits."""
 
-    norm: ClassVar[str] = "l2"
     private: ClassVar[bool] = False
 
     @property
-    def _epsilon(self) -> float:
+    def epsilon(self) -> float:
         return math.inf
-
-    @property
-    def message_bits(self) -> int:
-        return 1
 
     @property
     @abstractmethod
@@ -71,27 +64,42 @@ class QuantizerMechanism(UnsummableMechanism, VectorMechanism):
         # A squared length is d / (d + 2) on average.
         return self.unit_error / (self.dimension + 2.0)
 
-    def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Mean absolute error of one coordinate that is a whole update: its length tells it."""
-        if self.dimension > 1:
-            raise InvalidSpecError(
-                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
-                "of them and has no closed form; use mse, or squared_error of an input"
-            )
+    def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
+        # The only coordinate is sent as it is.
         return 0.0
 
-    def _split(self, indices: ArrayLike) -> tuple[float, Bits]:
-        """The length of a message, and its other bits."""
+
+class LengthQuantizer(QuantizerMechanism):
+    """A quantizer whose message begins with a length of at most 1; what follows is relative to it."""
+
+    @property
+    @abstractmethod
+    def direction_bits(self) -> int:
+        """Number of bits after the length."""
+
+    @abstractmethod
+    def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:
+        """The length that is sent of an input in the unit ball, and the bits after it."""
+
+    @abstractmethod
+    def _estimate(self, length: float, bits: Bits) -> Floats:
+        """The estimate that the bits give, for a length in units of the model."""
+
+    @property
+    def message_size(self) -> int:
+        return _LENGTH_BITS + self.direction_bits
+
+    def _draw(self, x: Floats, source: Continuation) -> Bits:
+        length, bits = self._quantized(x, source)
+        as_bytes = np.array([length], dtype="<f8").view(np.uint8)
+        return np.concatenate([np.unpackbits(as_bytes, bitorder="little"), bits])
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         bits = self._checked_message(indices).astype(np.uint8)
-        length = float(np.packbits(bits[:LENGTH_BITS], bitorder="little").view("<f8")[0])
+        length = float(np.packbits(bits[:_LENGTH_BITS], bitorder="little").view("<f8")[0])
         if not 0.0 <= length <= 1.0 + 1e-9:
             raise InvalidUpdateError(f"message: a length of {length}, expected 0 to 1")
-        return length, bits[LENGTH_BITS:]
-
-
-def length_bits(length: float) -> Bits:
-    """The bits of a length in double precision."""
-    return np.unpackbits(np.array([length], dtype="<f8").view(np.uint8), bitorder="little")
+        return self._estimate(checks.positive("clip", clip) * length, bits[_LENGTH_BITS:])
 
 
 def to_bits(numbers: NDArray[np.int64], width: int) -> Bits:

@@ -6,8 +6,13 @@ no sum that means anything: these mechanisms are for the local view.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.unsummable import UnsummableMechanism
 from fl_privquant.mechanisms.vector import ResponseMechanism
 from fl_privquant.sampling.rejection import Continuation
@@ -35,11 +40,37 @@ def number_of(bits: Sequence[int]) -> int:
 
 
 class SeededVectorMechanism(UnsummableMechanism, ResponseMechanism):
-    """A :class:`ResponseMechanism` whose message is the bits of a seed, and of what its draws tell."""
+    """A :class:`ResponseMechanism` whose message is the bits of a seed, then those of each draw's answer."""
 
     @property
-    def message_bits(self) -> int:
-        return 1
+    @abstractmethod
+    def answer_bits(self) -> int:
+        """Bits that the answer of one draw takes."""
 
-    def _new_seed(self, source: Continuation) -> int:
-        return source.below(1 << SEED_BITS)
+    @abstractmethod
+    def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
+        """The random answer of one draw for an input in the unit ball."""
+
+    @abstractmethod
+    def _told(self, answer: int, seed: int, draw: int) -> Floats:
+        """(dimension,) the vector that the answer of a draw stands for, up to a constant."""
+
+    @property
+    def message_size(self) -> int:
+        return SEED_BITS + self.repeats * self.answer_bits
+
+    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+        seed = source.below(1 << SEED_BITS)
+        message = bits_of(seed, SEED_BITS)
+        for draw in range(self.repeats):
+            message += bits_of(self._answer(x, seed, draw, source), self.answer_bits)
+        return message
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        bits = self._checked_message(indices).tolist()
+        seed = number_of(bits[:SEED_BITS])
+        total = np.zeros(self.dimension)
+        for draw in range(self.repeats):
+            first = SEED_BITS + draw * self.answer_bits
+            total += self._told(number_of(bits[first : first + self.answer_bits]), seed, draw)
+        return np.asarray(self._scale(clip) * total)

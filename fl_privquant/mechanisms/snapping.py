@@ -137,10 +137,6 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         )
 
     @property
-    def epsilon(self) -> float:
-        return self._epsilon
-
-    @property
     def step(self) -> float:
         """Distance of lattice points (Lambda), for inputs in [-1, 1]."""
         return 2.0**self.step_exponent
@@ -260,7 +256,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
             return [(-rate * n).exp() for n in range(math.floor(_BLOCK_SCALES / self.rate) + 1)]
 
     @cached_property
-    def _epsilon(self) -> float:
+    def epsilon(self) -> float:
         """The loss of the law, 2 / scale, and twice what a probability is off by, as a logarithm.
 
         A probability is that of down, stay or up, times that of so many whole blocks of cells, times that of

@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
-from fl_privquant.mechanisms.quantizer import Bits, QuantizerMechanism, QuantizerSpec, from_bits, to_bits
+from fl_privquant.mechanisms.quantizer import QuantizerMechanism, QuantizerSpec, from_bits, to_bits
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.sphere import largest_sum
 from fl_privquant.sampling.rejection import Continuation
@@ -116,7 +116,7 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
 @register("top_k", TopKSpec, cached=False, listing=Listing(223, "#ced4da"))
 def design_top_k(spec: TopKSpec) -> TopKMechanism:
     """The quantizer that keeps a share of the coordinates."""
-    return TopKMechanism("top_k", int(spec.dimension), 1, math.inf, spec.parameters(), float(spec.share))
+    return TopKMechanism.of("top_k", spec, share=float(spec.share))
 
 
 def _largest(x: Floats, count: int) -> NDArray[np.int64]:

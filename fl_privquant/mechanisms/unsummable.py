@@ -19,9 +19,7 @@ class UnsummableMechanism(Mechanism):
     )
     """Why there is nothing to add up, and what to use instead."""
 
-    @property
-    def summable(self) -> bool:
-        return False
+    summable = False
 
     def to_codes(self, indices: NDArray[Any]) -> NoReturn:
         self._refuse()

@@ -29,12 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.errors import (
-    CertificationError,
-    CodeOverflowError,
-    InvalidSpecError,
-    InvalidUpdateError,
-)
+from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.table import log_ratio_upper
@@ -43,6 +38,7 @@ from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whol
 from fl_privquant.mechanisms.sum_limits import SumLimits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.packing.wire_format import PackedIntegers
+from fl_privquant.sampling.chunks import checked_inputs
 from fl_privquant.sampling.rejection import Continuation
 from fl_privquant.sampling.rounding import code_type
 from fl_privquant.sampling.stream import RandomStream
@@ -136,7 +132,7 @@ class VectorMechanism(Mechanism):
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     unit: ClassVar[str] = "client round"
-    norm: ClassVar[str]
+    norm: ClassVar[str] = "l2"
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -156,12 +152,12 @@ class VectorMechanism(Mechanism):
         )
 
     @classmethod
-    def of(cls, name: str, spec: VectorSpec) -> Self:
-        """The certified mechanism that meets the spec."""
+    def of(cls, name: str, spec: VectorSpec, **fields: Any) -> Self:
+        """The certified mechanism that meets the spec, with further fields of its own class."""
         epsilon = float(spec.epsilon) if isinstance(spec, PrivateVectorSpec) else math.inf
         dimension = int(spec.dimension)
         repeats = int(spec.repeats or cls.best_repeats(epsilon, dimension))
-        return cls(name, dimension, repeats, epsilon, spec.parameters())
+        return cls(name, dimension, repeats, epsilon, spec.parameters(), **fields)
 
     @classmethod
     def best_repeats(cls, epsilon: float, dimension: int) -> int:
@@ -171,21 +167,15 @@ class VectorMechanism(Mechanism):
     def for_dimension(self, dimension: int) -> Self:
         if dimension == self.dimension:
             return self
-        repeats = self.repeats
-        if self.parameters.get("repeats") is None:
-            repeats = self.best_repeats(self.claimed_epsilon, dimension)
         parameters = {**self.parameters, "dimension": dimension}
-        return dataclasses.replace(self, dimension=dimension, repeats=repeats, parameters=parameters)
+        chosen = self._chosen_for(dimension)
+        return dataclasses.replace(self, dimension=dimension, parameters=parameters, **chosen)
 
-    @property
-    def epsilon(self) -> float:
-        """Certified privacy loss of one client round, local view: that of all draws together."""
-        return self._epsilon
-
-    @property
-    @abstractmethod
-    def _epsilon(self) -> float:
-        """The certified loss; infinite if not private."""
+    def _chosen_for(self, dimension: int) -> dict[str, Any]:
+        """The fields that the design chooses by the number of coordinates, unless its user gave them."""
+        if self.parameters.get("repeats") is not None:
+            return {}
+        return {"repeats": self.best_repeats(self.claimed_epsilon, dimension)}
 
     @property
     @abstractmethod
@@ -193,9 +183,9 @@ class VectorMechanism(Mechanism):
         """Number of integers of a message."""
 
     @property
-    @abstractmethod
     def message_bits(self) -> int:
-        """Bits of each of them."""
+        """Width of each integer of a message: 1, where messages are bits."""
+        return 1
 
     @property
     def bits_per_coordinate(self) -> float:
@@ -208,6 +198,19 @@ class VectorMechanism(Mechanism):
     @abstractmethod
     def squared_error(self, x: ArrayLike) -> float:
         """Exact mean squared Euclidean error for an input in the unit ball."""
+
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
+        if self.dimension > 1:
+            raise InvalidSpecError(
+                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
+                "of them and has no closed form; use mse, or squared_error of an input"
+            )
+        return self._mae_of_one(density)
+
+    @abstractmethod
+    def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
+        """Mean absolute error of an update of one coordinate."""
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
@@ -226,23 +229,11 @@ class VectorMechanism(Mechanism):
 
     def _in_ball(self, x: ArrayLike, clip: float) -> Floats:
         """The update divided by the clip, in the unit ball; privacy does not rest on it being so."""
-        given = np.asarray(x)
-        if given.dtype.kind != "f":
+        inputs, clip = checked_inputs(x), checks.positive("clip", clip)
+        if inputs.shape != (self.dimension,):
             raise InvalidUpdateError(
-                f"update: {given.dtype} inputs, expected floating point; convert with astype(numpy.float32)"
-            )
-        if given.shape != (self.dimension,):
-            raise InvalidUpdateError(
-                f"update: shape {given.shape}, but {self.name} encodes whole updates, here of shape "
+                f"update: shape {inputs.shape}, but {self.name} encodes whole updates, here of shape "
                 f"({self.dimension},); flatten it, or use for_dimension"
-            )
-        clip = checks.positive("clip", clip)
-        with np.errstate(over="ignore"):
-            inputs = given.astype(np.float64)
-        if not np.isfinite(inputs).all():
-            raise InvalidUpdateError(
-                f"update: {np.count_nonzero(~np.isfinite(inputs))} of {inputs.size} inputs are not finite; "
-                "nothing was encoded, look for divergence upstream"
             )
         with np.errstate(over="ignore"):
             if self.norm == "linf":
@@ -283,16 +274,17 @@ class ResponseMechanism(VectorMechanism):
     """
 
     @cached_property
-    def _epsilon(self) -> float:
+    def epsilon(self) -> float:
+        """Certified privacy loss of one client round, local view: that of all draws together."""
         if not self.private:
             return math.inf
         common, rare = self._weights
         return log_ratio_upper(common**self.repeats, rare**self.repeats)
 
     @property
-    @abstractmethod
     def num_answers(self) -> int:
-        """Number of answers that randomized response chooses among."""
+        """Number of answers that randomized response chooses among: two signs, unless there are more."""
+        return 2
 
     @property
     @abstractmethod
@@ -319,13 +311,7 @@ class ResponseMechanism(VectorMechanism):
             length = self.dimension * float(weights @ nodes**2)
         return (self.output_norm**2 - length) / (self.repeats * self.dimension)
 
-    def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
-        if self.dimension > 1:
-            raise InvalidSpecError(
-                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
-                "of them and has no closed form; use mse, or squared_error of an input"
-            )
+    def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
         # Of one coordinate, every draw is one of two opposite values.
         counts = np.arange(self.repeats + 1)
         outputs = self.output_norm * (2.0 * counts / self.repeats - 1.0)
@@ -348,6 +334,10 @@ class ResponseMechanism(VectorMechanism):
             return 1.0
         common, rare = self._weights
         return CHANCES / (common - rare)
+
+    def _scale(self, clip: float) -> float:
+        """The factor from the sum of what the draws tell to the estimate of the update."""
+        return checks.positive("clip", clip) * self.output_norm / self.repeats
 
 
 class AxisMechanism(ResponseMechanism):
@@ -375,8 +365,7 @@ class AxisMechanism(ResponseMechanism):
         return self.num_points - 1
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        net = self.to_codes(np.asarray(indices)) - self.repeats
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * net)
+        return np.asarray(self._scale(clip) * (self.to_codes(np.asarray(indices)) - self.repeats))
 
     def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
         """(dimension,) how often each axis was drawn less how often its opposite was, plus ``repeats``."""
@@ -390,8 +379,7 @@ class AxisMechanism(ResponseMechanism):
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         sums = checked_sums(total, num_clients, 2 * self.repeats)
-        net = sums.astype(np.float64) / num_clients - self.repeats
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * net)
+        return np.asarray(self._scale(clip) * (sums.astype(np.float64) / num_clients - self.repeats))
 
     def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
         """A client draws ``repeats`` axes: the absolute values of its codes' sum add up to no more, ever."""

@@ -39,7 +39,6 @@ _SHARES = 1 << 53
 class VqsgdMechanism(AxisMechanism, kind="vqsgd"):
     """A corner of the cross-polytope, for updates of norm at most clip; see :class:`AxisMechanism`."""
 
-    norm: ClassVar[str] = "l2"
     private: ClassVar[bool] = False
 
     @property

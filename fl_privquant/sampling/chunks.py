@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
@@ -136,18 +137,43 @@ def encode_in_chunks(
     )
     not_finite = cut.encode(threads)
     if not_finite:
-        raise InvalidUpdateError(
-            f"update: {not_finite} of {source.size} inputs are not finite, the first at flat index "
-            f"{_first_not_finite(source)}; nothing was encoded, look for divergence upstream"
-        )
+        raise _not_finite(not_finite, source.size, _first_not_finite(source))
     return out
 
 
-def _check(dtype: np.dtype[Any], clip: float, stream: object, threads: int) -> None:
+def checked_inputs(x: ArrayLike) -> Floats:
+    """The inputs in double precision, for encoders that see them all at once; others are refused as here."""
+    given = np.asarray(x)
+    _check_type(given.dtype)
+    with np.errstate(over="ignore"):
+        inputs = given.astype(np.float64)
+    check_finite_inputs(inputs)
+    return inputs
+
+
+def check_finite_inputs(inputs: NDArray[Any]) -> None:
+    """Raise InvalidUpdateError, with the first place, if an input is not finite."""
+    places = np.flatnonzero(~np.isfinite(inputs))
+    if places.size:
+        raise _not_finite(places.size, inputs.size, int(places[0]))
+
+
+def _not_finite(count: int, size: int, first: int) -> InvalidUpdateError:
+    return InvalidUpdateError(
+        f"update: {count} of {size} inputs are not finite, the first at flat index {first}; nothing was "
+        "encoded, look for divergence upstream"
+    )
+
+
+def _check_type(dtype: np.dtype[Any]) -> None:
     if dtype.kind != "f":
         raise InvalidUpdateError(
             f"update: {dtype} inputs, expected floating point; convert with astype(numpy.float32)"
         )
+
+
+def _check(dtype: np.dtype[Any], clip: float, stream: object, threads: int) -> None:
+    _check_type(dtype)
     checks.positive("clip", clip)
     checks.whole("threads", threads, 1)
     if stream is not None and not isinstance(stream, RandomStream):
