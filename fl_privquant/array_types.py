@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,3 +18,8 @@ Bits = NDArray[np.uint8]
 
 Words = NDArray[np.uint64]
 """Random or packed bits, 64 in each."""
+
+
+def code_type(bits: int) -> np.dtype[Any]:
+    """The smallest unsigned integers that hold ``bits`` bits, up to 32."""
+    return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)

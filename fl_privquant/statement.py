@@ -146,19 +146,19 @@ def _seen(view: str) -> str:
     return view.replace(" of", " view of", 1) if " of" in view else f"{view} view"
 
 
-def _rounded_up(value: float, digits: int = 4) -> str:
-    """The value with some digits, never below it."""
+def _rounded_up(value: float) -> str:
+    """The value with four digits, never below it."""
     if value == 0.0 or not math.isfinite(value):
         return f"{value:g}"
     if abs(value) < _SMALLEST:
         return f"{_SMALLEST:g}"
     # A float such as 1e-5 is not that decimal number: what is a few units above it is meant to be it.
-    exponent = math.floor(math.log10(abs(value))) - digits + 1
+    exponent = math.floor(math.log10(abs(value))) - 3
     scaled = value / 10.0**exponent
     rounded = math.ceil(scaled - 1e-9 * scaled) * 10.0**exponent
     if 1e4 <= rounded < 1e12:
         return f"{rounded:,.0f}".replace(",", "\u202f")
-    return f"{rounded:.{digits}g}"
+    return f"{rounded:.4g}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How a named set of arrays lies in one vector."""
+"""How a named set of arrays lies in one vector, and how arrays are written where nothing is encoded."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.packing.pack import HEADER_BYTES, read_body, write_header
+from fl_privquant.packing.wire_format import check_finite
 from fl_privquant.sampling.chunks import LazyVector
+
+# Beside the kinds of payloads in fl_privquant.packing: arrays that no mechanism has seen.
+_KIND_ARRAYS: Final = 17
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
 
@@ -120,6 +125,40 @@ class Layout:
 
     def _split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
         return [vector[place].reshape(shape) for place, shape in zip(self.places, self.shapes, strict=True)]
+
+
+@dataclass(frozen=True)
+class ArrayPayload:
+    """How the arrays of a layout are written, little-endian."""
+
+    layout: Layout
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of every payload."""
+        return HEADER_BYTES + self.layout.num_bytes
+
+    def pack(self, arrays: Arrays) -> bytes:
+        """The payload of arrays that fit the layout."""
+        self.layout.check(arrays)
+        parts = [write_header(_KIND_ARRAYS, 0, self.layout.dimension)]
+        for name, dtype in zip(self.layout.names, self.layout.dtypes, strict=True):
+            parts.append(np.asarray(arrays[name], dtype=dtype.newbyteorder("<")).tobytes())
+        return b"".join(parts)
+
+    def unpack(self, payload: bytes) -> dict[str, NDArray[Any]]:
+        """The arrays in a payload; raises InvalidUpdateError for one of another size, or not finite."""
+        body = read_body(payload, _KIND_ARRAYS, 0, self.layout.dimension, self.layout.num_bytes).tobytes()
+        arrays: dict[str, NDArray[Any]] = {}
+        start = 0
+        for name, shape, dtype, count in zip(
+            self.layout.names, self.layout.shapes, self.layout.dtypes, self.layout.sizes, strict=True
+        ):
+            values = np.frombuffer(body, dtype.newbyteorder("<"), count=count, offset=start)
+            check_finite(values)
+            arrays[name] = values.astype(dtype).reshape(shape)
+            start += count * dtype.itemsize
+        return arrays
 
 
 class _Difference(LazyVector):

@@ -51,11 +51,6 @@ def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dt
 
     Both the coordinate clip and the share ``l2_clip / sqrt(dimension)`` of a coordinate must keep a factor of
     2^26 from the smallest normal number of ``dtype``, and the clips as far from its largest number.
-
-    Raises
-    ------
-    InvalidSpecError
-        A clip out of that range, with the range.
     """
     kind = np.finfo(dtype)
     least, most = float(kind.tiny) * _MARGIN, float(kind.max) / _MARGIN

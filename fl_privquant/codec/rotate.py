@@ -63,17 +63,9 @@ _LOG_LEAN = 6
 class Rotation:
     """A random orthogonal map of vectors of ``dimension`` coordinates, the same for the same seed.
 
-    O(d log d) additions, in place; the inverse undoes it up to the rounding of the additions.
+    It takes O(d log d) additions, in place; the inverse undoes it up to the rounding of the additions. The
+    seed is public, and a new one for each round, so that no update can be made to fit it.
 
-    Parameters
-    ----------
-    dimension
-        Number d of coordinates; any number.
-    seed
-        Public; a new one for each round, so that no update can be made to fit it.
-
-    Examples
-    --------
     >>> rotation = Rotation(dimension=5, seed=1)
     >>> vector = np.array([3.0, 0.0, 0.0, 0.0, 4.0])
     >>> rotation.forward(vector)

@@ -40,19 +40,8 @@ from fl_privquant.sampling.stream import RandomStream
 
 @dataclass(frozen=True)
 class Subset:
-    """A random choice of ``kept`` of ``dimension`` coordinates, the same for the same seed.
+    """A random choice of ``kept`` (k) of ``dimension`` (d) coordinates, the same for the same public seed.
 
-    Parameters
-    ----------
-    dimension
-        Number d of coordinates.
-    kept
-        Number k of those that are kept, 1 to d.
-    seed
-        Public; a new one for each round.
-
-    Examples
-    --------
     >>> subset = Subset(dimension=6, kept=2, seed=1)
     >>> vector = np.arange(6.0)
     >>> subset.take(vector).shape, np.flatnonzero(subset.restored(np.ones(2))).size

@@ -22,17 +22,7 @@ FALSE_ALARM_ODDS: Final = 1e-9
 
 @dataclass(frozen=True)
 class SumCheck:
-    """Tests sums of the codes of ``num_clients`` clients against the law of honest ones.
-
-    Parameters
-    ----------
-    mechanism
-        What the codes were encoded by.
-    num_clients
-        How many clients' codes are in the sum.
-    limits
-        What honest clients exceed with the stated odds only.
-    """
+    """Tests sums of the codes of ``num_clients`` clients against what honest ones hardly ever exceed."""
 
     mechanism: Mechanism
     num_clients: int

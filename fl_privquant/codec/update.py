@@ -36,8 +36,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codec.array_layout import Arrays, Layout
-from fl_privquant.codec.array_payload import ArrayPayload
+from fl_privquant.codec.array_layout import ArrayPayload, Arrays, Layout
 from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
 from fl_privquant.codec.rotate import Rotation
@@ -61,12 +60,7 @@ _FAR_OUTSIDE: Final = 16.0
 class EncodedUpdate:
     """An update after the mechanism: private, and neither packed nor masked yet.
 
-    Parameters
-    ----------
-    codec
-        The codec of the update.
-    drawn
-        What the mechanism drew; the trained arrays themselves where nothing is encoded.
+    ``drawn`` is what the mechanism drew, or the trained arrays themselves where nothing is encoded.
     """
 
     codec: UpdateCodec

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.errors import CertificationError, InvalidSpecError, one_line, other_version
 from fl_privquant.law.codebook import MAX_LEVELS, Codebook
-from fl_privquant.law.density import Density
+from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.bit_sums import lean_of_two_levels, poisson_binomial_losses
@@ -44,7 +44,12 @@ _MAX_NAME = 64
 
 
 class Mechanism(ABC):
-    """A mechanism for inputs in [-clip, clip]; laws are scale-free, so the clip is given on use."""
+    """A mechanism for inputs in [-clip, clip]; laws are scale-free, so the clip is given on use.
+
+    Subclasses are frozen dataclasses. Fields of these names have one meaning in all of them: ``name`` is the
+    registered name, ``parameters`` says how it was designed, for reports, and ``claimed_epsilon`` is what the
+    design was asked for. What is certified when a mechanism is made is at most what is claimed.
+    """
 
     kind: ClassVar[str]
     unit: ClassVar[str] = "coordinate release"
@@ -323,6 +328,16 @@ class LatticeMechanism(Mechanism):
         mean, variance = 1.0 + self.max_bias, float(self.values[-1] - self.values[0]) ** 2 / 4.0
         return bounded_noise(mean, self.max_bias, variance, mean + float(np.abs(self.values).max()))
 
+    @abstractmethod
+    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+        """(n, m) exact output probabilities for inputs in [-1, 1]."""
+
+    def _mean_error(self, density: Density | ArrayLike | None, breaks: NDArray[Any], power: int) -> float:
+        """Mean of |value - x|^power, by quadrature of the law between the breaks."""
+        nodes, weights = as_density(density).quadrature(breaks)
+        errors = np.abs(self.values - nodes[:, None]) ** power
+        return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
+
 
 @dataclass(frozen=True, eq=False)
 class TableMechanism(LatticeMechanism, kind="table"):
@@ -330,17 +345,6 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     Guarantee: ``epsilon``-differential privacy of each coordinate and release against an adversary who sees
     the codes, certified in exact arithmetic on the very table that is sampled from.
-
-    Parameters
-    ----------
-    name
-        The registered name.
-    table
-        What is sampled from.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this.
-    parameters
-        How it was designed, for reports.
     """
 
     name: str
@@ -375,7 +379,6 @@ class TableMechanism(LatticeMechanism, kind="table"):
         return self.table.details()
 
     def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
-        """(n, m) exact output probabilities for inputs in [-1, 1]."""
         return self.law.pmf(x)
 
     def loss(self, view: View = LOCAL) -> NamedLoss:

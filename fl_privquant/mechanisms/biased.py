@@ -35,24 +35,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.design.selection import intervals
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import BiasedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.optm import POWERS
-from fl_privquant.mechanisms.registry import (
-    Listing,
-    Spec,
-    checked_epsilon,
-    checked_levels,
-    register,
-)
+from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.rqm import nearest_kept, uniform_codebook
 
 _KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
 _MARGINS = (0.0, 0.2, 1.0)
@@ -66,18 +58,10 @@ class BiasedSpec(Spec):
 
     Parameters
     ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
-    levels
-        Number of bins.
     objective
-        ``mse`` (bias included) or ``mae``.
-    density
-        How inputs are distributed, for the objective.
+        ``mse``, in which the bias is included, or ``mae``.
     margin
         How far the outermost bins lie beyond [-1, 1].
-    keep
-        Probability of keeping an inner bin.
     rows_per_interval
         How many rows define the law between neighbouring bins.
     """
@@ -91,13 +75,9 @@ class BiasedSpec(Spec):
     rows_per_interval: int = 9
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
-        checked_levels(self.levels)
-        checks.choice("objective", self.objective, tuple(POWERS))
+        super().__post_init__()
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin >= 0.0):
             raise InvalidSpecError(f"margin: {self.margin} is not a finite number from 0 on")
-        if self.keep is not None and not 0.0 < self.keep < 1.0:
-            raise InvalidSpecError(f"keep: {self.keep} is not a probability between 0 and 1")
         if not 2 <= self.rows_per_interval <= 257:
             raise InvalidSpecError(f"rows_per_interval: {self.rows_per_interval} is outside 2..257")
 
@@ -131,12 +111,11 @@ class BiasedTableMechanism(TableMechanism, kind="biased-table"):
         return {"table": BiasedTable(*parts, np.frombuffer(body[-8 * rows :], "<f8"))}
 
 
-@register("biased", BiasedSpec, listing=Listing(60, "#c9ada7"))
+@register("biased", BiasedSpec, cached=True, listing=Listing(60, "#c9ada7"))
 def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
     """The certified mechanism with the least error inside epsilon."""
     margin, keep = _tune(spec)
-    half_step = (1.0 + margin) / (spec.levels - 1)
-    codebook = Codebook(np.arange(spec.levels), 2.0 * half_step, -1.0 - margin)
+    codebook = uniform_codebook(spec.levels, margin)
     rates: list[float] = []
 
     def law_of(epsilon: float) -> Law:
@@ -163,8 +142,8 @@ def biased_law(bins: Floats, keep: float, rate: float, rows_per_interval: int) -
     """
     starts, ends, start_rows, end_rows = [], [], [], []
     for interval in intervals(bins):
-        left = _nearest_kept(interval.split, keep)
-        right = _nearest_kept(bins.size - interval.split, keep)[::-1]
+        left = nearest_kept(interval.split, keep)
+        right = nearest_kept(bins.size - interval.split, keep)[::-1]
         inputs = np.linspace(interval.start, interval.end, rows_per_interval)
         rows = _rows(bins, interval.split, np.outer(left, right), inputs, rate)
         starts.append(inputs[:-1])
@@ -172,13 +151,6 @@ def biased_law(bins: Floats, keep: float, rate: float, rows_per_interval: int) -
         start_rows.append(rows[:-1])
         end_rows.append(rows[1:])
     return Law(bins, *(np.concatenate(parts) for parts in (starts, ends, start_rows, end_rows)))
-
-
-def _nearest_kept(count: int, keep: float) -> Floats:
-    """Which of ``count`` bins, the last one next to the input, is the nearest that is kept."""
-    chances = keep * (1.0 - keep) ** np.arange(count - 1, -1, -1.0)
-    chances[0] = (1.0 - keep) ** (count - 1)
-    return np.asarray(chances)
 
 
 def _rows(bins: Floats, split: int, joint: Floats, inputs: Floats, rate: float) -> Floats:

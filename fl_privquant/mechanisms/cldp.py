@@ -39,8 +39,7 @@ from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechani
 from fl_privquant.mechanisms.sphere import mean_projection, normal_numbers
 from fl_privquant.mechanisms.vector import MAX_REPEATS, AxisMechanism, PrivateVectorSpec, happens, respond
 from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _DOMAIN = b"fl_privquant direction v1"
 
@@ -95,7 +94,7 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         return -drawn if answer else drawn
 
 
-@register("cldp_linf", PrivateVectorSpec, cached=False, listing=Listing(180, "#606c38", plans_for_local=True))
+@register("cldp_linf", PrivateVectorSpec, listing=Listing(180, "#606c38", plans_for_local=True))
 def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
     """The certified mechanism for updates with coordinates in [-clip, clip]."""
     return CldpLinfMechanism.of("cldp_linf", spec)
@@ -111,7 +110,7 @@ class CldpL2Spec(PrivateVectorSpec):
         return {"repeats": None} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
 
-@register("cldp_l2", CldpL2Spec, cached=False, listing=Listing(190, "#8a9a5b", plans_for_local=True))
+@register("cldp_l2", CldpL2Spec, listing=Listing(190, "#8a9a5b", plans_for_local=True))
 def design_cldp_l2(spec: CldpL2Spec) -> CldpL2Mechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     return CldpL2Mechanism.of("cldp_l2", spec)

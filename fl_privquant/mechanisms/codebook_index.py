@@ -22,7 +22,7 @@ from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.seeded_vector import SeededVectorMechanism
 from fl_privquant.mechanisms.sphere import RandomCodebook
 from fl_privquant.mechanisms.vector import happens
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import Continuation
 
 _MOST_LEVELS = 1 << 16
 # This takes some minutes of one core; a server must not ask clients for more.

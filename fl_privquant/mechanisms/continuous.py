@@ -51,16 +51,7 @@ class ContinuousMechanism(FloatMechanism):
     comparison, never for deployment.
     Assumes: exact arithmetic, which no computer has.
 
-    Parameters
-    ----------
-    name
-        The registered name.
-    scale
-        Scale of the noise, for inputs in [-1, 1].
-    claimed_epsilon, claimed_delta
-        What the design was asked for; it is checked against the scale.
-    parameters
-        How it was designed, for reports.
+    ``scale`` is that of the noise, for inputs in [-1, 1]; claims are checked against it.
     """
 
     name: str

@@ -34,13 +34,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, code_type
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import Listing, checked_whole, register
 from fl_privquant.mechanisms.stochastic import StochasticMechanism, StochasticSpec
 from fl_privquant.sampling.chunks import checked_inputs
-from fl_privquant.sampling.rounding import code_type
 from fl_privquant.sampling.stream import RandomStream
 
 _MOST_CLIENTS = 1 << 24
@@ -49,12 +48,10 @@ _WORDS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class CorrelatedSpec(StochasticSpec):
-    """What correlated quantization is asked to be.
+    """The specification of correlated quantization.
 
     Parameters
     ----------
-    levels
-        Number of output values.
     num_clients
         Number n of clients whose errors cancel.
     """
@@ -108,7 +105,7 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
         return np.asarray((scaled + 1.0) * (0.5 * (self.levels - 1))), inputs.shape
 
 
-@register("correlated", CorrelatedSpec, cached=False, listing=Listing(223, "#2a9d8f"))
+@register("correlated", CorrelatedSpec, listing=Listing(223, "#2a9d8f"))
 def design_correlated(spec: CorrelatedSpec) -> CorrelatedMechanism:
     """Correlated quantization to that many levels."""
     return CorrelatedMechanism("correlated", int(spec.levels), spec.parameters(), int(spec.num_clients))

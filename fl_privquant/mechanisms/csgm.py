@@ -39,7 +39,7 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
+from fl_privquant.mechanisms.registry import Listing, Spec, register
 
 # Standard deviations of the noise in units of a bit: from none to speak of to nearly always clamped.
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
@@ -50,12 +50,10 @@ _REACHED = 5.0
 
 @dataclass(frozen=True)
 class CsgmSpec(Spec):
-    """What the coordinate-sampled Gaussian mechanism is asked to be: give ``epsilon`` or ``noise``.
+    """The specification of the coordinate-sampled Gaussian mechanism: give ``epsilon`` or ``noise``.
 
     Parameters
     ----------
-    epsilon
-        Privacy loss of one coordinate and release, local view: the least noise that has it.
     levels
         Most output values, from 3 on; an odd number of them is used, and no more than noise often reaches.
     share
@@ -70,14 +68,12 @@ class CsgmSpec(Spec):
     noise: float | None = None
 
     def __post_init__(self) -> None:
-        checked_levels(self.levels)
+        super().__post_init__()
         if self.levels < 3:
             raise InvalidSpecError(f"levels: {self.levels}, but csgm tells -1, 0 or 1; use 3 or more")
         if not 0.0 < checks.number("share", self.share) <= 1.0:
             raise InvalidSpecError(f"share: {self.share} is not a probability above 0 and up to 1")
-        if self.epsilon is not None:
-            checked_epsilon(self.epsilon)
-        elif self.noise is None:
+        if self.epsilon is None and self.noise is None:
             raise InvalidSpecError("epsilon: give the privacy loss of a coordinate, or the noise")
         if self.noise is not None and not (
             _LEAST_NOISE <= checks.positive("noise", self.noise) <= _MOST_NOISE
@@ -85,7 +81,7 @@ class CsgmSpec(Spec):
             raise InvalidSpecError(f"noise: {self.noise} is outside {_LEAST_NOISE:g}..{_MOST_NOISE:g}")
 
 
-@register("csgm", CsgmSpec, cached=False, listing=Listing(76, "#e07a5f"))
+@register("csgm", CsgmSpec, listing=Listing(76, "#e07a5f"))
 def design_csgm(spec: CsgmSpec) -> TableMechanism:
     """The certified mechanism, with the least noise inside epsilon unless the noise is given."""
     most, share, noise, epsilon = (int(spec.levels) - 1) // 2, float(spec.share), spec.noise, spec.epsilon

@@ -29,8 +29,7 @@ from fl_privquant.mechanisms.quantizer import LengthQuantizer, QuantizerSpec
 from fl_privquant.mechanisms.registry import Listing, register
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS, bits_of, number_of
 from fl_privquant.mechanisms.sphere import orthonormal_rows
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _DOMAIN = b"fl_privquant drive v1"
 _UNIFORM = 64
@@ -92,7 +91,7 @@ class DriveMechanism(LengthQuantizer, kind="drive"):
         return rotated[: self.dimension]
 
 
-@register("drive", QuantizerSpec, cached=False, listing=Listing(222, "#495057"))
+@register("drive", QuantizerSpec, listing=Listing(222, "#495057"))
 def design_drive(spec: QuantizerSpec) -> DriveMechanism:
     """The quantizer to one bit a coordinate."""
     return DriveMechanism.of("drive", spec)

@@ -11,7 +11,6 @@ Assumes: nothing about the inputs but that they are finite; what lies beyond the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,11 +22,7 @@ from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density
-from fl_privquant.mechanisms.additive import rounding_variance
-from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
-from fl_privquant.sampling.rounding import encode_on_lattice
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.mechanisms.stochastic import RoundingMechanism
 
 DEFAULT_BITS: Final = 20
 """Bits of a coordinate, unless others are asked for."""
@@ -48,20 +43,9 @@ def checked_bits(bits: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class FixedPointMechanism(Mechanism, kind="fixed_point"):
-    """Randomized rounding to a fine lattice around 0; not private.
+class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
+    """Randomized rounding to a fine lattice around 0, with ``bits`` for each coordinate.
 
-    Parameters
-    ----------
-    name
-        The registered name.
-    bits
-        Bits of a coordinate.
-    parameters
-        How it was designed, for reports.
-
-    Examples
-    --------
     >>> mechanism = FixedPointMechanism("none", 20)
     >>> codes = mechanism.encode([0.0, 0.1, -7.0], clip=0.5, rng=RandomStream.seeded(1))
     >>> mechanism.decode(codes, clip=0.5).round(5)
@@ -79,10 +63,6 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
         return f"<{self.name}: fixed point of {self.bits} bits, not private, mse {self.mse():.3g}>"
 
     @property
-    def epsilon(self) -> float:
-        return math.inf
-
-    @property
     def bits_per_coordinate(self) -> float:
         return float(self.bits)
 
@@ -90,23 +70,6 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
     def max_code(self) -> int:
         # Even, so that a point in the middle stands for 0.
         return (1 << self.bits) - 2
-
-    @property
-    def step(self) -> float:
-        """Distance of two lattice points, for inputs in [-1, 1]."""
-        return 2.0 / self.max_code
-
-    def mae(self, density: Density | ArrayLike | None = None) -> float:
-        # A share f between two points errs by f with probability 1 - f, and by 1 - f with probability f.
-        return self.step * 2.0 * self._rounding_variance(density)
-
-    def mse(self, density: Density | ArrayLike | None = None) -> float:
-        return self.step**2 * self._rounding_variance(density)
-
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
-        return encode_on_lattice(x, self.max_code, clip=clip, stream=rng, threads=threads)
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
         return self.decode_sum(indices, 1, clip)
@@ -123,10 +86,6 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
         steps = sums.astype(np.int64) - num_clients * self.max_code // 2
         return np.asarray(steps * (checks.positive("clip", clip) * self.step / num_clients))
 
-    @property
-    def coordinate_noise(self) -> CoordinateNoise:
-        # One of two neighbouring lattice points, a step apart.
-        return bounded_noise(1.0, 0.0, self.step**2 / 4.0, self.step)
-
     def _rounding_variance(self, density: Density | ArrayLike | None) -> float:
-        return 1.0 / 6.0 if density is None else rounding_variance(self.max_code + 1, density)
+        # Of uniform inputs it is known, for which so many points need not be gone through.
+        return 1.0 / 6.0 if density is None else super()._rounding_variance(density)

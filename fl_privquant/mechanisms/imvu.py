@@ -54,8 +54,6 @@ class ImvuSpec(Spec):
 
     Parameters
     ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
     levels
         Number of output values, 2 to 64; fewer are used where some of them coincide.
     input_bits
@@ -82,7 +80,7 @@ class ImvuSpec(Spec):
         return MvuSpec(epsilon, self.levels, self.input_bits, "l1", self.max_code)
 
 
-@register("imvu", ImvuSpec, listing=Listing(50, "#2e6f4e"))
+@register("imvu", ImvuSpec, cached=True, listing=Listing(50, "#2e6f4e"))
 def design_imvu(spec: ImvuSpec) -> TableMechanism:
     """The certified mechanism whose interpolated rows have the privacy loss asked for."""
     grid_spec, codebook = _fitting(spec)

@@ -49,12 +49,7 @@ _FLOAT_ROOM = 1.0 + 1e-9
 class MetricTableMechanism(TableMechanism, kind="metric-table"):
     """A table mechanism that also claims a loss per distance; see the module for what that guarantees.
 
-    Parameters
-    ----------
-    metric
-        "l1" or "l2-grid".
-    claimed_metric_epsilon
-        The loss per distance that was asked for; what is certified is at most this.
+    ``metric`` is "l1" or "l2-grid".
     """
 
     metric: str = "l1"

@@ -87,7 +87,7 @@ class MmrcMechanism(CodebookIndexMechanism, kind="mmrc"):
         return np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)
 
 
-@register("mmrc", MmrcSpec, cached=False, listing=Listing(197, "#dda15e"))
+@register("mmrc", MmrcSpec, listing=Listing(197, "#dda15e"))
 def design_mmrc(spec: MmrcSpec) -> MmrcMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)

@@ -48,13 +48,7 @@ from fl_privquant.law.density import SampleDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
-from fl_privquant.mechanisms.registry import (
-    Listing,
-    Spec,
-    checked_epsilon,
-    checked_levels,
-    register,
-)
+from fl_privquant.mechanisms.registry import Listing, Spec, register
 
 _MOST_INPUT_BITS = 6
 _DEFAULT_INPUT_BITS = 3
@@ -91,8 +85,8 @@ class MvuSpec(Spec):
     max_code: int = 4095
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
-        if checked_levels(self.levels) > _MOST_LEVELS:
+        super().__post_init__()
+        if self.levels > _MOST_LEVELS:
             raise InvalidSpecError(
                 f"levels: {self.levels} is above {_MOST_LEVELS}, beyond which MVU's program takes hours; use "
                 "'optm', whose program is linear"
@@ -125,7 +119,7 @@ class GridDensity(SampleDensity):
         return True
 
 
-@register("mvu", MvuSpec, listing=Listing(40, "#66a182"))
+@register("mvu", MvuSpec, cached=True, listing=Listing(40, "#66a182"))
 def design_mvu(spec: MvuSpec) -> TableMechanism:
     """The certified mechanism at the local minimum that the published method finds."""
     codebook = mvu_values(spec)

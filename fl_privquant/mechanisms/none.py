@@ -74,7 +74,7 @@ class NoMechanism(FloatMechanism, kind="none"):
         return 0.0
 
 
-@register("none", NoSpec, cached=False, listing=Listing(100, "#111111"))
+@register("none", NoSpec, listing=Listing(100, "#111111"))
 def design_none(spec: NoSpec) -> NoMechanism | FixedPointMechanism:
     """The identity, or fixed point."""
     if spec.fixed_point_bits is None:

@@ -35,18 +35,7 @@ from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
-from fl_privquant.mechanisms.registry import (
-    Listing,
-    Spec,
-    Variant,
-    checked_bins,
-    checked_epsilon,
-    checked_levels,
-    register,
-)
-
-POWERS = {"mae": 1, "mse": 2}
-"""The exponent of the error that each objective minimises."""
+from fl_privquant.mechanisms.registry import POWERS, Listing, Spec, Variant, register
 
 # A hair inside the bound, where the two-point mechanism needs every digit of epsilon.
 _BEYOND_LEAST = 1.0 + 1e-6
@@ -58,9 +47,6 @@ _GRID_KNOTS = 5
 PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
 """Output values of the paper's OPTM at an epsilon of 1, which its training runs use as well."""
 
-# Constraints with larger factors than e^32 are beyond what solvers of linear programs can tell apart.
-_MOST_EPSILON = 32.0
-
 
 @dataclass(frozen=True)
 class OptmSpec(Spec):
@@ -68,19 +54,11 @@ class OptmSpec(Spec):
 
     Parameters
     ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
-    levels
-        Number of output values.
     family
         ``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws).
     objective
         ``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
         takes the parameters of ``optm_aggregate`` instead.
-    bins
-        Output values for inputs in [-1, 1], where they are not to be searched.
-    density
-        How inputs are distributed: uniform, a frozen scipy distribution, or samples.
     lattice
         Whether searched values have integer codes up to ``max_code``, so that sums stay narrow.
     max_code
@@ -98,6 +76,8 @@ class OptmSpec(Spec):
         ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case.
     """
 
+    # Constraints with larger factors than e^32 are beyond what solvers of linear programs can tell apart.
+    most_epsilon = 32.0
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("", {"family": "free"}),
         Variant("paired", {"family": "paired"}, "#4d9bd6"),
@@ -119,9 +99,8 @@ class OptmSpec(Spec):
     metric: str = "none"
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon, _MOST_EPSILON)
+        super().__post_init__()
         checks.choice("family", self.family, ("independent", "paired", "free"))
-        checks.choice("objective", self.objective, tuple(POWERS))
         checks.choice("constraints", self.constraints, ("constraint1", "constraint2"))
         if self.constraints == "constraint2" and self.family != "independent":
             raise InvalidSpecError(
@@ -133,9 +112,8 @@ class OptmSpec(Spec):
                 f"metric: {self.metric!r} goes with family='free', not {self.family!r}, whose law jumps at "
                 "bins: inputs ever closer to each other would keep losing the same"
             )
-        if checked_bins(self.bins) is not None:
-            object.__setattr__(self, "levels", len(self.bins or ()))
-        checked_levels(self.levels)
+        if self.bins is not None:
+            object.__setattr__(self, "levels", len(self.bins))
         if self.max_code is not None and not self.levels - 1 <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(
                 f"max_code: {self.max_code} is outside {self.levels - 1}..{FINE_MAX_CODE}, which is for "
@@ -152,7 +130,9 @@ class OptmSpec(Spec):
         return POWERS[self.objective]
 
 
-@register("optm", OptmSpec, listing=Listing(0, "#0b5fa5", plans_for_sums=True, plans_for_local=True))
+@register(
+    "optm", OptmSpec, cached=True, listing=Listing(0, "#0b5fa5", plans_for_sums=True, plans_for_local=True)
+)
 def design_optm(spec: OptmSpec) -> TableMechanism:
     """The certified mechanism with the least error that meets the spec."""
     codebook = _search(spec) if spec.bins is None else Codebook.from_values(spec.bins)

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fl_privquant import checks
 from fl_privquant.cohort import checked_fraction, honest_clients
 from fl_privquant.design.aggregate import aggregate_table, best_shape, least_error_table
 from fl_privquant.design.bits import (
@@ -53,7 +54,6 @@ from fl_privquant.mechanisms.registry import (
     Spec,
     checked_delta,
     checked_epsilon,
-    checked_levels,
     checked_whole,
     register,
 )
@@ -109,8 +109,6 @@ class AggregateSpec(Spec):
         Most output values, 2 to 256; fewer are used where they serve as well.
     corrupt_fraction, dropout_fraction
         Clients of a round that may collude with the server, and that may be lost.
-    density
-        How inputs are distributed, for the error.
     """
 
     spends_on: ClassVar[Unit] = Unit.TOTAL
@@ -131,7 +129,7 @@ class AggregateSpec(Spec):
         checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
         checked_whole("dimension", self.dimension, _MOST_COORDINATES)
         checked_whole("rounds", self.rounds, _MOST_ROUNDS)
-        checked_levels(self.levels)
+        super().__post_init__()
         if self.levels > _MOST_LEVELS:
             raise InvalidSpecError(
                 f"levels: {self.levels} is above {_MOST_LEVELS}; for the sum of many clients 8 are enough"
@@ -144,10 +142,10 @@ class AggregateSpec(Spec):
         if self.run_epsilon is not None:
             checked_epsilon(self.run_epsilon, _MOST_EPSILON)
         checked_delta(self.run_delta)
-        if self.mse is not None and not (math.isfinite(self.mse) and self.mse > 0.0):
-            raise InvalidSpecError(f"mse: {self.mse} is not a finite number above 0")
-        if self.norm_ratio is not None and not (math.isfinite(self.norm_ratio) and self.norm_ratio > 0.0):
-            raise InvalidSpecError(f"norm_ratio: {self.norm_ratio} is not a finite number above 0")
+        if self.mse is not None:
+            checks.positive("mse", self.mse)
+        if self.norm_ratio is not None:
+            checks.positive("norm_ratio", self.norm_ratio)
         for name in ("corrupt_fraction", "dropout_fraction"):
             checked_fraction(name, getattr(self, name))
         honest = honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
@@ -193,9 +191,7 @@ class AggregateSpec(Spec):
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
         """The estimate for stratified bits."""
-        if not wish.in_sum or wish.delta == 0.0:
-            return None
-        return estimate_bits(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified=True)
+        return estimate_bits(wish, stratified=True)
 
     @property
     def num_honest(self) -> int:
@@ -224,6 +220,7 @@ class AggregateSpec(Spec):
 @register(
     _NAME,
     AggregateSpec,
+    cached=True,
     variant_of=("optm", "objective", "aggregate"),
     listing=Listing(10, "#f77f00", plans_for_sums=True),
 )

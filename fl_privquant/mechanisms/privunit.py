@@ -57,8 +57,7 @@ from fl_privquant.mechanisms.sphere import (
 from fl_privquant.mechanisms.unsummable import UnsummableMechanism
 from fl_privquant.mechanisms.vector import CHANCES, PrivateVectorSpec, ResponseMechanism, happens
 from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _WORD = 32
 _SEED_WORDS = SEED_BITS // _WORD
@@ -210,7 +209,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         return np.asarray(self._scale(clip) * total)
 
 
-@register("privunit", PrivUnitSpec, cached=False, listing=Listing(194, "#90a955"))
+@register("privunit", PrivUnitSpec, listing=Listing(194, "#90a955"))
 def design_privunit(spec: PrivUnitSpec) -> PrivUnitMechanism:
     """PrivUnit with the best cap, its loss certified for real numbers."""
     return PrivUnitMechanism.of("privunit", spec, projected=int(spec.projected or 0))

@@ -22,7 +22,7 @@ from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.quantizer import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
 from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import Continuation
 
 _MOST_LEVELS = 1 << 16
 # Nodes of the rule that averages over a coordinate of a direction, in each step of the lattice.
@@ -42,8 +42,8 @@ class QsgdSpec(QuantizerSpec):
     levels: int = 16
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         _check_levels(self.levels)
+        super().__post_init__()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,7 +108,7 @@ class QsgdMechanism(LengthQuantizer, kind="qsgd"):
         return np.asarray(length / self.steps * (codes - self.steps))
 
 
-@register("qsgd", QsgdSpec, cached=False, listing=Listing(220, "#adb5bd"))
+@register("qsgd", QsgdSpec, listing=Listing(220, "#adb5bd"))
 def design_qsgd(spec: QsgdSpec) -> QsgdMechanism:
     """The quantizer for so many values of a coordinate."""
     return QsgdMechanism.of("qsgd", spec, levels=int(spec.levels))

@@ -22,8 +22,7 @@ from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.unsummable import UnsummableMechanism
 from fl_privquant.mechanisms.vector import VectorMechanism, VectorSpec
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _LENGTH_BITS = 64
 

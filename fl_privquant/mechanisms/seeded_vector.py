@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.unsummable import UnsummableMechanism
 from fl_privquant.mechanisms.vector import ResponseMechanism
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import Continuation
 
 SEED_BITS = 64
 """Bits of a seed, which a message begins with."""

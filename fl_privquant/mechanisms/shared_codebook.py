@@ -51,19 +51,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
-from fl_privquant.mechanisms.codebook_index import (
-    RARE,
-    CodebookIndexMechanism,
-    check_codebook,
-    near_weight,
-)
+from fl_privquant.mechanisms.codebook_index import RARE, CodebookIndexMechanism, check_codebook, near_weight
 from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.mechanisms.sphere import (
-    RandomCodebook,
-    largest_sum,
-    privunit_squared_error,
-    upper_mean,
-)
+from fl_privquant.mechanisms.sphere import RandomCodebook, largest_sum, privunit_squared_error, upper_mean
 from fl_privquant.mechanisms.vector import PrivateVectorSpec
 from fl_privquant.mechanisms.wish import Wish
 
@@ -92,9 +82,9 @@ class SharedCodebookSpec(PrivateVectorSpec):
         return super().candidate(wish, epsilon) | {"repeats": 1, "levels": None}
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.levels is not None:
             check_codebook(self.levels, self.dimension)
+        super().__post_init__()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,9 +112,7 @@ class SharedCodebookMechanism(CodebookIndexMechanism, kind="shared_codebook"):
         return np.sort(np.argpartition(-projections, self.num_near - 1)[: self.num_near])
 
 
-@register(
-    "shared_codebook", SharedCodebookSpec, cached=False, listing=Listing(195, "#31572c", plans_for_local=True)
-)
+@register("shared_codebook", SharedCodebookSpec, listing=Listing(195, "#31572c", plans_for_local=True))
 def design_shared_codebook(spec: SharedCodebookSpec) -> SharedCodebookMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)

@@ -40,17 +40,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, code_type
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.density import Density, as_density
+from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_whole, register
+from fl_privquant.mechanisms.registry import Listing, Spec, checked_whole, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.rounding import code_type
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
 
 # What the floats of down, stay and up can be off by, relative to each, in the ratio of any two.
 _FLOAT_ROOM = Decimal(2) ** -46
@@ -63,8 +61,6 @@ _RELATIVE_ROOM, _ABSOLUTE_ROOM = 1e-9, 2e-12
 # A step that is a hair below the scale is as good, and spares inputs twice the step.
 _LEAST_RATE = 1.0 - 1e-6
 _MAX_REACH = 512
-# Rates, not exponentials of epsilon, are what it computes with.
-_MOST_EPSILON = 1e6
 _GRID = 4097
 _EXPONENTS = range(-9, 41)
 
@@ -75,18 +71,19 @@ class SnappingSpec(Spec):
 
     Parameters
     ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
     bound
         Outputs are clamped to [-bound, bound] times the clip, or the next multiple of the lattice's step.
         If not given, 14 scales of the noise beyond the inputs.
     """
 
+    # Rates, not exponentials of epsilon, are what it computes with.
+    most_epsilon = 1e6
+
     epsilon: float
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon, _MOST_EPSILON)
+        super().__post_init__()
         if self.bound is not None and not (math.isfinite(self.bound) and self.bound > 1.0):
             raise InvalidSpecError(f"bound: {self.bound} is not a finite number above 1, where inputs end")
 
@@ -97,18 +94,12 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 
     Parameters
     ----------
-    name
-        The registered name.
     step_exponent
         The lattice's step is 2^step_exponent, for inputs in [-1, 1].
     rate
         The step over the scale of the noise (rho), 1 to 2.
     reach
         Largest output, in steps; there are 2 reach + 1 levels.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this.
-    parameters
-        How it was designed, for reports.
     """
 
     name: str
@@ -157,7 +148,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         return Codebook(np.arange(2 * self.reach + 1), self.step, -self.bound)
 
     def pmf(self, x: ArrayLike) -> Floats:
-        """(n, num_levels) output probabilities for inputs in [-1, 1]: Laplace mass of each cell."""
+        """(n, m) output probabilities for inputs in [-1, 1]: the Laplace mass of each cell."""
         inputs = np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0)
         edges = self.values[:-1] + 0.5 * self.step
         distance = (edges - inputs[:, None]) / self.scale
@@ -277,12 +268,10 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     def _error(self, density: Density | ArrayLike | None, power: int) -> float:
         kinks = np.concatenate([self.values, self.values + 0.5 * self.step])
         breaks = np.union1d(np.linspace(-1.0, 1.0, _PANELS + 1), kinks[np.abs(kinks) < 1.0])
-        nodes, weights = as_density(density).quadrature(breaks)
-        errors = np.abs(self.values - nodes[:, None]) ** power
-        return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
+        return self._mean_error(density, breaks, power)
 
 
-@register("snapping", SnappingSpec, cached=False, listing=Listing(170, "#dda15e"))
+@register("snapping", SnappingSpec, listing=Listing(170, "#dda15e"))
 def design_snapping(spec: SnappingSpec) -> SnappingMechanism:
     """The certified mechanism at ``epsilon``."""
     # Inputs are at most 2 apart.

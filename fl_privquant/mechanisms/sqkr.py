@@ -38,7 +38,7 @@ from fl_privquant.mechanisms.seeded_vector import SeededVectorMechanism, bits_of
 from fl_privquant.mechanisms.sphere import mean_projection, orthonormal_rows
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens, respond
 from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import Continuation
 
 _MOST_SAMPLED = 24
 
@@ -112,7 +112,7 @@ class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
         return checks.positive("clip", clip) * (self.output_norm / (length * self.repeats))
 
 
-@register("sqkr", SqkrSpec, cached=False, listing=Listing(196, "#bc6c25"))
+@register("sqkr", SqkrSpec, listing=Listing(196, "#bc6c25"))
 def design_sqkr(spec: SqkrSpec) -> SqkrMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)

@@ -34,8 +34,7 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits
-from fl_privquant.sampling.bit_draws import draw_bit_sums
-from fl_privquant.sampling.rounding import encode_on_lattice
+from fl_privquant.sampling.rounding import draw_bit_sums, encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
 
 _MOST_TRIALS = 255
@@ -58,15 +57,13 @@ class StratifiedBits(SumOfBits, kind="stratified_bits"):
         return Law.from_knots(self.values, knots, self._rows)
 
     def pmf(self, x: ArrayLike) -> Floats:
-        """(n, m) exact output probabilities for inputs in [-1, 1]."""
         return self.law.pmf(np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0))
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean absolute error for inputs in [-1, 1]; uniform unless a density is given."""
         return self.law.mae(density)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean squared error for inputs in [-1, 1], as above; uniform unless a density is given."""
+        """Exact mean squared error: the variance in the module's docstring, averaged over inputs."""
         rounding = 4.0 * rounding_variance(self.trials + 1, density) / self.trials**2
         return (0.25 / self.theta**2 - 1.0) / self.trials + rounding
 

@@ -107,24 +107,16 @@ def bounded_noise(largest_mean: float, max_bias: float, variance: float, largest
 
 @dataclass(frozen=True)
 class SumLimits:
-    """Limits, in units of the clip, that the mean of honest codes exceeds with at most these odds.
-
-    Parameters
-    ----------
-    coordinate
-        Largest absolute value of a coordinate.
-    energy
-        Largest sum of squares over the coordinates.
-    odds
-        Odds that a round of honest clients exceeds any of the limits, whatever their data.
-    absolute_sum
-        Largest sum of absolute values over the coordinates, where it is bounded.
-    """
+    """Limits, in units of the clip, that the mean of honest codes exceeds with at most these odds."""
 
     coordinate: float
+    """Largest absolute value of a coordinate."""
     energy: float
+    """Largest sum of squares over the coordinates."""
     odds: float
+    """Odds that a round of honest clients exceeds any of the limits, whatever their data."""
     absolute_sum: float = math.inf
+    """Largest sum of absolute values over the coordinates, where it is bounded."""
 
 
 def sum_limits(
@@ -132,16 +124,8 @@ def sum_limits(
 ) -> SumLimits:
     """The limits of a mechanism that encodes each coordinate on its own; the module has the proof.
 
-    Parameters
-    ----------
-    noise
-        One client's value of one coordinate.
-    num_clients, dimension
-        How many codes are in each sum, and how many sums there are.
-    l2_bound
-        Largest L2 norm of a client's inputs in units of the clip; None: that of inputs at the clip.
-    odds
-        Odds of a false alarm.
+    There are ``dimension`` sums of ``num_clients`` values. ``l2_bound`` is the largest L2 norm of a client's
+    inputs in units of the clip (None: that of inputs at the clip), ``odds`` are those of a false alarm.
     """
     if not 0.0 < odds < 1.0:
         raise InvalidSpecError(f"odds: {odds} of a false alarm, expected a number between 0 and 1")

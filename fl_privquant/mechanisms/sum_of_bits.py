@@ -50,16 +50,10 @@ class SumOfBits(LatticeMechanism):
 
     Parameters
     ----------
-    name
-        The registered name.
     trials
         Number of bits.
     rare
         The integer weight, of 2^32, of a 1 at the lower row and of a 0 at the upper; below one half.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this.
-    parameters
-        How it was designed, for reports.
     """
 
     name: str

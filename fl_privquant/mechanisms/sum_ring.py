@@ -111,15 +111,9 @@ class SumRing:
 
 @lru_cache(maxsize=64)
 def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension: int) -> SumRing:
-    """The narrowest ring in which no honest sum wraps, except for :data:`WRAP_ODDS` in a round.
+    """The narrowest ring in which none of ``dimension`` honest sums wraps, except for :data:`WRAP_ODDS`.
 
-    Parameters
-    ----------
-    codebook, law
-        The codebook and the law of one coordinate. Without a law, or where no ring is narrower, the result is
-        the ring of all sums.
-    num_clients, dimension
-        How many codes are in each sum, at the most, and how many sums there are.
+    Without a law of a coordinate, or where no ring is narrower, the result is the ring of all sums.
     """
     every = SumRing(codebook.sum_bits(num_clients), codebook.max_code)
     if law is None or law.rows.size > _MOST_NUMBERS:
@@ -131,7 +125,7 @@ def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension
 
 
 def log_wrap_odds(dimension: int) -> float:
-    """K of the module, for sums of so many coordinates."""
+    """The K of this module's docstring, for sums of so many coordinates."""
     return math.log(2.0 * dimension / WRAP_ODDS)
 
 
@@ -144,12 +138,7 @@ def bits_of_reach(reach: float) -> int:
 def honest_reach(deviations: Floats, rows: Floats, num_clients: int, log_odds: float) -> float:
     """A two-sided bound that the sum of ``num_clients`` draws exceeds with odds of at most exp(-log_odds).
 
-    Parameters
-    ----------
-    deviations
-        (m,) the numbers that are drawn.
-    rows
-        (r, m) the laws that each of them may be drawn from: any of these, or any mixture.
+    Each draw is one of the (m,) ``deviations``, by any of the (r, m) laws in ``rows`` or a mixture of them.
     """
     scale = math.sqrt(float((rows @ deviations**2).max()))
     if scale == 0.0:

@@ -21,7 +21,7 @@ from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import CodeOverflowError
 from fl_privquant.mechanisms.quantizer import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
 from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import Continuation
 
 # Digits to the base of 3 in a byte.
 _DIGITS = 5
@@ -69,7 +69,7 @@ class TernGradMechanism(LengthQuantizer, kind="terngrad"):
         return np.asarray(length * (digits.reshape(-1)[: self.dimension] - 1.0))
 
 
-@register("terngrad", QuantizerSpec, cached=False, listing=Listing(221, "#868e96"))
+@register("terngrad", QuantizerSpec, listing=Listing(221, "#868e96"))
 def design_terngrad(spec: QuantizerSpec) -> TernGradMechanism:
     """The quantizer to three values."""
     return TernGradMechanism.of("terngrad", spec)

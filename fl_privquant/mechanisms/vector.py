@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, code_type
 from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density, as_density
@@ -39,9 +39,7 @@ from fl_privquant.mechanisms.sum_limits import SumLimits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.packing.wire_format import PackedIntegers
 from fl_privquant.sampling.chunks import checked_inputs
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.rounding import code_type
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
 from fl_privquant.statement import Unit
 
 CHANCES = 1 << 128
@@ -73,6 +71,7 @@ class VectorSpec(Spec):
     repeats: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checked_whole("dimension", self.dimension, _MAX_DIMENSION)
         if self.repeats is not None:
             checked_whole("repeats", self.repeats, MAX_REPEATS)
@@ -88,6 +87,7 @@ class PrivateVectorSpec(VectorSpec):
         Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share.
     """
 
+    most_epsilon = _MOST_EPSILON
     spends_on: ClassVar[Unit] = Unit.ROUND
 
     epsilon: float
@@ -97,10 +97,6 @@ class PrivateVectorSpec(VectorSpec):
         """One draw tells at most a bit or a coordinate: a large epsilon is better spent on several."""
         repeats = min(max(round(epsilon), 1), MAX_REPEATS)
         return {"repeats": repeats} | super().candidate(wish, epsilon)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_epsilon(self.epsilon, _MOST_EPSILON)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,16 +109,10 @@ class VectorMechanism(Mechanism):
 
     Parameters
     ----------
-    name
-        The registered name.
     dimension
         Number of coordinates; :meth:`for_dimension` gives the mechanism for another one.
     repeats
         Independent draws in a message.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this. Infinite if not ``private``.
-    parameters
-        How it was designed, for reports.
     """
 
     name: str
@@ -348,11 +338,6 @@ class AxisMechanism(ResponseMechanism):
     """
 
     @property
-    def num_points(self) -> int:
-        """Number of axes and their opposites."""
-        return 2 * self.dimension
-
-    @property
     def message_size(self) -> int:
         return self.repeats
 
@@ -362,7 +347,7 @@ class AxisMechanism(ResponseMechanism):
 
     @property
     def _largest(self) -> int:
-        return self.num_points - 1
+        return 2 * self.dimension - 1
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         return np.asarray(self._scale(clip) * (self.to_codes(np.asarray(indices)) - self.repeats))

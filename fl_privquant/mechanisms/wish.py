@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fl_privquant import checks
-from fl_privquant.design.spread import RunTarget
+from fl_privquant.design.spread import RunTarget, usual_norm_ratio
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.norms import Norms
@@ -87,6 +87,11 @@ class Wish:
     def view(self) -> View:
         """What the adversary sees."""
         return View.aggregate(self.num_clients, self.corrupt, self.dropped) if self.in_sum else View()
+
+    @property
+    def norm_ratio(self) -> float:
+        """L2 clip over coordinate clip: that of :attr:`norms`, or the usual one for rotated updates."""
+        return usual_norm_ratio(self.dimension) if self.norms.l2 is None else self.norms.l2
 
     @property
     def spread(self) -> float | None:

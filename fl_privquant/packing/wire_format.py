@@ -55,18 +55,9 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class WireFormat(ABC):
-    """How the encoded form of an update is written.
+    """How an update of ``dimension`` coordinates is written that ``mechanism`` encoded with this clip.
 
-    Parameters
-    ----------
-    mechanism
-        What encoded it.
-    dimension
-        Number of coordinates.
-    clip
-        Coordinates were clipped to [-clip, clip].
-    dtype
-        Precision of estimates.
+    Estimates have the type ``dtype``.
     """
 
     mechanism: Decoder

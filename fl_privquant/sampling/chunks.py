@@ -31,13 +31,6 @@ class LazyVector(ABC):
     """A vector that is computed where it is read, part by part, so that it never lies in memory as a whole.
 
     To all but :func:`encode_in_chunks` it is an array like any other, made when it is asked for.
-
-    Parameters
-    ----------
-    size
-        Number of coordinates.
-    dtype
-        Their type, float32 or float64.
     """
 
     def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
@@ -68,20 +61,10 @@ class _Given(LazyVector):
 
 
 class Chunk(NamedTuple):
-    """A part of an update that is being encoded.
+    """A part of an update that is being encoded: k inputs, float32 or float64, and their random words.
 
-    Attributes
-    ----------
-    x
-        (k,) inputs, float32 or float64.
-    clip
-        Half the width of their range.
-    words
-        (k,) one random word for each input; none if the encoder asked for none.
-    out
-        (k,) where the codes go.
-    stream, second_words
-        Where the second word of each input lies, for an encoder that asked for two.
+    An encoder that asked for two words an input finds the second ones in the stream, from the address
+    ``second_words`` on. One that asked for none has no ``words``. Codes go to ``out``.
     """
 
     x: NDArray[Any]
@@ -118,7 +101,7 @@ def encode_in_chunks(
     stream
         Where randomness comes from: by default a stream with a fresh key from the operating system.
     threads
-        Threads that share the work.
+        Threads that share the work; more than one pays off from some 10^5 inputs on.
     words_per_input
         Random words that an input takes, 0 to 2.
 

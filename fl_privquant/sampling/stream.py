@@ -30,6 +30,8 @@ _MAX_WORDS = 2 << 128
 # What is encrypted to get the bare keystream; its length bounds one call of the cipher.
 _ZEROS = memoryview(bytes(1 << 18))
 _DOMAIN = "fl_privquant random stream v1"
+# Words that a continuation takes at a time.
+_WORDS_AT_ONCE = 32
 
 
 class RandomStream:
@@ -155,3 +157,41 @@ class WordReader:
             self._encryptor.update_into(_ZEROS[: len(part)], part)
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
+
+
+def continuation_address(word: int) -> int:
+    """The part of the stream for a draw that needs more than its own word: 2^64 words for each word.
+
+    Streams hand out addresses from 0 on and have 2^129 of them. So whoever reserved a word below
+    2^64 owns these too, and how many of them a draw uses changes no other draw.
+    """
+    return (word + 1) << 64
+
+
+class Continuation:
+    """Uniform integers from the words that belong to one word of a stream."""
+
+    def __init__(self, stream: RandomStream, word: int) -> None:
+        self._stream = stream
+        self._address = continuation_address(word)
+        self._pool = 0
+        self._pool_bits = 0
+
+    def below(self, bound: int) -> int:
+        """A uniform integer in 0..bound - 1, by rejection of what is too large."""
+        bits = (bound - 1).bit_length()
+        while True:
+            while self._pool_bits < bits:
+                self._refill()
+            drawn = self._pool & ((1 << bits) - 1)
+            self._pool >>= bits
+            self._pool_bits -= bits
+            if drawn < bound:
+                return drawn
+
+    def _refill(self) -> None:
+        words = np.empty(_WORDS_AT_ONCE, dtype=np.uint64)
+        self._stream.fill(words, self._address)
+        self._address += words.size
+        self._pool |= int.from_bytes(words.astype("<u8").tobytes(), "little") << self._pool_bits
+        self._pool_bits += 64 * words.size
