@@ -44,14 +44,6 @@ class ArrayChoice:
 
     In patterns ``*`` stands for any text and ``?`` for one character.
 
-    Parameters
-    ----------
-    include, exclude
-        The patterns.
-    clip_scales
-        Pairs of a pattern and the factor of both clips for arrays that match it; the first pattern that
-        matches an array counts, and every array that is sent must match one. Empty: 1 for all.
-
     Examples
     --------
     >>> choice = ArrayChoice(include=("head.*",), exclude=("*.bias",))
@@ -62,6 +54,8 @@ class ArrayChoice:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     clip_scales: Sequence[tuple[str, float]] = ()
+    """Pairs of a pattern and the factor of both clips for arrays that match it; the first pattern that
+    matches an array counts, and every array that is sent must match one. Empty: 1 for all."""
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):

@@ -82,19 +82,6 @@ class EncodedUpdate:
 class UpdateCodec:
     """Turns the update of one client into a payload, and payloads or sums of codes into updates.
 
-    Parameters
-    ----------
-    layout
-        What arrays an update has.
-    encoding
-        The mechanism, whose guarantee each coordinate has, the clips, the rotation, and how much is kept.
-    rotation_seed
-        Public seed of this round's rotation, if there is one, and of which coordinates are kept.
-    clip_quantile
-        The share of coordinates that clients vote on: whether the clip holds as many. None: no vote.
-    private_metrics
-        Metrics that follow the update, each with the range that it is clipped to.
-
     Examples
     --------
     >>> import fl_privquant as pq
@@ -107,10 +94,15 @@ class UpdateCodec:
     """
 
     layout: Layout
+    """What arrays an update has."""
     encoding: Encoding
+    """The mechanism, whose guarantee each coordinate has, the clips, the rotation, and how much is kept."""
     rotation_seed: int = 0
+    """Public seed of this round's rotation, if there is one, and of which coordinates are kept."""
     clip_quantile: float | None = None
+    """The share of coordinates that clients vote on: whether the clip holds as many. None: no vote."""
     private_metrics: tuple[MetricRange, ...] = ()
+    """Metrics that follow the update, each with the range that it is clipped to."""
 
     def __post_init__(self) -> None:
         if self.clip_quantile is not None and not 0.0 < self.clip_quantile <= 1.0:

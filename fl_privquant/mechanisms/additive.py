@@ -60,24 +60,17 @@ class AdditiveMechanism(Mechanism):
     (:mod:`fl_privquant.mechanisms.integer_privacy`); the sum of codes reveals no more. The estimate is
     unbiased except for a wrap, of probability at most ``overflow_probability`` a coordinate.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
-
-    Parameters
-    ----------
-    noise
-        What is added to the lattice point.
-    levels
-        Number of lattice points from -1 to 1.
-    num_clients
-        The largest number of clients whose codes may be added up.
-    wrap_bits
-        Codes are integers modulo 2^wrap_bits.
     """
 
     name: str
     noise: IntegerNoise
+    """What is added to the lattice point."""
     levels: int
+    """Number of lattice points from -1 to 1."""
     num_clients: int
+    """The largest number of clients whose codes may be added up."""
     wrap_bits: int
+    """Codes are integers modulo 2^wrap_bits."""
     claimed_epsilon: float
     claimed_delta: float
     claimed_overflow_probability: float

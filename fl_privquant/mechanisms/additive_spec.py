@@ -38,32 +38,23 @@ _WIDE, _WORTH = 24, 1.01
 
 @dataclass(frozen=True)
 class AdditiveSpec(Spec):
-    """The specification of an additive mechanism: give ``epsilon`` or ``variance``.
-
-    Parameters
-    ----------
-    variance
-        Variance of the noise (sigma^2 of a discrete Gaussian) in squared lattice steps, not ``epsilon``.
-    levels
-        Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the
-        code that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`).
-    num_clients
-        The largest number of clients whose codes will be added up.
-    wrap_bits
-        Bits of a code; by default the fewest that keep ``overflow_probability``.
-    overflow_probability
-        Largest probability that noise carries one coordinate of the sum out of the ring.
-    """
+    """The specification of an additive mechanism: give ``epsilon`` or ``variance``."""
 
     designed_for_sums = True
     noise_kind: ClassVar[NoiseKind]
 
     epsilon: float | None = None
     levels: int = 16
+    """Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the code
+    that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`)."""
     num_clients: int = 1
+    """The largest number of clients whose codes will be added up."""
     wrap_bits: int | None = None
+    """Bits of a code; by default the fewest that keep ``overflow_probability``."""
     overflow_probability: float = 1e-9
+    """Largest probability that noise carries one coordinate of the sum out of the ring."""
     variance: float | None = None
+    """Variance of the noise in squared lattice steps, where it is given instead of ``epsilon``."""
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.variance is None):

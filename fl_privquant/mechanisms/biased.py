@@ -54,25 +54,18 @@ _RATE_STEPS = 24
 
 @dataclass(frozen=True)
 class BiasedSpec(Spec):
-    """The specification of biased quantization; omitted parameters are tuned for the least error.
-
-    Parameters
-    ----------
-    objective
-        ``mse``, in which the bias is included, or ``mae``.
-    margin
-        How far the outermost bins lie beyond [-1, 1].
-    rows_per_interval
-        How many rows define the law between neighbouring bins.
-    """
+    """The specification of biased quantization; omitted parameters are tuned for the least error."""
 
     epsilon: float
     levels: int = 4
     objective: str = "mse"
+    """``mse``, in which the bias is included, or ``mae``."""
     density: Density = field(default_factory=UniformDensity)
     margin: float | None = None
+    """How far the outermost bins lie beyond [-1, 1]."""
     keep: float | None = None
     rows_per_interval: int = 9
+    """How many rows define the law between neighbouring bins."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

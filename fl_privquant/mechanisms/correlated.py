@@ -48,16 +48,11 @@ _WORDS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class CorrelatedSpec(StochasticSpec):
-    """The specification of correlated quantization.
-
-    Parameters
-    ----------
-    num_clients
-        Number n of clients whose errors cancel.
-    """
+    """The specification of correlated quantization."""
 
     levels: int = 2
     num_clients: int = 100
+    """Number n of clients whose errors cancel."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

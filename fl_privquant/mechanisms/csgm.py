@@ -50,22 +50,15 @@ _REACHED = 5.0
 
 @dataclass(frozen=True)
 class CsgmSpec(Spec):
-    """The specification of the coordinate-sampled Gaussian mechanism: give ``epsilon`` or ``noise``.
-
-    Parameters
-    ----------
-    levels
-        Most output values, from 3 on; an odd number of them is used, and no more than noise often reaches.
-    share
-        Probability with which a client tells a coordinate.
-    noise
-        Standard deviation of a client's noise where a bit is ±1, instead of ``epsilon``.
-    """
+    """The specification of the coordinate-sampled Gaussian mechanism: give ``epsilon`` or ``noise``."""
 
     epsilon: float | None = None
     levels: int = 16
+    """Most output values, from 3 on; an odd number of them is used, and no more than noise often reaches."""
     share: float = 0.5
+    """Probability with which a client tells a coordinate."""
     noise: float | None = None
+    """Standard deviation of a client's noise where a bit is ±1, instead of ``epsilon``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

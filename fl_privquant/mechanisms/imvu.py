@@ -50,25 +50,17 @@ _LEAST_PIECE = 1e-5
 
 @dataclass(frozen=True)
 class ImvuSpec(Spec):
-    """The specification of I-MVU.
-
-    Parameters
-    ----------
-    levels
-        Number of output values, 2 to 64; fewer are used where some of them coincide.
-    input_bits
-        2^input_bits grid points of the MVU that is interpolated.
-    rows_per_cell
-        How many rows each grid cell gets.
-    max_code
-        The lattice that values are rounded to has this many steps.
-    """
+    """The specification of I-MVU."""
 
     epsilon: float
     levels: int = 4
+    """Number of output values, 2 to 64; fewer are used where some of them coincide."""
     input_bits: int = 3
+    """2^input_bits grid points of the MVU that is interpolated."""
     rows_per_cell: int = 16
+    """How many rows each grid cell gets."""
     max_code: int = 4095
+    """The lattice that values are rounded to has this many steps."""
 
     def __post_init__(self) -> None:
         self.grid_spec(self.epsilon)

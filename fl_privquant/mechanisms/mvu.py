@@ -59,30 +59,21 @@ _SAME_VALUE = 1e-3
 
 @dataclass(frozen=True)
 class MvuSpec(Spec):
-    """The specification of MVU.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view; under a metric, that between -clip and
-        clip (the published epsilon, whose inputs lie in [0, 1]).
-    levels
-        Number of output values, 2 to 64; fewer are used where some of them coincide.
-    input_bits
-        2^input_bits grid points; if not given, as many bits as the output has, but 3 at most.
-    metric
-        ``none`` (the published "strict"), ``l1`` or ``l2-grid``.
-    max_code
-        The lattice that values are rounded to has this many steps.
-    """
+    """The specification of MVU."""
 
     contained_in: ClassVar[str | None] = "optm"
 
     epsilon: float
+    """Privacy loss, as of every mechanism; under a metric, that between inputs at -clip and clip (the
+    published epsilon, whose inputs lie in [0, 1])."""
     levels: int = 4
+    """Number of output values, 2 to 64; fewer are used where some of them coincide."""
     input_bits: int | None = None
+    """2^input_bits grid points; if not given, as many bits as the output has, but 3 at most."""
     metric: str = "none"
+    """``none`` (the published "strict"), ``l1`` or ``l2-grid``."""
     max_code: int = 4095
+    """The lattice that values are rounded to has this many steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

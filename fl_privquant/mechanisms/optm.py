@@ -50,31 +50,7 @@ PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
 
 @dataclass(frozen=True)
 class OptmSpec(Spec):
-    """The specification of OPTM.
-
-    Parameters
-    ----------
-    family
-        ``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws).
-    objective
-        ``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
-        takes the parameters of ``optm_aggregate`` instead.
-    lattice
-        Whether searched values have integer codes up to ``max_code``, so that sums stay narrow.
-    max_code
-        Largest code of a lattice; 2 levels - 1 if not given.
-    max_value
-        Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. The
-        mean absolute error alone would send outer values, and the squared error, to infinity.
-    num_knots
-        Knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With
-        ``metric="l2-grid"`` the inputs that the guarantee is for; 5 if not given.
-    constraints
-        For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m).
-    metric
-        What the loss of two inputs may grow with: ``none`` (any two may lose ``epsilon``), ``l1`` or
-        ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case.
-    """
+    """The specification of OPTM."""
 
     # Constraints with larger factors than e^32 are beyond what solvers of linear programs can tell apart.
     most_epsilon = 32.0
@@ -88,15 +64,27 @@ class OptmSpec(Spec):
     epsilon: float
     levels: int = 4
     family: str = "free"
+    """``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws)."""
     objective: str = "mse"
+    """``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
+    takes the parameters of ``optm_aggregate`` instead."""
     bins: tuple[float, ...] | None = None
     density: Density = field(default_factory=UniformDensity)
     lattice: bool = True
+    """Whether searched values have integer codes up to ``max_code``, so that sums stay narrow."""
     max_code: int | None = None
+    """Largest code of a lattice; 2 levels - 1 if not given."""
     max_value: float | None = None
+    """Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. The mean
+    absolute error alone would send outer values, and the squared error, to infinity."""
     num_knots: int | None = None
+    """Knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With ``metric="l2-grid"``
+    the inputs that the guarantee is for; 5 if not given."""
     constraints: str = "constraint1"
+    """For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m)."""
     metric: str = "none"
+    """What the loss of two inputs may grow with: ``none`` (any two may lose ``epsilon``), ``l1`` or
+    ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -89,40 +89,29 @@ def planned_norm_ratio(spec: AggregateSpec) -> float:
 
 @dataclass(frozen=True)
 class AggregateSpec(Spec):
-    """The specification of OPTM for the secure sum: give ``run_epsilon`` or ``mse``.
-
-    Parameters
-    ----------
-    num_clients
-        Clients that are asked in a round.
-    dimension
-        Number of coordinates.
-    run_epsilon, run_delta
-        The target: a client, all rounds, aggregate view.
-    rounds
-        Rounds that a client takes part in.
-    mse
-        Mean squared error of one client's coordinate, in units of clip^2, instead of a target.
-    norm_ratio
-        L2 clip over coordinate clip; see :func:`usual_norm_ratio` if not given.
-    levels
-        Most output values, 2 to 256; fewer are used where they serve as well.
-    corrupt_fraction, dropout_fraction
-        Clients of a round that may collude with the server, and that may be lost.
-    """
+    """The specification of OPTM for the secure sum: give ``run_epsilon`` or ``mse``."""
 
     spends_on: ClassVar[Unit] = Unit.TOTAL
 
     num_clients: int
+    """Clients that are asked in a round."""
     dimension: int
+    """Number of coordinates."""
     run_epsilon: float | None = None
+    """The target with ``run_delta``: what all rounds may cost a client, in the aggregate view."""
     run_delta: float = 1e-5
     rounds: int = 1
+    """Rounds that a client takes part in."""
     mse: float | None = None
+    """Mean squared error of one client's coordinate, in units of clip^2, instead of a target."""
     norm_ratio: float | None = None
+    """L2 clip over coordinate clip; if not given, :func:`~fl_privquant.design.spread.usual_norm_ratio`."""
     levels: int = 4
+    """Most output values, 2 to 256; fewer are used where they serve as well."""
     corrupt_fraction: float = 0.0
+    """Share of a round's clients that may collude with the server."""
     dropout_fraction: float = 0.0
+    """Share of a round's clients that may be lost."""
     density: Density = field(default_factory=UniformDensity)
 
     def __post_init__(self) -> None:

@@ -59,31 +59,22 @@ _MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
 
 @dataclass(frozen=True)
 class PbmSpec(Spec):
-    """The specification of PBM; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given.
-
-    Parameters
-    ----------
-    levels
-        Number of codes: one more than trials.
-    theta
-        How much the probability of a success moves with the input, above 0 and below 1/2.
-    renyi
-        Rényi divergence of one coordinate, one release, *aggregate view*: what the sum over ``num_clients``
-        clients may reveal of any one of them.
-    order
-        Order of that divergence.
-    num_clients
-        Number of clients whose codes are added up, for ``renyi``; the honest ones that stay.
-    """
+    """The specification of PBM; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given."""
 
     designed_for_sums = True
 
     epsilon: float | None = None
     levels: int = 16
+    """Number of codes: one more than trials."""
     theta: float | None = None
+    """How much the probability of a success moves with the input, above 0 and below 1/2."""
     renyi: float | None = None
+    """Rényi divergence of one coordinate, one release, *aggregate view*: what the sum over ``num_clients``
+    clients may reveal of any one of them."""
     order: float = 2.0
+    """Order of that divergence."""
     num_clients: int | None = None
+    """Number of clients whose codes are added up, for ``renyi``; the honest ones that stay."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("epsilon", "theta", "renyi") if getattr(self, name) is not None]

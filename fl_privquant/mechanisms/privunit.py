@@ -68,15 +68,10 @@ _UNIFORMS = 1 << 53
 
 @dataclass(frozen=True, kw_only=True)
 class PrivUnitSpec(PrivateVectorSpec):
-    """The specification of PrivUnit; see :class:`PrivateVectorSpec`.
-
-    Parameters
-    ----------
-    projected
-        Number of random directions that an update is projected onto first. None: not projected.
-    """
+    """The specification of PrivUnit; see :class:`PrivateVectorSpec`."""
 
     projected: int | None = None
+    """Number of random directions that an update is projected onto first. None: not projected."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

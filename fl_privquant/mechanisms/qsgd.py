@@ -31,15 +31,10 @@ _NODES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class QsgdSpec(QuantizerSpec):
-    """The specification of QSGD; see :class:`QuantizerSpec`.
-
-    Parameters
-    ----------
-    levels
-        Values that a coordinate can have, 3 to 65536; the largest odd number of them is used.
-    """
+    """The specification of QSGD; see :class:`QuantizerSpec`."""
 
     levels: int = 16
+    """Values that a coordinate can have, 3 to 65536; the largest odd number of them is used."""
 
     def __post_init__(self) -> None:
         _check_levels(self.levels)

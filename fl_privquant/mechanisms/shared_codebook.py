@@ -66,15 +66,10 @@ _LEAST_COMPARED = 64
 
 @dataclass(frozen=True, kw_only=True)
 class SharedCodebookSpec(PrivateVectorSpec):
-    """The specification of a mechanism with a shared codebook; see :class:`PrivateVectorSpec`.
-
-    Parameters
-    ----------
-    levels
-        Number M of codewords, 2 to 65536. None: the smallest power of two that is nearly optimal.
-    """
+    """The specification of a mechanism with a shared codebook; see :class:`PrivateVectorSpec`."""
 
     levels: int | None = None
+    """Number M of codewords, 2 to 65536. None: the smallest power of two that is nearly optimal."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

@@ -67,20 +67,15 @@ _EXPONENTS = range(-9, 41)
 
 @dataclass(frozen=True)
 class SnappingSpec(Spec):
-    """The specification of the snapping mechanism.
-
-    Parameters
-    ----------
-    bound
-        Outputs are clamped to [-bound, bound] times the clip, or the next multiple of the lattice's step.
-        If not given, 14 scales of the noise beyond the inputs.
-    """
+    """The specification of the snapping mechanism."""
 
     # Rates, not exponentials of epsilon, are what it computes with.
     most_epsilon = 1e6
 
     epsilon: float
     bound: float | None = None
+    """Outputs are clamped to [-bound, bound] times the clip, or the next multiple of the lattice's step. If
+    not given, 14 scales of the noise beyond the inputs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,22 +85,15 @@ class SnappingSpec(Spec):
 
 @dataclass(frozen=True, eq=False)
 class SnappingMechanism(LatticeMechanism, kind="snapping"):
-    """Laplace noise, snapped and clamped; see the module for guarantee and reference.
-
-    Parameters
-    ----------
-    step_exponent
-        The lattice's step is 2^step_exponent, for inputs in [-1, 1].
-    rate
-        The step over the scale of the noise (rho), 1 to 2.
-    reach
-        Largest output, in steps; there are 2 reach + 1 levels.
-    """
+    """Laplace noise, snapped and clamped; see the module for guarantee and reference."""
 
     name: str
     step_exponent: int
+    """The lattice's step is 2^step_exponent, for inputs in [-1, 1]."""
     rate: float
+    """The step over the scale of the noise (rho), 1 to 2."""
     reach: int
+    """Largest output, in steps; there are 2 reach + 1 levels."""
     claimed_epsilon: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
 

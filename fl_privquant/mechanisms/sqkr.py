@@ -45,15 +45,10 @@ _MOST_SAMPLED = 24
 
 @dataclass(frozen=True, kw_only=True)
 class SqkrSpec(PrivateVectorSpec):
-    """The specification of SQKR; see :class:`PrivateVectorSpec`.
-
-    Parameters
-    ----------
-    sampled
-        Number of coordinates in the random frame that are told, 1 to 24. None: that with the least error.
-    """
+    """The specification of SQKR; see :class:`PrivateVectorSpec`."""
 
     sampled: int | None = None
+    """Number of coordinates in the random frame that are told, 1 to 24. None: that with the least error."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD", NeurIPS 2017.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,7 +42,10 @@ class StochasticSpec(Spec):
 class RoundingMechanism(Mechanism):
     """Randomized rounding to the points 0..max_code of a lattice from -1 to 1; not private."""
 
-    max_code: int
+    @property
+    @abstractmethod
+    def max_code(self) -> int:
+        """The last lattice point."""
 
     @property
     def epsilon(self) -> float:

@@ -52,31 +52,21 @@ _CLIP_ROOM = 1.0 + 1e-4
 
 @dataclass(frozen=True)
 class CoordinateNoise:
-    """Bounds on one honest client's decoded value of a coordinate, for *every* input in [-1, 1].
-
-    Parameters
-    ----------
-    largest_mean
-        Upper bound of the absolute value of its mean.
-    max_bias
-        Upper bound of the distance of the mean to the input.
-    variance
-        Upper bound of its variance.
-    log_moment
-        Upper bound of log E exp(±rate (value - mean)) for each rate > 0, infinite where there is none.
-        Divided by rate^2 it must not decrease.
-    largest
-        Upper bound of the distance of the value to its mean.
-    slip
-        Odds that one draw does not follow the law for which these bounds are stated.
-    """
+    """Bounds on one honest client's decoded value of a coordinate, for *every* input in [-1, 1]."""
 
     largest_mean: float
+    """Upper bound of the absolute value of its mean."""
     max_bias: float
+    """Upper bound of the distance of the mean to the input."""
     variance: float
+    """Upper bound of its variance."""
     log_moment: Callable[[float], float]
+    """Upper bound of log E exp(±rate (value - mean)) for each rate > 0, infinite where there is none. Divided
+    by rate^2 it must not decrease."""
     largest: float = math.inf
+    """Upper bound of the distance of the value to its mean."""
     slip: float = 0.0
+    """Odds that one draw does not follow the law for which these bounds are stated."""
 
     def tail(self, count: float, log_odds: float) -> float:
         """A bound that a sum of ``count`` noises exceeds with probability at most exp(-log_odds)."""

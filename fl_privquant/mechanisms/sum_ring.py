@@ -60,18 +60,6 @@ _FLOAT_ROOM = 1.0 + 1e-9
 class SumRing:
     """The integers modulo 2^bits, in which codes are added up.
 
-    Parameters
-    ----------
-    bits
-        Width of a sum.
-    max_code
-        Largest code, where all sums of codes are below 2^bits; None where codes are residues.
-    centre
-        The code that stands for an input of 0, where the ring is narrower than the range of sums: residues
-        are then opened to the representative nearest to it. None: they are opened as they are.
-    largest
-        Largest code before it is reduced, where there is a ``centre``.
-
     Examples
     --------
     >>> ring = SumRing(bits=3, max_code=None, centre=0.5, largest=1)
@@ -81,9 +69,14 @@ class SumRing:
     """
 
     bits: int
+    """Width of a sum."""
     max_code: int | None
+    """Largest code, where all sums of codes are below 2^bits; None where codes are residues."""
     centre: float | None = None
+    """The code that stands for an input of 0, where the ring is narrower than the range of sums: residues are
+    then opened to the representative nearest to it. None: they are opened as they are."""
     largest: int = 0
+    """Largest code before it is reduced, where there is a ``centre``."""
 
     def residues(self, codes: NDArray[Any]) -> NDArray[Any]:
         """A client's codes, or the sum of several clients' codes, modulo 2^bits."""

@@ -31,15 +31,10 @@ _VALUE_BITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class TopKSpec(QuantizerSpec):
-    """The specification of top-k; see :class:`QuantizerSpec`.
-
-    Parameters
-    ----------
-    share
-        Share of the coordinates that is sent, above 0 and up to 1; at least one is.
-    """
+    """The specification of top-k; see :class:`QuantizerSpec`."""
 
     share: float = 0.01
+    """Share of the coordinates that is sent, above 0 and up to 1; at least one is."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

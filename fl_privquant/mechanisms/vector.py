@@ -56,19 +56,13 @@ _SHARES = 1 << 53
 
 @dataclass(frozen=True, kw_only=True)
 class VectorSpec(Spec):
-    """The specification of a vector mechanism.
-
-    Parameters
-    ----------
-    dimension
-        Number of coordinates of an update. A codec sets it to that of its layout.
-    repeats
-        Independent draws that a message holds. Their average has 1 / repeats of the variance. None: the
-        number with the least error where the mechanism knows it, else 1.
-    """
+    """The specification of a vector mechanism."""
 
     dimension: int = 1
+    """Number of coordinates of an update. A codec sets it to that of its layout."""
     repeats: int | None = None
+    """Independent draws that a message holds. Their average has 1 / repeats of the variance. None: the number
+    with the least error where the mechanism knows it, else 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,18 +73,13 @@ class VectorSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateVectorSpec(VectorSpec):
-    """The specification of a private vector mechanism; see :class:`VectorSpec`.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share.
-    """
+    """The specification of a private vector mechanism; see :class:`VectorSpec`."""
 
     most_epsilon = _MOST_EPSILON
     spends_on: ClassVar[Unit] = Unit.ROUND
 
     epsilon: float
+    """Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
@@ -106,18 +95,13 @@ class VectorMechanism(Mechanism):
     Guarantee: ``epsilon``-differential privacy of one client round against an adversary who sees the message,
     for any two updates; infinite if not ``private``.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
-
-    Parameters
-    ----------
-    dimension
-        Number of coordinates; :meth:`for_dimension` gives the mechanism for another one.
-    repeats
-        Independent draws in a message.
     """
 
     name: str
     dimension: int
+    """Number of coordinates; :meth:`for_dimension` gives the mechanism for another one."""
     repeats: int
+    """Independent draws in a message."""
     claimed_epsilon: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
 

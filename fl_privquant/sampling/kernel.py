@@ -63,38 +63,26 @@ class Sampler:
 
 
 class Tables(NamedTuple):
-    """The arrays of the kernel, in the order in which it reads them.
-
-    Attributes
-    ----------
-    grid
-        (G + 1,) for each cell of a uniform grid over [-1, 1], the first piece that it meets.
-    cells_per_unit
-        G / 2: input x lies in grid cell floor((x + 1) * cells_per_unit).
-    first_step
-        The first step of a bisection of the pieces that a cell meets, a power of two; 0 if no
-        cell meets more than one.
-    starts
-        (K + padding,) start of each piece, then infinities for the bisection to run into.
-    scales
-        (K,) 2^32 / length of each piece.
-    rows
-        (2 K,) for each piece, where in ``cells`` its start row and its end row begin.
-    cells
-        (R * C,) alias cells of all rows, C = 2^(32 - shift) a row; see
-        :func:`fl_privquant.sampling.loops.alias_cells`.
-    shift
-        The highest 32 - shift bits of a draw choose the cell, the other ones choose inside it.
-    """
+    """The arrays of the kernel, in the order in which it reads them."""
 
     grid: NDArray[np.int32]
+    """(G + 1,) for each cell of a uniform grid over [-1, 1], the first piece that it meets."""
     cells_per_unit: float
+    """G / 2: input x lies in grid cell floor((x + 1) * cells_per_unit)."""
     first_step: int
+    """The first step of a bisection of the pieces that a cell meets, a power of two; 0 if no cell meets more
+    than one."""
     starts: NDArray[np.float64]
+    """(K + padding,) start of each piece, then infinities for the bisection to run into."""
     scales: NDArray[np.float64]
+    """(K,) 2^32 / length of each piece."""
     rows: NDArray[np.int64]
+    """(2 K,) for each piece, where in ``cells`` its start row and its end row begin."""
     cells: NDArray[np.uint32]
+    """(R * C,) alias cells of all rows, C = 2^(32 - shift) a row; see
+    :func:`fl_privquant.sampling.loops.alias_cells`."""
     shift: int
+    """The highest 32 - shift bits of a draw choose the cell, the other ones choose inside it."""
 
 
 def _prepare(table: CertifiedTable) -> Tables:

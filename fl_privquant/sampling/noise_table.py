@@ -41,26 +41,18 @@ Ratios = Iterable[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class NoiseTable:
-    """Alias cells from which a magnitude is drawn with one word, two if the first one is a tie.
-
-    Parameters
-    ----------
-    cells
-        (2^b,) for each cell, ``alias << (63 - b) | threshold``. The highest b bits of a word choose
-        the cell, the next 63 - b bits choose the cell's own number where they are below the
-        threshold and its alias where they are above; the lowest bit is the sign.
-    ties
-        (2^b,) where those bits equal the threshold, a second word below this chooses the own number.
-    probabilities
-        (largest + 1,) probability of 0, 1, ... under the ideal law, to the last digit of a float.
-    total_variation
-        Upper bound of the total-variation distance to the ideal law.
-    """
+    """Alias cells from which a magnitude is drawn with one word, two if the first one is a tie."""
 
     cells: NDArray[np.uint64]
+    """(2^b,) for each cell, ``alias << (63 - b) | threshold``. The highest b bits of a word choose the cell,
+    the next 63 - b bits choose the cell's own number where they are below the threshold and its alias where
+    they are above; the lowest bit is the sign."""
     ties: NDArray[np.uint64]
+    """(2^b,) where those bits equal the threshold, a second word below this chooses the own number."""
     probabilities: NDArray[np.float64]
+    """(largest + 1,) probability of 0, 1, ... under the ideal law, to the last digit of a float."""
     total_variation: float
+    """Upper bound of the total-variation distance to the ideal law."""
 
     @property
     def largest(self) -> int:
