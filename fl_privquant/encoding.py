@@ -85,8 +85,6 @@ class Encoding:
         bounded L2 norm, such as ``shared_codebook``, then encode what is kept: a codebook as many times
         smaller as coordinates are fewer, the same noise, and an error of (d / k - 1) times the squared mean.
 
-    Examples
-    --------
     >>> import fl_privquant as pq
     >>> encoding = Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1)
     >>> encoding == Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1)

@@ -44,8 +44,6 @@ class ArrayChoice:
 
     In patterns ``*`` stands for any text and ``?`` for one character.
 
-    Examples
-    --------
     >>> choice = ArrayChoice(include=("head.*",), exclude=("*.bias",))
     >>> choice.of({"body.weight": 1, "head.weight": 2, "head.bias": 3})
     {'head.weight': 2}

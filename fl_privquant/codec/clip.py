@@ -15,9 +15,7 @@ up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal num
    constant that is itself rounded, which counts as two steps; block and column together have at most 2^36
    coordinates. Each of these 2 * (36 + 2 * 2) = 80 steps moves the vector by at most u times its norm plus
    sqrt(d) t; a stage also makes the norm sqrt(2) times as large, which the product undoes, and t weighs only
-   less in between.
-   *A subset* (:mod:`fl_privquant.codec.subset`) is clipped after the rotation, so that only steps 1 and 2
-   count.
+   less in between. (*A subset* is clipped after the rotation, so that only steps 1 and 2 count.)
 4. *Together.* :func:`check_clips` refuses bounds with B / sqrt(d) < 2^26 t, so that sqrt(d) t <= 2^-26 B. The
    norm is at most B (1 + 2^-24 + 81 (u + 2^-26)) < B (1 + 6.2e-6) for float32; the coordinate clip makes it
    only smaller.

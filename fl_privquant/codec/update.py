@@ -82,8 +82,6 @@ class EncodedUpdate:
 class UpdateCodec:
     """Turns the update of one client into a payload, and payloads or sums of codes into updates.
 
-    Examples
-    --------
     >>> import fl_privquant as pq
     >>> update = {"weight": np.array([[0.3, -0.2]], dtype=np.float32), "bias": np.array(0.1)}
     >>> encoding = Encoding(pq.design("one_bit", epsilon=2.0), clip=0.5)

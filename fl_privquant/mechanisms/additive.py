@@ -1,10 +1,10 @@
 """What the additive mechanisms share: randomized rounding to a lattice, integer noise, a modular wrap.
 
-An input in [-clip, clip] is rounded at random to one of ``levels`` lattice points, unbiased; integer
-noise is added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are added up in
-that same ring. The sum decodes by its centred representative: the one next to the middle of what the
-inputs alone can sum to. Only if the noises together leave the ring's room is the estimate wrong, and
-the probability of that is bounded before anything is sent.
+An input in [-clip, clip] is rounded at random to one of ``levels`` lattice points, unbiased; integer noise is
+added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are added up in that same ring. The
+sum decodes by its centred representative: the one next to the middle of what the inputs alone can sum to.
+Only if the noises together leave the room that the ring has for them is the estimate wrong, and the
+probability of that is bounded before anything is sent.
 
 Each mechanism has a file of its own, which holds its noise and its calibration.
 """

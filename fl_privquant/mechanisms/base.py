@@ -234,10 +234,7 @@ class Mechanism(ABC):
     def from_bytes(blob: bytes) -> Mechanism:
         """The mechanism in ``blob``, with its privacy certified anew: nothing is taken on trust.
 
-        Raises
-        ------
-        CertificationError
-            The blob is damaged, of an unknown version, or claims more privacy than its table has.
+        Raises CertificationError where bytes are damaged, of another version, or claim more than they hold.
         """
         if len(blob) < _PREFIX.size + _DIGEST_BYTES:
             raise CertificationError(f"mechanism: {len(blob)} bytes are too few to be one")

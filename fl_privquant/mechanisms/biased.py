@@ -1,26 +1,22 @@
 """Biased quantization: one of the two selected bins by the exponential mechanism, not by unbiased dither.
 
-A left bin B_l and a right bin B_r are selected as in RQM: bins are uniform on [-1 - margin, 1 +
-margin], inner ones are kept with probability ``keep`` each, the outermost always, and the kept
-neighbours of the input count. The output is then B_l or B_r with probability proportional to e^(-rate
-|x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l) does: less
-privacy is lost, at the price of a bias, mostly towards 0.
+A left bin B_l and a right bin B_r are selected as in RQM: the neighbours of the input among the bins that are
+kept (:mod:`fl_privquant.mechanisms.rqm`). The output is then B_l or B_r with probability proportional to
+e^(-rate |x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l) does:
+less privacy is lost, at the price of a bias, mostly towards 0.
 
 Averages over clients keep the bias however many there are: at a small epsilon the mean squared error of *one*
 estimate is far below that of any unbiased mechanism, that of a mean over many clients is not.
 
-In x this law is a mixture of logistic curves. The mechanism is *defined* by its rows at
-``rows_per_interval`` inputs between neighbouring bins, linear in between: then everything about it is
-exact again.
+In x this law is a mixture of logistic curves. The mechanism is *defined* by its rows at ``rows_per_interval``
+inputs between neighbouring bins, linear in between: then everything about it is exact again.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
-integer table.
-*Not* unbiased: :meth:`BiasedTableMechanism.bias` states the bias at each input, ``max_bias`` the largest
-one, both exact.
+integer table. *Not* unbiased: :meth:`BiasedTableMechanism.bias` states the bias at each input, ``max_bias``
+the largest one, both exact.
 Assumes: nothing about the inputs.
-Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming", UAI
-2024, Discussion, "Extension to biased quantization"; the selection is that of Youn, Hu, Ziani,
-Abernethy (2023).
+Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming", UAI 2024,
+Discussion, "Extension to biased quantization"; the selection is that of Youn, Hu, Ziani, Abernethy (2023).
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import BiasedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.rqm import nearest_kept, uniform_codebook
 
 _KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
@@ -104,7 +100,7 @@ class BiasedTableMechanism(TableMechanism, kind="biased-table"):
         return {"table": BiasedTable(*parts, np.frombuffer(body[-8 * rows :], "<f8"))}
 
 
-@register("biased", BiasedSpec, cached=True, listing=Listing(60, "#c9ada7"))
+@register("biased", BiasedSpec, 60, "#c9ada7", cached=True)
 def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
     """The certified mechanism with the least error inside epsilon."""
     margin, keep = _tune(spec)

@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_privquant.array_types import Floats
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism
 from fl_privquant.mechanisms.sphere import mean_projection, normal_numbers
 from fl_privquant.mechanisms.vector import MAX_REPEATS, AxisMechanism, PrivateVectorSpec, happens, respond
@@ -94,7 +94,7 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         return -drawn if answer else drawn
 
 
-@register("cldp_linf", PrivateVectorSpec, listing=Listing(180, "#606c38", plans_for_local=True))
+@register("cldp_linf", PrivateVectorSpec, 180, "#606c38", plans_for_local=True)
 def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
     """The certified mechanism for updates with coordinates in [-clip, clip]."""
     return CldpLinfMechanism.of("cldp_linf", spec)
@@ -110,7 +110,7 @@ class CldpL2Spec(PrivateVectorSpec):
         return {"repeats": None} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
 
-@register("cldp_l2", CldpL2Spec, listing=Listing(190, "#8a9a5b", plans_for_local=True))
+@register("cldp_l2", CldpL2Spec, 190, "#8a9a5b", plans_for_local=True)
 def design_cldp_l2(spec: CldpL2Spec) -> CldpL2Mechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     return CldpL2Mechanism.of("cldp_l2", spec)

@@ -37,7 +37,7 @@ from fl_privquant import checks
 from fl_privquant.array_types import Floats, code_type
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.mechanisms.continuous import open_uniforms
-from fl_privquant.mechanisms.registry import Listing, checked_whole, register
+from fl_privquant.mechanisms.registry import checked_whole, register
 from fl_privquant.mechanisms.stochastic import StochasticMechanism, StochasticSpec
 from fl_privquant.sampling.chunks import checked_inputs
 from fl_privquant.sampling.stream import RandomStream
@@ -100,7 +100,7 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
         return np.asarray((scaled + 1.0) * (0.5 * (self.levels - 1))), inputs.shape
 
 
-@register("correlated", CorrelatedSpec, listing=Listing(223, "#2a9d8f"))
+@register("correlated", CorrelatedSpec, 223, "#2a9d8f")
 def design_correlated(spec: CorrelatedSpec) -> CorrelatedMechanism:
     """Correlated quantization to that many levels."""
     return CorrelatedMechanism("correlated", int(spec.levels), spec.parameters(), int(spec.num_clients))

@@ -39,7 +39,7 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 
 # Standard deviations of the noise in units of a bit: from none to speak of to nearly always clamped.
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
@@ -74,7 +74,7 @@ class CsgmSpec(Spec):
             raise InvalidSpecError(f"noise: {self.noise} is outside {_LEAST_NOISE:g}..{_MOST_NOISE:g}")
 
 
-@register("csgm", CsgmSpec, listing=Listing(76, "#e07a5f"))
+@register("csgm", CsgmSpec, 76, "#e07a5f")
 def design_csgm(spec: CsgmSpec) -> TableMechanism:
     """The certified mechanism, with the least noise inside epsilon unless the noise is given."""
     most, share, noise, epsilon = (int(spec.levels) - 1) // 2, float(spec.share), spec.noise, spec.epsilon

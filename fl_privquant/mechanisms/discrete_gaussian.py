@@ -18,7 +18,7 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, discrete_gaussian_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.additive_spec import ApproximateSpec
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteGaussian
 
 
@@ -42,8 +42,11 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
 @register(
     "discrete_gaussian",
     DiscreteGaussianSpec,
+    120,
+    "#355070",
     cached=True,
-    listing=Listing(120, "#355070", plans_for_sums=True, plans_for_local=True),
+    plans_for_sums=True,
+    plans_for_local=True,
 )
 def design_discrete_gaussian(spec: DiscreteGaussianSpec) -> DiscreteGaussianMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""

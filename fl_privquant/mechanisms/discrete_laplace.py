@@ -20,7 +20,7 @@ from fl_privquant.design.noise_lattice import LAPLACE
 from fl_privquant.mechanisms.additive import AdditiveMechanism, check_width
 from fl_privquant.mechanisms.additive_spec import AdditiveSpec
 from fl_privquant.mechanisms.integer_privacy import certified_epsilon
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteLaplace, IntegerNoise
 
 # How far inside epsilon to design, for a table that is rounded and cut: little, if its end is far.
@@ -61,11 +61,7 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
         return _reach(self.noise, self.max_shift)
 
 
-@register(
-    "discrete_laplace",
-    DiscreteLaplaceSpec,
-    listing=Listing(110, "#b56576", plans_for_sums=True, plans_for_local=True),
-)
+@register("discrete_laplace", DiscreteLaplaceSpec, 110, "#b56576", plans_for_sums=True, plans_for_local=True)
 def design_discrete_laplace(spec: DiscreteLaplaceSpec) -> DiscreteLaplaceMechanism:
     """The certified mechanism with the least noise at ``epsilon``, to 6 digits, or of that variance."""
     if (given := spec.noise) is not None:

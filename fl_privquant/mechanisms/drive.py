@@ -26,7 +26,7 @@ from scipy import integrate, special
 
 from fl_privquant.array_types import Bits, Floats
 from fl_privquant.mechanisms.quantizer import LengthQuantizer, QuantizerSpec
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS, bits_of, number_of
 from fl_privquant.mechanisms.sphere import orthonormal_rows
 from fl_privquant.sampling.stream import Continuation, RandomStream
@@ -91,7 +91,7 @@ class DriveMechanism(LengthQuantizer, kind="drive"):
         return rotated[: self.dimension]
 
 
-@register("drive", QuantizerSpec, listing=Listing(222, "#495057"))
+@register("drive", QuantizerSpec, 222, "#495057")
 def design_drive(spec: QuantizerSpec) -> DriveMechanism:
     """The quantizer to one bit a coordinate."""
     return DriveMechanism.of("drive", spec)

@@ -27,7 +27,7 @@ from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import POWERS, Listing, Spec, register
+from fl_privquant.mechanisms.registry import POWERS, Spec, register
 
 _GAMMAS = np.geomspace(1e-3, 30.0, 30)
 _ROUNDING_ROOM = 1e-7
@@ -60,7 +60,7 @@ class ErmSpec(Spec):
             checks.positive("gamma", self.gamma)
 
 
-@register("erm", ErmSpec, cached=True, listing=Listing(30, "#edae49"))
+@register("erm", ErmSpec, 30, "#edae49", cached=True)
 def design_erm(spec: ErmSpec) -> TableMechanism:
     """The certified mechanism, with the least error inside epsilon where parameters are free."""
     if spec.epsilon is None:

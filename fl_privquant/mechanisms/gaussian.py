@@ -24,7 +24,7 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import LOCAL, View
 
 # So that sensitivity / sigma, rounded, never exceeds the separation that is allowed.
@@ -67,7 +67,7 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
         return self.scale**2
 
 
-@register("gaussian", GaussianSpec, listing=Listing(150, "#83c5be", plans_for_local=True))
+@register("gaussian", GaussianSpec, 150, "#83c5be", plans_for_local=True)
 def design_gaussian(spec: GaussianSpec) -> GaussianMechanism:
     """The baseline with the least noise at (``epsilon``, ``delta``)."""
     sigma = analytic_sigma(2.0, float(spec.epsilon), float(spec.delta))

@@ -25,7 +25,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 
 # The table has a row for each level.
 _MAX_LEVELS = 1024
@@ -46,7 +46,7 @@ class GrrSpec(Spec):
             )
 
 
-@register("grr", GrrSpec, listing=Listing(160, "#bc6c25"))
+@register("grr", GrrSpec, 160, "#bc6c25")
 def design_grr(spec: GrrSpec) -> TableMechanism:
     """The certified mechanism at ``epsilon``."""
     table = response_table(spec.epsilon, int(spec.levels))

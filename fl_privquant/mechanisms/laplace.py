@@ -20,7 +20,7 @@ from fl_privquant.law.density import Density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.response import laplace_loss
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import LOCAL, View
 
 
@@ -52,7 +52,7 @@ class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
         return 2.0 * self.scale**2
 
 
-@register("laplace", LaplaceSpec, listing=Listing(140, "#e29578", plans_for_local=True))
+@register("laplace", LaplaceSpec, 140, "#e29578", plans_for_local=True)
 def design_laplace(spec: LaplaceSpec) -> LaplaceMechanism:
     """The baseline at ``epsilon``."""
     # Inputs are at most 2 apart; rounded up, so that the loss is not above epsilon.

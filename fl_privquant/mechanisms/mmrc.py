@@ -38,7 +38,7 @@ from scipy import special
 from fl_privquant.array_types import Floats
 from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.mechanisms.codebook_index import RARE, CodebookIndexMechanism, near_weight
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.shared_codebook import SharedCodebookSpec
 from fl_privquant.mechanisms.sphere import RandomCodebook, best_height, cap_mean, cap_share
 
@@ -87,7 +87,7 @@ class MmrcMechanism(CodebookIndexMechanism, kind="mmrc"):
         return np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)
 
 
-@register("mmrc", MmrcSpec, listing=Listing(197, "#dda15e"))
+@register("mmrc", MmrcSpec, 197, "#dda15e")
 def design_mmrc(spec: MmrcSpec) -> MmrcMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)

@@ -13,19 +13,9 @@ integer table; unbiased. With a ``metric`` also a loss per distance, see
 Assumes: nothing about the inputs.
 Reference: Chaudhuri, Guo, Rabbat, "Privacy-Aware Compression for Federated Data Analysis", UAI 2022.
 
-The method ends in a local minimum. With 2 input bits and 4 values it finds the alphabets that are in
-print. For uniform inputs, next to the best that is known of the free family with as many values
-(``optm`` with ``lattice=False``):
-
-=======  =================  ==============  ===============
-epsilon  values             MVU, MSE (MAE)  free, MSE (MAE)
-=======  =================  ==============  ===============
-0.5      ±3.600 ±4.335      16.13 (3.961)   16.09 (3.940)
-1        ±1.694 ±2.418      4.147 (1.935)   4.055 (1.770)
-1.5      ±1.113 ±1.830      1.945 (1.261)   1.623 (1.048)
-2        0 ±1.417           0.898 (0.783)   0.829 (0.723)
-3        ±0.403 ±1.210      0.300 (0.401)   0.296 (0.398)
-=======  =================  ==============  ===============
+The method ends in a local minimum. With 2 input bits and 4 values it finds the alphabets that are in print.
+The free family with as many values (``optm`` with ``lattice=False``) has less error for uniform inputs: by a
+share of 0.2 % at epsilon 0.5, 17 % at 1.5 and 1 % at 3.
 """
 
 from __future__ import annotations
@@ -48,7 +38,7 @@ from fl_privquant.law.density import SampleDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 
 _MOST_INPUT_BITS = 6
 _DEFAULT_INPUT_BITS = 3
@@ -110,7 +100,7 @@ class GridDensity(SampleDensity):
         return True
 
 
-@register("mvu", MvuSpec, cached=True, listing=Listing(40, "#66a182"))
+@register("mvu", MvuSpec, 40, "#66a182", cached=True)
 def design_mvu(spec: MvuSpec) -> TableMechanism:
     """The certified mechanism at the local minimum that the published method finds."""
     codebook = mvu_values(spec)

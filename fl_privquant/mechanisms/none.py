@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
 
@@ -74,7 +74,7 @@ class NoMechanism(FloatMechanism, kind="none"):
         return 0.0
 
 
-@register("none", NoSpec, listing=Listing(100, "#111111"))
+@register("none", NoSpec, 100, "#111111")
 def design_none(spec: NoSpec) -> NoMechanism | FixedPointMechanism:
     """The identity, or fixed point."""
     if spec.fixed_point_bits is None:

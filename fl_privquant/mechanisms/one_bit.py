@@ -18,7 +18,7 @@ from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.grr import response_table
 from fl_privquant.mechanisms.pbm import binomial_bits
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_of_bits import loss_of_bits
 from fl_privquant.mechanisms.wish import Wish
 
@@ -52,11 +52,7 @@ class OneBitSpec(Spec):
         super().__post_init__()
 
 
-@register(
-    "one_bit",
-    OneBitSpec,
-    listing=Listing(80, "#5c5c5c", plans_for_sums=True, plans_for_local=True, scouts=True),
-)
+@register("one_bit", OneBitSpec, 80, "#5c5c5c", plans_for_sums=True, plans_for_local=True, scouts=True)
 def design_one_bit(spec: OneBitSpec) -> TableMechanism:
     """The certified two-point mechanism at ``epsilon``."""
     return TableMechanism("one_bit", response_table(spec.epsilon, 2), spec.epsilon, spec.parameters())

@@ -35,7 +35,7 @@ from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
-from fl_privquant.mechanisms.registry import POWERS, Listing, Spec, Variant, register
+from fl_privquant.mechanisms.registry import POWERS, Spec, Variant, register
 
 # A hair inside the bound, where the two-point mechanism needs every digit of epsilon.
 _BEYOND_LEAST = 1.0 + 1e-6
@@ -118,9 +118,7 @@ class OptmSpec(Spec):
         return POWERS[self.objective]
 
 
-@register(
-    "optm", OptmSpec, cached=True, listing=Listing(0, "#0b5fa5", plans_for_sums=True, plans_for_local=True)
-)
+@register("optm", OptmSpec, 0, "#0b5fa5", cached=True, plans_for_sums=True, plans_for_local=True)
 def design_optm(spec: OptmSpec) -> TableMechanism:
     """The certified mechanism with the least error that meets the spec."""
     codebook = _search(spec) if spec.bins is None else Codebook.from_values(spec.bins)

@@ -50,7 +50,6 @@ from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
 from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
 from fl_privquant.mechanisms.pbm import PbmMechanism, binomial_bits
 from fl_privquant.mechanisms.registry import (
-    Listing,
     Spec,
     checked_delta,
     checked_epsilon,
@@ -209,9 +208,11 @@ class AggregateSpec(Spec):
 @register(
     _NAME,
     AggregateSpec,
+    10,
+    "#f77f00",
     cached=True,
     variant_of=("optm", "objective", "aggregate"),
-    listing=Listing(10, "#f77f00", plans_for_sums=True),
+    plans_for_sums=True,
 )
 def design_aggregate(spec: AggregateSpec) -> LatticeMechanism:
     """The certified mechanism with the least error that meets the target, or the safest with that error."""

@@ -1,18 +1,16 @@
 """PBM: the Poisson binomial mechanism, a number of successes whose probability is linear in the input.
 
-For input x in [-1, 1] the code is Binomial(trials, 1/2 + theta x), and the estimate is (code - trials /
-2) / (trials theta), unbiased. The codes are 0..trials: ``levels`` = trials + 1. The sum of the codes of
-n clients is a Poisson binomial variable of n * trials trials, whatever the inputs: bounded, and never
-wrapped.
+For input x in [-1, 1] the code is Binomial(trials, 1/2 + theta x), and the estimate is (code - trials / 2) /
+(trials theta), unbiased. The codes are 0..trials: ``levels`` = trials + 1. The sum of the codes of n clients
+is a Poisson binomial variable of n * trials trials, whatever the inputs: bounded, and never wrapped.
 
-It is sampled as it is defined: ``trials`` times, a bit is drawn from a certified table with two rows,
-of integer weights, that of x = 1 with probability (1 + x) / 2. So the law is exactly binomial, with a
-theta that is a rational number, and both guarantees are for what is sampled, not for a rounding of it.
+It is sampled as it is defined: ``trials`` times, a bit is drawn from a certified table with two rows of
+integer weights, that of x = 1 with probability (1 + x) / 2. So the law is exactly binomial, with a rational
+theta, and both guarantees are for what is sampled, not for a rounding of it.
 
-Guarantee: ``epsilon`` = trials log((1 + 2 theta) / (1 - 2 theta)) for each coordinate and release,
-local view, certified in integers: each trial is randomized response, and all trials 1 (or 0) is the
-output that attains it. :func:`~fl_privquant.loss.bit_sums.aggregate_renyi` bounds what the secure sum over
-n clients reveals of one of them, whatever the others' inputs.
+Guarantee: that of every :class:`~fl_privquant.mechanisms.sum_of_bits.SumOfBits`.
+:func:`~fl_privquant.loss.bit_sums.aggregate_renyi` bounds what the secure sum over n clients reveals of one
+of them, whatever the others' inputs.
 Assumes: nothing about the inputs. For the sum: n clients that draw as they should; subtract corrupt and
 dropped ones.
 Reference: Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
@@ -42,7 +40,7 @@ from fl_privquant.loss.bit_sums import aggregate_renyi, binomial, check_sum, pro
 from fl_privquant.loss.compose import NamedLoss, Part, composed_epsilon
 from fl_privquant.loss.norms import Norms, secure_sum_loss
 from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.kernel import Sampler
@@ -115,7 +113,7 @@ class PbmSpec(Spec):
         return {"levels": best.trials + 1, "theta": (_HALF - best.rare) / TOTAL_WEIGHT, **given}
 
 
-@register("pbm", PbmSpec, listing=Listing(70, "#8d6a9f", plans_for_sums=True, plans_for_local=True))
+@register("pbm", PbmSpec, 70, "#8d6a9f", plans_for_sums=True, plans_for_local=True)
 def design_pbm(spec: PbmSpec) -> PbmMechanism:
     """The certified mechanism with the largest theta inside the target."""
     trials = spec.levels - 1

@@ -44,7 +44,7 @@ from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.cap import cap_share_bounds
 from fl_privquant.law.table import log_ratio_upper
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.seeded_vector import SEED_BITS
 from fl_privquant.mechanisms.sphere import (
     best_height,
@@ -204,7 +204,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         return np.asarray(self._scale(clip) * total)
 
 
-@register("privunit", PrivUnitSpec, listing=Listing(194, "#90a955"))
+@register("privunit", PrivUnitSpec, 194, "#90a955")
 def design_privunit(spec: PrivUnitSpec) -> PrivUnitMechanism:
     """PrivUnit with the best cap, its loss certified for real numbers."""
     return PrivUnitMechanism.of("privunit", spec, projected=int(spec.projected or 0))

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.quantizer import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.stream import Continuation
 
 _MOST_LEVELS = 1 << 16
@@ -103,7 +103,7 @@ class QsgdMechanism(LengthQuantizer, kind="qsgd"):
         return np.asarray(length / self.steps * (codes - self.steps))
 
 
-@register("qsgd", QsgdSpec, listing=Listing(220, "#adb5bd"))
+@register("qsgd", QsgdSpec, 220, "#adb5bd")
 def design_qsgd(spec: QsgdSpec) -> QsgdMechanism:
     """The quantizer for so many values of a coordinate."""
     return QsgdMechanism.of("qsgd", spec, levels=int(spec.levels))

@@ -153,31 +153,24 @@ SpecT = TypeVar("SpecT", bound=Spec)
 
 
 @dataclass(frozen=True)
-class Listing:
-    """The place of a mechanism in lists and legends (``rank``), its colour in pictures, its part in plans."""
-
-    rank: int = 1000
-    colour: str = ""
-    plans_for_sums: bool = False
-    """Whether plans for secure sums consider it by default."""
-    plans_for_local: bool = False
-    """Whether plans for the local view consider it by default."""
-    scouts: bool = False
-    """Whether planners try it first, to know where to search: it is designed at once, others cost as much."""
-
-
-_UNLISTED = Listing()
-
-
-@dataclass(frozen=True)
 class Entry(Generic[SpecT]):
     """A registered mechanism: its name, what specifies it, what builds it, and how it is listed."""
 
     name: str
     spec: type[SpecT]
     build: Callable[[SpecT], Mechanism]
+    rank: int
+    """Its place in lists and legends."""
+    colour: str
+    """Its colour in pictures; chosen by the name if empty."""
     cached: bool
-    listing: Listing
+    """Whether designs are kept on disk, which pays where they take longer to find than to load."""
+    plans_for_sums: bool
+    """Whether plans for secure sums consider it by default."""
+    plans_for_local: bool
+    """Whether plans for the local view consider it by default."""
+    scouts: bool
+    """Whether planners try it first, to know where to search: it is designed at once, others cost as much."""
 
 
 _ENTRIES: dict[str, Entry[Any]] = {}
@@ -187,20 +180,25 @@ _VARIANTS: dict[str, tuple[str, str, str]] = {}
 def register(
     name: str,
     spec: type[SpecT],
+    rank: int = 1000,
+    colour: str = "",
     *,
     cached: bool = False,
+    plans_for_sums: bool = False,
+    plans_for_local: bool = False,
+    scouts: bool = False,
     variant_of: tuple[str, str, str] | None = None,
-    listing: Listing = _UNLISTED,
 ) -> Callable[[Callable[[SpecT], Mechanism]], Callable[[SpecT], Mechanism]]:
-    """Register the decorated function as the builder of mechanism ``name``.
+    """Register the decorated function as the builder of mechanism ``name``; see :class:`Entry` for the rest.
 
-    ``cached`` designs are kept on disk, which pays where they take longer to find than to load.
     ``variant_of`` names another mechanism, and a parameter of ``design`` with the value that stands for this
     one: for a variant of that mechanism with a spec of its own.
     """
 
     def decorate(build: Callable[[SpecT], Mechanism]) -> Callable[[SpecT], Mechanism]:
-        _ENTRIES[name] = Entry(name, spec, build, cached, listing)
+        _ENTRIES[name] = Entry(
+            name, spec, build, rank, colour, cached, plans_for_sums, plans_for_local, scouts
+        )
         if variant_of is not None:
             _VARIANTS[name] = variant_of
         return build
@@ -223,16 +221,14 @@ def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
     For sums of updates with a norm bound (``by_norm``), a mechanism with a variant designed for them is left
     out.
     """
-    replaced = {_VARIANTS[name][0] for name in _VARIANTS if _ENTRIES[name].listing.plans_for_sums}
+    replaced = {_VARIANTS[name][0] for name in _VARIANTS if _ENTRIES[name].plans_for_sums}
     chosen = [
         listed
         for listed in _ENTRIES.values()
-        if (listed.listing.plans_for_sums if in_sum else listed.listing.plans_for_local)
+        if (listed.plans_for_sums if in_sum else listed.plans_for_local)
         and not (in_sum and by_norm and listed.name in replaced)
     ]
-    chosen.sort(
-        key=lambda listed: (listed.spec.spends_on is not Unit.TOTAL, listed.listing.rank, listed.name)
-    )
+    chosen.sort(key=lambda listed: (listed.spec.spends_on is not Unit.TOTAL, listed.rank, listed.name))
     return tuple(listed.name for listed in chosen)
 
 
@@ -243,15 +239,15 @@ def planned_for(wish: Wish) -> tuple[str, ...]:
 
 def scout_mechanism() -> str:
     """The mechanism that planners try first, to know where to search."""
-    return next(name for name, listed in _ENTRIES.items() if listed.listing.scouts)
+    return next(name for name, listed in _ENTRIES.items() if listed.scouts)
 
 
 def colours() -> dict[str, str]:
     """The fixed colour of each mechanism and variant that has one, in the order of their ranks."""
     shades: dict[str, str] = {}
-    for listed in sorted(_ENTRIES.values(), key=lambda listed: (listed.listing.rank, listed.name)):
+    for listed in sorted(_ENTRIES.values(), key=lambda listed: (listed.rank, listed.name)):
         for variant in listed.spec.variants:
-            shades[f"{listed.name} {variant.suffix}".strip()] = variant.colour or listed.listing.colour
+            shades[f"{listed.name} {variant.suffix}".strip()] = variant.colour or listed.colour
     return {label: colour for label, colour in shades.items() if colour}
 
 
@@ -300,8 +296,6 @@ def design(
     **parameters
         The fields of the mechanism's spec, such as ``epsilon``.
 
-    Examples
-    --------
     >>> mechanism = design("one_bit", epsilon=1.0)
     >>> mechanism.epsilon <= 1.0, mechanism.values.round(4)
     (True, array([-2.164,  2.164]))

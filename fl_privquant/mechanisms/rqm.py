@@ -28,7 +28,7 @@ from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import POWERS, Listing, Spec, register
+from fl_privquant.mechanisms.registry import POWERS, Spec, register
 
 _KEEP_RATES = np.linspace(0.01, 0.999, 60)
 _ROUNDING_ROOM = 1e-7
@@ -57,7 +57,7 @@ class RqmSpec(Spec):
             checks.positive("margin", self.margin)
 
 
-@register("rqm", RqmSpec, cached=True, listing=Listing(20, "#d1495b"))
+@register("rqm", RqmSpec, 20, "#d1495b", cached=True)
 def design_rqm(spec: RqmSpec) -> TableMechanism:
     """The certified mechanism, with the least error inside epsilon where parameters are free."""
     if spec.epsilon is None:

@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.codebook_index import RARE, CodebookIndexMechanism, check_codebook, near_weight
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import RandomCodebook, largest_sum, privunit_squared_error, upper_mean
 from fl_privquant.mechanisms.vector import PrivateVectorSpec
 from fl_privquant.mechanisms.wish import Wish
@@ -107,7 +107,7 @@ class SharedCodebookMechanism(CodebookIndexMechanism, kind="shared_codebook"):
         return np.sort(np.argpartition(-projections, self.num_near - 1)[: self.num_near])
 
 
-@register("shared_codebook", SharedCodebookSpec, listing=Listing(195, "#31572c", plans_for_local=True))
+@register("shared_codebook", SharedCodebookSpec, 195, "#31572c", plans_for_local=True)
 def design_shared_codebook(spec: SharedCodebookSpec) -> SharedCodebookMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)

@@ -17,7 +17,7 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.additive_spec import ApproximateSpec
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import Skellam
 
 
@@ -38,12 +38,7 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
         return skellam_theorem(update, self.noise)
 
 
-@register(
-    "skellam",
-    SkellamSpec,
-    cached=True,
-    listing=Listing(130, "#6ec5e9", plans_for_sums=True, plans_for_local=True),
-)
+@register("skellam", SkellamSpec, 130, "#6ec5e9", cached=True, plans_for_sums=True, plans_for_local=True)
 def design_skellam(spec: SkellamSpec) -> SkellamMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""
     return SkellamMechanism.calibrated("skellam", spec)

@@ -45,7 +45,7 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_whole, register
+from fl_privquant.mechanisms.registry import Spec, checked_whole, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Continuation, RandomStream
@@ -259,7 +259,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         return self._mean_error(density, breaks, power)
 
 
-@register("snapping", SnappingSpec, listing=Listing(170, "#dda15e"))
+@register("snapping", SnappingSpec, 170, "#dda15e")
 def design_snapping(spec: SnappingSpec) -> SnappingMechanism:
     """The certified mechanism at ``epsilon``."""
     # Inputs are at most 2 apart.

@@ -3,9 +3,8 @@
 **The mechanism.** Subsampled and quantized Kashin's response represents an update in a frame in which it is
 spread evenly, samples k of its coordinates there, rounds each to one bit, and tells the k bits together by
 randomized response among 2^k answers. The published frame is Kashin's, with twice as many vectors as
-coordinates; here it is a random orthonormal one. A sample of its
-coordinates is the inner products with k random orthonormal vectors, which come from a seed that the
-receiver knows.
+coordinates; here it is a random orthonormal one. The coordinates sampled there are inner products with k
+random orthonormal vectors, which come from a seed that the receiver knows.
 
 With such a frame a coordinate need not be rounded without bias: its sign is enough, as the law of the frame
 is the same after each rotation, so that the mean of sum_j sign(<u_j, x>) u_j has the direction of x. Its
@@ -33,7 +32,7 @@ import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.mechanisms.registry import Listing, checked_whole, register
+from fl_privquant.mechanisms.registry import checked_whole, register
 from fl_privquant.mechanisms.seeded_vector import SeededVectorMechanism, bits_of, number_of
 from fl_privquant.mechanisms.sphere import mean_projection, orthonormal_rows
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens, respond
@@ -107,7 +106,7 @@ class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
         return checks.positive("clip", clip) * (self.output_norm / (length * self.repeats))
 
 
-@register("sqkr", SqkrSpec, listing=Listing(196, "#bc6c25"))
+@register("sqkr", SqkrSpec, 196, "#bc6c25")
 def design_sqkr(spec: SqkrSpec) -> SqkrMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)

@@ -26,7 +26,7 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism, Mechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_levels, register
+from fl_privquant.mechanisms.registry import Spec, checked_levels, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import RandomStream
@@ -107,7 +107,7 @@ class StochasticMechanism(RoundingMechanism, LatticeMechanism, kind="stochastic"
         return np.asarray(np.maximum(0.0, 1.0 - np.abs(position[:, None] - self.codes)))
 
 
-@register("stochastic", StochasticSpec, listing=Listing(90, "#a3a380"))
+@register("stochastic", StochasticSpec, 90, "#a3a380")
 def design_stochastic(spec: StochasticSpec) -> StochasticMechanism:
     """Randomized rounding to that many levels."""
     return StochasticMechanism("stochastic", int(spec.levels), spec.parameters())

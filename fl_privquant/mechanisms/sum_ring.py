@@ -1,9 +1,10 @@
 """Sums of codes modulo less than they could reach: how far the sum of honest codes spreads.
 
-The codes of n clients lie between 0 and n max_code, but their sum, honest clients' noise being independent,
-stays near its mean. Let z be the code that stands for an input of 0 (it may lie between two codes). A sum is
-taken modulo 2^w, and the server takes the representative nearest to n z. That is the sum itself whenever it
-is within 2^(w - 1) of n z. (Where the window around n z exceeds 0..n max_code it is moved inside.)
+A sum of the codes of n clients can be anything from 0 to n max_code. But the noise of honest clients is
+independent, so that their sum stays near its mean, and fewer bits are enough to tell it. Let z be the code
+that stands for an input of 0 (it may lie between two codes). A sum is taken modulo 2^w, and the server takes
+the representative nearest to n z, which is the sum itself whenever that is within 2^(w - 1) of n z. (Where
+the window around n z exceeds 0..n max_code it is moved inside.)
 
 **Bound.** Let C_c be the code of client c. By Markov's inequality, for each rate r > 0,
 
@@ -16,10 +17,6 @@ So t = min over r of (n log M(r) + K) / r is exceeded with odds of e^-K at most.
 d sums of a round stay within t on both sides, except with ``odds``. Signal and noise are in M(r) together:
 the bound holds for *all* inputs in [-1, 1], even if all clients' coordinates are at the clip. It grows with
 n, so that fewer survivors than clients that were asked stay within it too.
-
-An assumption about the inputs would gain little. After the rotation a coordinate of an update is below
-sqrt(2 log(2 d / odds)) of its standard deviations, eight of them for d = 10^4 and odds of 1e-9. The clip, at
-two or three of them, is a sharper bound.
 
 **Privacy** is not touched by the width. The residue of a sum is a function of the sum, and reveals no more;
 a masked code is uniform modulo 2^w whatever w is. A server that asks for too narrow a ring learns less and
@@ -60,8 +57,6 @@ _FLOAT_ROOM = 1.0 + 1e-9
 class SumRing:
     """The integers modulo 2^bits, in which codes are added up.
 
-    Examples
-    --------
     >>> ring = SumRing(bits=3, max_code=None, centre=0.5, largest=1)
     >>> codes = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 1]] * 4)
     >>> ring.opened(ring.residues(codes.sum(axis=0)), num_clients=12), codes.sum(axis=0)

@@ -20,7 +20,7 @@ from scipy import integrate, special
 from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import CodeOverflowError
 from fl_privquant.mechanisms.quantizer import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.stream import Continuation
 
 # Digits to the base of 3 in a byte.
@@ -69,7 +69,7 @@ class TernGradMechanism(LengthQuantizer, kind="terngrad"):
         return np.asarray(length * (digits.reshape(-1)[: self.dimension] - 1.0))
 
 
-@register("terngrad", QuantizerSpec, listing=Listing(221, "#868e96"))
+@register("terngrad", QuantizerSpec, 221, "#868e96")
 def design_terngrad(spec: QuantizerSpec) -> TernGradMechanism:
     """The quantizer to three values."""
     return TernGradMechanism.of("terngrad", spec)

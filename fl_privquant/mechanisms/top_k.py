@@ -22,7 +22,7 @@ from fl_privquant import checks
 from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.quantizer import QuantizerMechanism, QuantizerSpec, from_bits, to_bits
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import largest_sum
 from fl_privquant.sampling.stream import Continuation
 
@@ -108,7 +108,7 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
         return np.asarray(checks.positive("clip", clip) * estimate)
 
 
-@register("top_k", TopKSpec, listing=Listing(223, "#ced4da"))
+@register("top_k", TopKSpec, 223, "#ced4da")
 def design_top_k(spec: TopKSpec) -> TopKMechanism:
     """The quantizer that keeps a share of the coordinates."""
     return TopKMechanism.of("top_k", spec, share=float(spec.share))

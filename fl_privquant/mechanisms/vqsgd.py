@@ -29,7 +29,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.vector import AxisMechanism, PrivateVectorSpec, VectorSpec, respond
 from fl_privquant.sampling.stream import Continuation
 
@@ -63,13 +63,13 @@ class PrivateVqsgdMechanism(VqsgdMechanism, kind="vqsgd_private"):
         return [respond(corner, self._weights, source) for corner in super()._draw(x, source)]
 
 
-@register("vqsgd", VectorSpec, listing=Listing(200, "#c77dff"))
+@register("vqsgd", VectorSpec, 200, "#c77dff")
 def design_vqsgd(spec: VectorSpec) -> VqsgdMechanism:
     """The quantizer without privacy."""
     return VqsgdMechanism.of("vqsgd", spec)
 
 
-@register("vqsgd_private", PrivateVectorSpec, listing=Listing(210, "#7b2cbf", plans_for_local=True))
+@register("vqsgd_private", PrivateVectorSpec, 210, "#7b2cbf", plans_for_local=True)
 def design_private_vqsgd(spec: PrivateVectorSpec) -> PrivateVqsgdMechanism:
     """The certified mechanism at ``epsilon`` a client round."""
     return PrivateVqsgdMechanism.of("vqsgd_private", spec)

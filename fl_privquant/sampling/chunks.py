@@ -105,10 +105,7 @@ def encode_in_chunks(
     words_per_input
         Random words that an input takes, 0 to 2.
 
-    Raises
-    ------
-    InvalidUpdateError
-        If an input is not a finite floating-point number; nothing is encoded then.
+    Raises InvalidUpdateError if an input is not a finite floating-point number; nothing is encoded then.
     """
     source = x if isinstance(x, LazyVector) else _Given(np.asarray(x))
     _check(source.dtype, clip, stream, threads)

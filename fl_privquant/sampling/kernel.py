@@ -27,8 +27,6 @@ class Sampler:
     from one of the certified rows, whatever the input, the clip and the rounding of either.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
 
-    Examples
-    --------
     >>> from fl_privquant.law.codebook import Codebook
     >>> from fl_privquant.law.law import Law
     >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])

@@ -1,10 +1,9 @@
 """Tables of symmetric integer noise whose distance to the ideal law is certified.
 
 A law with P[X = k] = P[X = -k] and falling ratios P[X = k+1] / P[X = k] (all three noises of
-:mod:`fl_privquant.sampling.discrete`) is determined by those ratios. They are computed in fixed
-point of 256 bits, always rounded down, with a count of how far down they may be; so every
-probability is known between two integers. The magnitude |X| is then tabulated in units of 2^-127
-and cut where the rest is below 2^-100 of the whole.
+:mod:`fl_privquant.sampling.discrete`) is determined by those ratios. They are computed in fixed point of 256
+bits, always rounded down, with a count of how far down they may be; so every probability is known between two
+integers. The magnitude |X| is then tabulated in units of 2^-127 and cut where the rest is below 2^-100.
 
 Guarantee: :attr:`NoiseTable.total_variation` bounds the total-variation distance between the table
 and the ideal law, in exact arithmetic. For N draws together it is at most N times as large.

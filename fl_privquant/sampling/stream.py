@@ -39,17 +39,9 @@ class RandomStream:
 
     A word must not serve twice: two draws from the same word are not independent, and no privacy
     guarantee survives that. So a stream hands out its words through :meth:`reserve`, each once,
-    and refuses to be copied or pickled. Do not share one across ``os.fork``.
+    and refuses to be copied or pickled. Do not share one across ``os.fork``. Where others can know the key,
+    of 32 bytes, privacy is ``simulated`` only.
 
-    Parameters
-    ----------
-    key
-        32 bytes.
-    simulated
-        Whether the key can be known to others, so that privacy is simulated only.
-
-    Examples
-    --------
     >>> stream = RandomStream.seeded(7, round=2, client=5)
     >>> stream.simulated, [hex(word) for word in stream.words(2)]
     (True, ['0x76b3e8979328345b', '0xe24f29c46f5a4a28'])
