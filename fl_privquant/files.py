@@ -69,10 +69,7 @@ def _sync_names(directory: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete the temporary files of processes that were killed while they replaced ``path``.
-
-    For who holds the lock of ``path``, so that nobody else can be at it.
-    """
+    """Delete temporary files of killed writers of ``path``; for whoever holds its lock, and so is alone."""
     for leftover in path.parent.glob(f".{path.name}.*{_NEW}{path.suffix}"):
         leftover.unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ update is: this is what a plan's clips and errors assume.
 
 **How.** The Walsh-Hadamard transform with random signs spreads the energy of an update evenly, but it exists
 for powers of two only, and padding d = 10^5 to 131072 coordinates would send 31 % more. Instead there are two
-layers, each of random signs and transforms of many blocks at once:
+layers of random signs and transforms of many blocks at once:
 
 1. *Blocks*: every run of ``block`` neighbours is transformed. Where the last block would end beyond the last
    coordinate, one more block ends at it, after the others.

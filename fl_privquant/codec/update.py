@@ -2,8 +2,7 @@
 
 In order on the client, and reversed on the server: flatten (each array on its scale, if it has one), clip the
 L2 norm (optional), rotate (optional), keep some coordinates and clip their norm (optional), clip each
-coordinate, encode, and pack (:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`):
-:class:`EncodedUpdate` is what either is done with.
+coordinate, encode, and pack (:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`).
 
 **Lossless.** Mechanism ``none`` changes nothing, but a difference does: in floating point ``(new - old)
 + old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload
@@ -11,13 +10,11 @@ carries the trained arrays themselves, each in its own type: :attr:`UpdateCodec.
 False, and the mean of decoded updates is the mean that plain federated averaging computes, bit for bit.
 
 **The vote.** With ``clip_quantile`` q one more coordinate follows those of the update: +clip if the clip
-holds at least a share q of them, else -clip. It is encoded by the same mechanism, so it is one more release
-of the same certified loss, is added up as all others are, and decodes without bias to the share of clients
-for which the clip is wide enough: what a server needs to move the clip.
+holds at least a share q of them, else -clip. It is one more release of the same certified loss, and decodes
+without bias to the share of clients for which the clip is wide enough: what a server needs to move the clip.
 
 **Private metrics.** In the same way each of ``private_metrics`` is one more coordinate, before the vote: the
-client's value, clipped to a range and scaled to [-clip, clip]. It decodes without bias to the client's value,
-or to the mean over clients.
+client's value, clipped to a range and scaled to [-clip, clip].
 
 **Nothing to send.** A client without a usable update (it is not finite, or the app failed) encodes a vector
 of zeros, vote and metrics included: :meth:`UpdateCodec.encoded_nothing`. The payload has the same form and
@@ -134,10 +131,8 @@ class UpdateCodec:
 
     @property
     def clip(self) -> float:
-        """Coordinates are clipped to [-clip, clip], or whole updates to that norm.
-
-        Where a mechanism for L2 norms encodes a part of an update, it need not allow for the norm of all.
-        """
+        """Coordinates are clipped to [-clip, clip], or whole updates to that norm."""
+        # Where a mechanism for L2 norms encodes a part of an update, it need not allow for the norm of all.
         clip, bound = self.encoding.clip, self.encoding.l2_bound(self.layout.dimension)
         whole = self.encoding.keep is not None and self.mechanism.norm == "l2"
         return clip if bound is None or not whole else min(clip, bound)
@@ -298,8 +293,7 @@ class UpdateCodec:
     def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], NDArray[Any]]]:
         """The arrays of :meth:`apply`, each computed when it is read, and anew each time.
 
-        The payload is checked now. Until an array is wanted it takes one byte a coordinate, not the
-        four or eight of the array: a server can hold the updates of many clients.
+        The payload is checked now. Until it is read it takes less memory than its arrays.
         """
         same_types = set(self.layout.dtypes) == {self.layout.dtype} and not self.layout.scales
         direct = self.carries_difference and not self.encoding.rotate and same_types

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.stochastic import RoundingMechanism
@@ -27,27 +26,22 @@ from fl_privquant.mechanisms.stochastic import RoundingMechanism
 DEFAULT_BITS: Final = 20
 """Bits of a coordinate, unless others are asked for."""
 
-_MIN_BITS: Final = 2
-_MAX_BITS: Final = 30
 # What secure aggregation adds up in, at most.
 _MAX_SUM_BITS: Final = 32
 
 
 def checked_bits(bits: int) -> int:
     """The bits of a coordinate, if they are a whole number from 2 to 30."""
-    if isinstance(bits, bool) or bits != int(bits) or not _MIN_BITS <= bits <= _MAX_BITS:
-        raise InvalidSpecError(
-            f"fixed_point_bits: {bits} is not a whole number from {_MIN_BITS} to {_MAX_BITS}"
-        )
-    return int(bits)
+    return checks.whole("fixed_point_bits", bits, 2, 30)
 
 
 @dataclass(frozen=True, eq=False)
 class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
     """Randomized rounding to a fine lattice around 0, with ``bits`` for each coordinate.
 
+    >>> import fl_privquant as pq
     >>> mechanism = FixedPointMechanism("none", 20)
-    >>> codes = mechanism.encode([0.0, 0.1, -7.0], clip=0.5, rng=RandomStream.seeded(1))
+    >>> codes = mechanism.encode([0.0, 0.1, -7.0], clip=0.5, rng=pq.RandomStream.seeded(1))
     >>> mechanism.decode(codes, clip=0.5).round(5)
     array([ 0. ,  0.1, -0.5])
     """

@@ -76,10 +76,7 @@ class MvuSpec(Spec):
         if self.input_bits is None:
             bits = min(math.ceil(math.log2(self.levels)), _DEFAULT_INPUT_BITS)
             object.__setattr__(self, "input_bits", bits)
-        elif self.input_bits != int(self.input_bits) or not 1 <= self.input_bits <= _MOST_INPUT_BITS:
-            raise InvalidSpecError(
-                f"input_bits: {self.input_bits} is not a whole number from 1 to {_MOST_INPUT_BITS}"
-            )
+        checks.whole("input_bits", self.input_bits, 1, _MOST_INPUT_BITS)
         if not 4 * self.levels <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(
                 f"max_code: {self.max_code} is outside {4 * self.levels}..{FINE_MAX_CODE}, which is for "

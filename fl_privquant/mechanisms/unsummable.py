@@ -1,4 +1,4 @@
-"""Common code of mechanisms whose encoded updates cannot be added up; they are for the local view."""
+"""Mechanisms whose encoded updates cannot be added up; they are for the local view."""
 
 from __future__ import annotations
 

@@ -13,17 +13,17 @@ bytes  holds   meaning
 16-    body    see below
 ====== ======= ====================================================================
 
-**Fixed width.** Value i occupies the bits i*width to (i+1)*width - 1 of the body, bit b of the body
-being bit b % 8 of byte b // 8; the bits that remain in the last byte are 0. Codes and masked sums
-are sent so, and indices of m levels, at ceil(log2 m) bits.
+**Fixed width.** Value i occupies the bits i*width to (i+1)*width - 1 of the body, bit b of the body being bit
+b % 8 of byte b // 8; the bits that remain in the last byte are 0. Codes and masked sums are sent so, and
+indices of m levels, at ceil(log2 m) bits.
 
-**Grouped.** Where m is no power of two, as many base-m digits as fit a 64-bit word share one (the
-first is the least significant), if that takes fewer bits: 1.6 instead of 2 for m = 3, 2.37 instead
-of 3 for m = 5. The digits left over at the end take the fewest bytes that can hold them.
+**Grouped.** Where m is no power of two, as many base-m digits as fit a 64-bit word share one (the first is
+the least significant), if that takes fewer bits: 1.6 instead of 2 for m = 3, 2.37 instead of 3 for m = 5. The
+digits left over at the end take the fewest bytes that can hold them.
 
-The layout follows from the header, and every vector has exactly one payload: a payload with another
-size, a digit out of range or a padding bit that is set is refused. Sizes depend on the number of
-coordinates and levels alone, never on the data.
+The layout follows from the header, and every vector has exactly one payload: a payload with another size, a
+digit out of range or a padding bit that is set is refused. Sizes depend on the number of coordinates and
+levels alone, never on the data.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.array_types import code_type
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, other_version
 from fl_privquant.law.codebook import MAX_LEVELS
@@ -91,8 +92,7 @@ def pack_indices(indices: ArrayLike, num_levels: int) -> bytes:
 def unpack_indices(payload: Payload, num_levels: int, length: int) -> NDArray[np.uint8] | NDArray[np.uint16]:
     """The ``length`` indices of a payload: uint8, or uint16 past 256 levels.
 
-    Raises InvalidUpdateError unless this is the one payload that :func:`pack_indices` makes of
-    ``length`` indices below ``num_levels``.
+    Raises InvalidUpdateError unless it is the one payload that :func:`pack_indices` makes of such indices.
 
     >>> unpack_indices(pack_indices([0, 1, 2, 3, 3], 4), num_levels=4, length=5)
     array([0, 1, 2, 3, 3], dtype=uint8)
@@ -129,8 +129,7 @@ def pack_codes(codes: ArrayLike, width: int) -> bytes:
 def unpack_codes(payload: Payload, width: int, length: int) -> NDArray[np.uint32]:
     """The ``length`` integers of a payload of ``width`` bits each.
 
-    Raises InvalidUpdateError unless this is the one payload that :func:`pack_codes` makes of
-    ``length`` integers of that width.
+    Raises InvalidUpdateError unless it is the one payload that :func:`pack_codes` makes of such integers.
 
     >>> unpack_codes(pack_codes([1, 2, 3], width=12), width=12, length=3)
     array([1, 2, 3], dtype=uint32)
@@ -243,18 +242,11 @@ def integers(values: ArrayLike, name: str, largest: int) -> Ints:
 
 
 def _checked_width(width: int | None) -> int:
-    # numpy's integers would overflow in what follows; Python's do not.
-    bits = 0 if width is None else operator.index(width)
-    if not 1 <= bits <= MAX_WIDTH:
-        raise InvalidSpecError(f"width: {width} bits, expected 1 to {MAX_WIDTH}")
-    return bits
+    return checks.whole("width", width, 1, MAX_WIDTH)
 
 
 def _checked_levels(num_levels: int) -> int:
-    levels = operator.index(num_levels)
-    if not 2 <= levels <= MAX_LEVELS:
-        raise InvalidSpecError(f"num_levels: {num_levels}, expected 2 to {MAX_LEVELS}")
-    return levels
+    return checks.whole("num_levels", num_levels, 2, MAX_LEVELS)
 
 
 def _index_width(num_levels: int) -> int:

@@ -122,7 +122,7 @@ def encode_in_chunks(
 
 
 def checked_inputs(x: ArrayLike) -> Floats:
-    """The inputs in double precision, for encoders that see them all at once; others are refused as here."""
+    """The inputs in double precision, for encoders that need them all at once; others are refused."""
     given = np.asarray(x)
     _check_type(given.dtype)
     with np.errstate(over="ignore"):
@@ -133,9 +133,9 @@ def checked_inputs(x: ArrayLike) -> Floats:
 
 def check_finite_inputs(inputs: NDArray[Any]) -> None:
     """Raise InvalidUpdateError, with the first place, if an input is not finite."""
-    places = np.flatnonzero(~np.isfinite(inputs))
-    if places.size:
-        raise _not_finite(places.size, inputs.size, int(places[0]))
+    finite = np.isfinite(inputs)
+    if not finite.all():
+        raise _not_finite(int(np.count_nonzero(~finite)), inputs.size, int(np.argmin(finite)))
 
 
 def _not_finite(count: int, size: int, first: int) -> InvalidUpdateError:

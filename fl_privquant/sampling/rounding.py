@@ -39,21 +39,10 @@ def encode_on_lattice(
     noise is added to an integer in 0..max_code, in integers; so no digit of the input is left in the
     output but through that integer.
 
-    Parameters
-    ----------
-    x
-        Inputs, clipped to [-clip, clip].
-    max_code
-        Number of lattice points less one.
-    noise
-        What is added; None for rounding alone.
-    reach
-        With noise, the sum is clamped to -reach..max_code + reach; None for no bound.
-    bits
-        With noise, the output is reduced modulo 2^bits, at least ``max_code + 1``.
-    clip, stream, threads
-        As for :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes one word an input from
-        the stream, two with noise.
+    With noise, the sum is clamped to -reach..max_code + reach, if there is a ``reach``, and reduced modulo
+    2^bits, at least ``max_code + 1``. Other arguments are as for
+    :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes one word an input from the stream,
+    two with noise.
 
     >>> encode_on_lattice([-1.0, 0.0, 0.5, 7.0], 4, stream=RandomStream.seeded(1))
     array([0, 2, 3, 4], dtype=uint8)
