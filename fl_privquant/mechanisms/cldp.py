@@ -34,8 +34,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_privquant.array_types import Floats
+from fl_privquant.mechanisms.bit_messages import SEED_BITS, SeededVectorMechanism
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism
 from fl_privquant.mechanisms.sphere import mean_projection, normal_numbers
 from fl_privquant.mechanisms.vector import MAX_REPEATS, AxisMechanism, PrivateVectorSpec, happens, respond
 from fl_privquant.mechanisms.wish import Wish

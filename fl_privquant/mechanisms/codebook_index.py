@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
-from fl_privquant.mechanisms.seeded_vector import SeededVectorMechanism
+from fl_privquant.mechanisms.bit_messages import SeededVectorMechanism
 from fl_privquant.mechanisms.sphere import RandomCodebook
 from fl_privquant.mechanisms.vector import happens
 from fl_privquant.sampling.stream import Continuation

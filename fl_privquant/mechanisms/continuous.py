@@ -1,21 +1,45 @@
-"""Mechanisms whose outputs are floats: baselines to compare with, which cannot be added up in a ring."""
+"""Mechanisms whose messages cannot be added up; among them those of floats, which are baselines."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
-from fl_privquant.mechanisms.unsummable import UnsummableMechanism
+from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.packing.wire_format import PackedFloats
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
+
+
+class UnsummableMechanism(Mechanism):
+    """A mechanism that has no codes to be added up; it refuses where it is asked for them."""
+
+    no_sum: ClassVar[str] = (
+        "its messages are no integers to be added up; decode each client's, or use 'cldp_linf' or "
+        "'vqsgd_private'"
+    )
+    """Why there is nothing to add up, and what to use instead."""
+
+    summable = False
+
+    def to_codes(self, indices: NDArray[Any]) -> NoReturn:
+        self._refuse()
+
+    def sum_bits(self, num_clients: int) -> NoReturn:
+        self._refuse()
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
 
 
 class FloatMechanism(UnsummableMechanism):

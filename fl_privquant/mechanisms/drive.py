@@ -25,9 +25,8 @@ from numpy.typing import ArrayLike
 from scipy import integrate, special
 
 from fl_privquant.array_types import Bits, Floats
-from fl_privquant.mechanisms.quantizer import LengthQuantizer, QuantizerSpec
+from fl_privquant.mechanisms.bit_messages import SEED_BITS, LengthQuantizer, QuantizerSpec, bits_of, number_of
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS, bits_of, number_of
 from fl_privquant.mechanisms.sphere import orthonormal_rows
 from fl_privquant.sampling.stream import Continuation, RandomStream
 

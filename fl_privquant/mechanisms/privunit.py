@@ -44,8 +44,9 @@ from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.cap import cap_share_bounds
 from fl_privquant.law.table import log_ratio_upper
+from fl_privquant.mechanisms.bit_messages import SEED_BITS
+from fl_privquant.mechanisms.continuous import UnsummableMechanism
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS
 from fl_privquant.mechanisms.sphere import (
     best_height,
     cap_mean,
@@ -54,7 +55,6 @@ from fl_privquant.mechanisms.sphere import (
     orthonormal_rows,
     projection_above,
 )
-from fl_privquant.mechanisms.unsummable import UnsummableMechanism
 from fl_privquant.mechanisms.vector import CHANCES, PrivateVectorSpec, ResponseMechanism, happens
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.stream import Continuation, RandomStream

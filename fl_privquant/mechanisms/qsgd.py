@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
-from fl_privquant.mechanisms.quantizer import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
+from fl_privquant.mechanisms.bit_messages import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.stream import Continuation
 

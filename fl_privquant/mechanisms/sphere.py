@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from fl_privquant.array_types import Floats
+from fl_privquant.mechanisms.bit_messages import SEED_BITS
 from fl_privquant.mechanisms.continuous import open_uniforms
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS
 from fl_privquant.sampling.stream import RandomStream
 
 _DOMAIN = b"fl_privquant codebook v1"

@@ -32,8 +32,8 @@ import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
+from fl_privquant.mechanisms.bit_messages import SeededVectorMechanism, bits_of, number_of
 from fl_privquant.mechanisms.registry import checked_whole, register
-from fl_privquant.mechanisms.seeded_vector import SeededVectorMechanism, bits_of, number_of
 from fl_privquant.mechanisms.sphere import mean_projection, orthonormal_rows
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens, respond
 from fl_privquant.mechanisms.wish import Wish

@@ -19,7 +19,7 @@ from scipy import integrate, special
 
 from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import CodeOverflowError
-from fl_privquant.mechanisms.quantizer import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
+from fl_privquant.mechanisms.bit_messages import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.stream import Continuation
 

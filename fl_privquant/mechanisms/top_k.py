@@ -21,7 +21,7 @@ from scipy import special
 from fl_privquant import checks
 from fl_privquant.array_types import Bits, Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
-from fl_privquant.mechanisms.quantizer import QuantizerMechanism, QuantizerSpec, from_bits, to_bits
+from fl_privquant.mechanisms.bit_messages import QuantizerMechanism, QuantizerSpec, from_bits, to_bits
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import largest_sum
 from fl_privquant.sampling.stream import Continuation
