@@ -53,7 +53,7 @@ class Mechanism(ABC):
 
     kind: ClassVar[str]
     unit: ClassVar[str] = "coordinate release"
-    """What one :attr:`epsilon` is spent on, for whoever prints it; the view is local."""
+    """What one :attr:`epsilon` is spent on, in words; the view is local."""
     norm: ClassVar[str] = "linf"
     """Norm of the ball that inputs lie in, of radius clip: "linf" bounds each coordinate, "l2" the update."""
     outputs_floats: ClassVar[bool] = False
@@ -177,7 +177,7 @@ class Mechanism(ABC):
         """Bits of the modulus 2^bits in which the codes of ``num_clients`` clients are added up."""
 
     def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
-        """The narrowest ring in which the sums of so many coordinates are known to be told apart.
+        """The narrowest ring in which the sums of so many coordinates are known not to be confused.
 
         Unless a mechanism says how far honest sums spread, it is that of :meth:`sum_bits`.
         """

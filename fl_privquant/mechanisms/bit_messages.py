@@ -65,7 +65,7 @@ class SeededVectorMechanism(UnsummableMechanism, ResponseMechanism):
         """The random answer of one draw for an input in the unit ball."""
 
     @abstractmethod
-    def _told(self, answer: int, seed: int, draw: int) -> Floats:
+    def _reported(self, answer: int, seed: int, draw: int) -> Floats:
         """(dimension,) the vector that the answer of a draw stands for, up to a constant."""
 
     @property
@@ -85,7 +85,7 @@ class SeededVectorMechanism(UnsummableMechanism, ResponseMechanism):
         total = np.zeros(self.dimension)
         for draw in range(self.repeats):
             first = SEED_BITS + draw * self.answer_bits
-            total += self._told(number_of(bits[first : first + self.answer_bits]), seed, draw)
+            total += self._reported(number_of(bits[first : first + self.answer_bits]), seed, draw)
         return np.asarray(self._scale(clip) * total)
 
 

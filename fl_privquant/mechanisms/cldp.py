@@ -1,12 +1,11 @@
-"""CLDP: an update along one random direction, of which one bit is told by randomized response.
+"""CLDP: an update along one random direction, of which one bit is reported by randomized response.
 
 **linf** (coordinates in [-1, 1]). A coordinate is chosen uniformly; it is rounded to ±1, unbiased, and the
 sign goes through randomized response. The estimate is ± d (e^epsilon + 1) / (e^epsilon - 1) on that
 coordinate: 1 + log2(d) bits.
 
-**l2** (Euclidean norm at most 1). A direction V is chosen uniformly on the sphere, and what is told of the
-update x is the sign of <V, x>, which counts with probability |x| and is a fair coin otherwise. The estimate
-is ± V (e^epsilon + 1) / (e^epsilon - 1) / E|V_1|. This has the law of the hemisphere mechanism of Duchi,
+**l2** (Euclidean norm at most 1). A direction V is chosen uniformly on the sphere, and what is reported of
+the update x is the sign of <V, x> with probability |x|, and a fair coin otherwise. The estimate is ± V (e^epsilon + 1) / (e^epsilon - 1) / E|V_1|. This has the law of the hemisphere mechanism of Duchi,
 Jordan and Wainwright, which CLDP then quantizes to a few bits per coordinate, with a little more error.
 Here V comes from a seed of 64 bits which is sent in its place, 65 bits in all: V does not depend on the
 data, so that the receiver may know it, and nothing is lost by compressing it (as Feldman and Talwar say).
@@ -89,7 +88,7 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         positive = happens(0.5 * (1.0 + side), source)
         return respond(0 if positive else 1, self._weights, source)
 
-    def _told(self, answer: int, seed: int, draw: int) -> Floats:
+    def _reported(self, answer: int, seed: int, draw: int) -> Floats:
         drawn = direction(seed, draw, self.dimension)
         return -drawn if answer else drawn
 

@@ -1,7 +1,7 @@
-"""CSGM: each coordinate is told with some probability, as one random bit under normal noise; for sums.
+"""CSGM: each coordinate is reported with some probability, as one random bit under normal noise; for sums.
 
-**The mechanism.** A client tells a coordinate x in [-1, 1] with probability ``share``, else nothing (0).
-What it tells is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the
+**The mechanism.** A client reports a coordinate x in [-1, 1] with probability ``share``, else nothing (0).
+What it reports is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the
 result is rounded to an integer and clamped to as many levels as there are. The law is linear in x, a
 mixture of the two rows at -1 and 1, so that integers divided by their mean at x = 1 are unbiased. Rows are
 a certified table, of which the accountant knows what a sum of n of them costs
@@ -9,8 +9,8 @@ a certified table, of which the accountant knows what a sum of n of them costs
 is counted, and it covers what the authors count as amplification by sampling, rounding and all, for bounded
 L2 norms too.
 
-**The view.** Sampling helps privacy only against those who do not learn which coordinates a client told. In
-the sum over clients nobody does. In the local view the server sees each code; the certified ``epsilon`` is
+**The view.** Sampling helps privacy only against those who do not learn which coordinates a client reported.
+In the sum over clients nobody does. In the local view the server sees each code; the certified ``epsilon`` is
 of that code, noise included, and holds there too. It is large for the little noise that suffices in a sum.
 
 **What differs from the publication.** There, the server is trusted to add all the noise, and a client sends
@@ -56,14 +56,14 @@ class CsgmSpec(Spec):
     levels: int = 16
     """Most output values, from 3 on; an odd number of them is used, and no more than noise often reaches."""
     share: float = 0.5
-    """Probability with which a client tells a coordinate."""
+    """Probability with which a client reports a coordinate."""
     noise: float | None = None
     """Standard deviation of a client's noise where a bit is ±1, instead of ``epsilon``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.levels < 3:
-            raise InvalidSpecError(f"levels: {self.levels}, but csgm tells -1, 0 or 1; use 3 or more")
+            raise InvalidSpecError(f"levels: {self.levels}, but csgm reports -1, 0 or 1; use 3 or more")
         if not 0.0 < checks.number("share", self.share) <= 1.0:
             raise InvalidSpecError(f"share: {self.share} is not a probability above 0 and up to 1")
         if self.epsilon is None and self.noise is None:
@@ -97,8 +97,8 @@ def csgm_law(half: int, share: float, noise: float) -> Law:
     >>> bool(abs(law.pmf(0.25) @ law.values - 0.25) < 1e-12)
     True
     """
-    untold = _clamped_normal(half, 0.0, noise)
-    upper = share * _clamped_normal(half, 1.0, noise) + (1.0 - share) * untold
+    silent = _clamped_normal(half, 0.0, noise)
+    upper = share * _clamped_normal(half, 1.0, noise) + (1.0 - share) * silent
     codes = np.arange(-half, half + 1.0)
     return Law.from_knots(codes / float(upper @ codes), [-1.0, 1.0], [upper[::-1], upper])
 

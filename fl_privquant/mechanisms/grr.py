@@ -1,6 +1,6 @@
 """GRR: generalised randomized response among evenly spaced levels.
 
-The input is rounded at random to one of ``levels`` points from -1 to 1, unbiased. That point is told with
+The input is rounded at random to one of ``levels`` points from -1 to 1, unbiased. That point is reported with
 probability e^epsilon / (e^epsilon + levels - 1), each other one with 1 / (e^epsilon + levels - 1). The points
 cancel, so values (e^epsilon + levels - 1) / (e^epsilon - 1) times the points make the estimate unbiased.
 

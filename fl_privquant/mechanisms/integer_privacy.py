@@ -17,7 +17,7 @@ going to the ideal law and back for another shift costs that twice.
 
 **Pure.** A table ends somewhere, and an output that only some inputs can reach has no finite epsilon. So
 j + N is clamped to C beyond either end of 0..D, where D + C is within the table. This is post-processing, and
-happens about never. With probabilities p_k that fall with k, and tails T_k = p_k + p_{k+1} + ..., the worst
+hardly ever happens. With probabilities p_k that fall with k, and tails T_k = p_k + p_{k+1} + ..., the worst
 ratio of an output is p_k / p_{k+D} for some k < C, or T_C / T_{C+D} at an end.
 
 Guarantee: :func:`certified_delta` and :func:`certified_epsilon` are never below the delta and epsilon of
@@ -40,7 +40,7 @@ from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.sampling.discrete import IntegerNoise
 
 MAX_EPSILON = 32.0
-"""Beyond this the tables' distance to the ideal law, times e^epsilon, is no longer next to nothing."""
+"""Beyond this the tables' distance to the ideal law, times e^epsilon, is no longer negligible."""
 
 _EXP_BITS = 192
 # 100 digits against the 58 + 14 of e^epsilon in units of 2^-192, for epsilon up to 32.

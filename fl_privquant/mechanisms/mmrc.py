@@ -37,9 +37,13 @@ from scipy import special
 
 from fl_privquant.array_types import Floats
 from fl_privquant.law.table import log_ratio_upper
-from fl_privquant.mechanisms.codebook_index import RARE, CodebookIndexMechanism, near_weight
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.shared_codebook import SharedCodebookSpec
+from fl_privquant.mechanisms.shared_codebook import (
+    RARE,
+    CodebookIndexMechanism,
+    SharedCodebookSpec,
+    near_weight,
+)
 from fl_privquant.mechanisms.sphere import RandomCodebook, best_height, cap_mean, cap_share
 
 _USUAL_LEVELS = tuple(1 << bits for bits in range(1, 13))

@@ -121,7 +121,7 @@ def mvu_values(spec: MvuSpec) -> Codebook:
     else:
         alphabet = design_alphabet(spec.epsilon, spec.levels, spec.grid, spec.metric)
     distinct = _distinct(alphabet)
-    # Rounding must not bring the outermost value below what epsilon needs, by a hair for the slack.
+    # Rounding must not bring the outermost value below what epsilon needs, with some room for the slack.
     least = least_metric_value(spec.metric, spec.epsilon, spec.grid) * (1.0 + 1e-6)
     edge = max(float(distinct[-1]), least)
     if distinct.size < 2 or not np.isfinite(edge):

@@ -37,7 +37,7 @@ from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
 from fl_privquant.mechanisms.registry import POWERS, Spec, Variant, register
 
-# A hair inside the bound, where the two-point mechanism needs every digit of epsilon.
+# Slightly beyond the least value, at which only the two-point mechanism exists, with every digit of epsilon.
 _BEYOND_LEAST = 1.0 + 1e-6
 _SEARCH_KNOTS = 17
 _INTERIOR_POINT_LEVELS = 24

@@ -140,7 +140,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
         """The binomial rows at 129 inputs, linear in between.
 
         For privacy this is the mechanism itself: likelihood ratios are monotone, so that every divergence is
-        worst between -1 and 1, whose rows are exact. Its errors are a hair above those of the mechanism.
+        worst between -1 and 1, whose rows are exact. Its errors are slightly above those of the mechanism.
         """
         knots = np.linspace(-1.0, 1.0, _LAW_KNOTS)
         return Law.from_knots(self.values, knots, self.pmf(knots))

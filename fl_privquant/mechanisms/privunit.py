@@ -129,7 +129,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         low, _ = cap_share_bounds(self.height, self.drawn_coordinates)
         with localcontext() as context:
             context.prec = 100
-            # A hair below what is allowed, so that rounding stays inside.
+            # Slightly below what is allowed, so that rounding stays within it.
             exponent = min(Decimal(self.claimed_epsilon) / self.repeats, Decimal(700))
             odds = exponent.exp() * (1 - Decimal(10) ** -44) * low / (1 - low)
             outside = int(CHANCES / (1 + odds)) + 1

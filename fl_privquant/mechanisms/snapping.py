@@ -58,7 +58,7 @@ _PANELS = 256
 _BLOCK_SCALES = 12.0
 # How far inside epsilon to design, so that the rounding of chances has room.
 _RELATIVE_ROOM, _ABSOLUTE_ROOM = 1e-9, 2e-12
-# A step that is a hair below the scale is as good, and spares inputs twice the step.
+# A step slightly below the scale is as good, and avoids one that is twice as large.
 _LEAST_RATE = 1.0 - 1e-6
 _MAX_REACH = 512
 _GRID = 4097

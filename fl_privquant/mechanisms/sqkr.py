@@ -1,7 +1,7 @@
-"""SQKR: signs of a few coordinates in a random frame, told together by randomized response.
+"""SQKR: signs of a few coordinates in a random frame, reported together by randomized response.
 
 **The mechanism.** Subsampled and quantized Kashin's response represents an update in a frame in which it is
-spread evenly, samples k of its coordinates there, rounds each to one bit, and tells the k bits together by
+spread evenly, samples k of its coordinates there, rounds each to one bit, and reports the k bits together by
 randomized response among 2^k answers. The published frame is Kashin's, with twice as many vectors as
 coordinates; here it is a random orthonormal one. The coordinates sampled there are inner products with k
 random orthonormal vectors, which come from a seed that the receiver knows.
@@ -47,11 +47,11 @@ class SqkrSpec(PrivateVectorSpec):
     """The specification of SQKR; see :class:`PrivateVectorSpec`."""
 
     sampled: int | None = None
-    """Number of coordinates in the random frame that are told, 1 to 24. None: that with the least error."""
+    """Number of coordinates in the random frame that are reported, 1 to 24; by default the best one."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The design knows how many coordinates to tell."""
+        """The design knows how many coordinates to report."""
         return super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
         negative = (frame @ x < 0.0) ^ (not positive)
         return respond(number_of([int(bit) for bit in negative]), self._weights, source)
 
-    def _told(self, answer: int, seed: int, draw: int) -> Floats:
+    def _reported(self, answer: int, seed: int, draw: int) -> Floats:
         signs = 1.0 - 2.0 * np.array(bits_of(answer, self.sampled))
         return np.asarray(signs @ orthonormal_rows(seed, draw, self.sampled, self.dimension))
 

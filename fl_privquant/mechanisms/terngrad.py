@@ -55,9 +55,9 @@ class TernGradMechanism(LengthQuantizer, kind="terngrad"):
 
     def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:
         largest = float(np.abs(x).max())
-        told = uniforms(source, x.size) * largest < np.abs(x)
+        kept = uniforms(source, x.size) * largest < np.abs(x)
         digits = np.zeros(_DIGITS * self._num_bytes, dtype=np.int64)
-        digits[: x.size] = 1 + np.where(told, np.sign(x), 0.0)
+        digits[: x.size] = 1 + np.where(kept, np.sign(x), 0.0)
         numbers = digits.reshape(-1, _DIGITS) @ 3 ** np.arange(_DIGITS)
         return largest, to_bits(numbers, 8)
 

@@ -36,10 +36,6 @@ class TopKSpec(QuantizerSpec):
     share: float = 0.01
     """Share of the coordinates that is sent, above 0 and up to 1; at least one is."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_share(self.share)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TopKMechanism(QuantizerMechanism, kind="top_k"):
@@ -86,8 +82,8 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
             density = np.exp(-0.5 * quantile**2) / math.sqrt(2.0 * math.pi)
             return np.asarray(2.0 * quantile * density + share)
 
-        told = largest_sum(self.dimension, self.kept(self.dimension), upper) / self.dimension
-        return max(1.0 - told, 0.0)
+        kept = largest_sum(self.dimension, self.kept(self.dimension), upper) / self.dimension
+        return max(1.0 - kept, 0.0)
 
     def _draw(self, x: Floats, source: Continuation) -> Bits:
         places = np.sort(_largest(x, self.kept(x.size)))

@@ -83,7 +83,7 @@ class PrivateVectorSpec(VectorSpec):
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """One draw tells at most a bit or a coordinate: a large epsilon is better spent on several."""
+        """One draw reports at most a bit or a coordinate: a large epsilon is better spent on several."""
         repeats = min(max(round(epsilon), 1), MAX_REPEATS)
         return {"repeats": repeats} | super().candidate(wish, epsilon)
 
@@ -241,7 +241,7 @@ class VectorMechanism(Mechanism):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResponseMechanism(VectorMechanism):
-    """A vector mechanism whose draws are unbiased estimates of one length, told by randomized response.
+    """A vector mechanism whose draws are unbiased estimates of one length, released by randomized response.
 
     Guarantee: as :class:`VectorMechanism`, certified on the integer chances that are drawn with; unbiased
     for updates in the ball.
@@ -310,7 +310,7 @@ class ResponseMechanism(VectorMechanism):
         return CHANCES / (common - rare)
 
     def _scale(self, clip: float) -> float:
-        """The factor from the sum of what the draws tell to the estimate of the update."""
+        """The factor from the sum of what the draws report to the estimate of the update."""
         return checks.positive("clip", clip) * self.output_norm / self.repeats
 
 
@@ -365,7 +365,7 @@ def response_weights(epsilon: float, num_answers: int, repeats: int = 1) -> tupl
     """
     with localcontext() as context:
         context.prec = 60
-        # A hair below what is allowed, and rounded up, so that the ratio stays inside; never 0.
+        # Slightly below what is allowed, and rounded up, so that the ratio stays within it; never 0.
         factor = (min(Decimal(epsilon) / repeats, Decimal(700))).exp() * (1 - Decimal(10) ** -50)
         rare = int(Decimal(CHANCES) / (factor + (num_answers - 1))) + 1
     common = CHANCES - (num_answers - 1) * rare

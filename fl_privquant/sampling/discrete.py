@@ -4,7 +4,7 @@ How it is drawn. All three laws are tabulated (:mod:`fl_privquant.sampling.noise
 2^-127 with a certified total-variation distance below 2^-100 to the ideal law. A draw is then one
 random word, one look-up and one comparison, in vector code: a few nanoseconds, whatever is drawn.
 Rejection sampling (Canonne, Kamath, Steinke 2020) has no distance at all, but takes thousands of times as
-long and tells by its time what it drew; and it knows no Skellam noise. What its exactness would buy is
+long, reveals by its running time what it drew, and knows no Skellam noise. What its exactness would buy is
 bounded: N draws from the tables add at most (1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12
 for 10^17 draws at epsilon 2. Where a table would be too large (sigma above 20 000, a Laplace scale above
 3 700) the law is known, for bounds of sums, but nothing is drawn; use a coarser lattice.
@@ -298,7 +298,7 @@ def _tabulate(noise: _IntegerNoise) -> NoiseTable:
 def _draw_from_table(
     table: NoiseTable, out: NDArray[np.int64], stream: RandomStream, first_word: int
 ) -> None:
-    # Numba takes a second to import: only who draws pays for it.
+    # Numba takes a second to import: not before something is drawn.
     from fl_privquant.sampling.loops import draw_noise
 
     words = np.empty(min(_CHUNK, out.size), dtype=np.uint64)
@@ -317,7 +317,7 @@ def _break_ties(
     stream: RandomStream,
     first_word: int,
 ) -> None:
-    """Draw again, with a second word, where a word equals its threshold: about never."""
+    """Draw again, with a second word, where a word equals its threshold, which practically never happens."""
     rest_bits = 63 - table.cell_bits
     own = words >> np.uint64(64 - table.cell_bits)
     thresholds = table.cells[own] & np.uint64((1 << rest_bits) - 1)

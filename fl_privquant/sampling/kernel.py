@@ -85,7 +85,7 @@ class Tables(NamedTuple):
 
 def _prepare(table: CertifiedTable) -> Tables:
     """The kernel's tables for the law of ``table``, exactly: nothing is rounded but the dither."""
-    # Numba takes a second to import: only who encodes pays for it.
+    # Numba takes a second to import: not before something is encoded.
     from fl_privquant.sampling import loops
 
     starts, ends = table.knots[table.start_rows], table.knots[table.end_rows]

@@ -63,7 +63,7 @@ def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) 
     """A function that encodes a chunk and returns how many of its inputs are not finite."""
 
     def encode_chunk(chunk: Chunk) -> int:
-        # Numba takes a second to import: only who encodes pays for it.
+        # Numba takes a second to import: not before something is encoded.
         from fl_privquant.sampling import loops
 
         not_finite = loops.round_chunk(chunk.x, chunk.clip, max_code, chunk.words, chunk.out)

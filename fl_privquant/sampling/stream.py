@@ -120,7 +120,7 @@ class RandomStream:
 class WordReader:
     """Words of a stream one after the other, for one thread.
 
-    To begin at an address costs as much as thousands of words: whoever reads on keeps its reader.
+    To begin at an address costs as much as thousands of words, so that who reads on keeps the reader.
     """
 
     def __init__(self, algorithm: algorithms.AES, first_word: int) -> None:
