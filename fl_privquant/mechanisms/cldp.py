@@ -5,10 +5,11 @@ sign goes through randomized response. The estimate is ± d (e^epsilon + 1) / (e
 coordinate: 1 + log2(d) bits.
 
 **l2** (Euclidean norm at most 1). A direction V is chosen uniformly on the sphere, and what is reported of
-the update x is the sign of <V, x> with probability |x|, and a fair coin otherwise. The estimate is ± V (e^epsilon + 1) / (e^epsilon - 1) / E|V_1|. This has the law of the hemisphere mechanism of Duchi,
-Jordan and Wainwright, which CLDP then quantizes to a few bits per coordinate, with a little more error.
-Here V comes from a seed of 64 bits which is sent in its place, 65 bits in all: V does not depend on the
-data, so that the receiver may know it, and nothing is lost by compressing it (as Feldman and Talwar say).
+the update x is the sign of <V, x> with probability |x|, and a fair coin otherwise. The estimate is
+± V (e^epsilon + 1) / (e^epsilon - 1) / E|V_1|. This has the law of the hemisphere mechanism of Duchi, Jordan
+and Wainwright, which CLDP then quantizes to a few bits per coordinate, with a little more error. Here V comes
+from a seed of 64 bits which is sent in its place, 65 bits in all: V does not depend on the data, so that the
+receiver may know it, and nothing is lost by compressing it (as Feldman and Talwar say).
 
 ``repeats`` above 1 is our addition: as many independent draws, at epsilon / repeats each, averaged. For a
 large epsilon a single bit cannot tell much more, and that is where they pay. With l2 all directions come from
