@@ -209,7 +209,7 @@ def test_variance_of_the_discrete_gaussian_is_below_its_parameter() -> None:
     assert DiscreteGaussian(Fraction(10)).variance == pytest.approx(10.0, rel=1e-12)
 
 
-@pytest.mark.parametrize("noise", [*NOISES[::3], DiscreteGaussian(Fraction(10**10))], ids=str)
+@pytest.mark.parametrize("noise", NOISES[::3], ids=str)
 def test_same_seed_same_noise_in_any_pieces(noise: Noise, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = noise.sample(300, RandomStream.seeded(5, client=2))
     assert whole.dtype == np.int64
