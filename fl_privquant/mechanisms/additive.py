@@ -180,7 +180,7 @@ class AdditiveMechanism(Mechanism):
         return NamedLoss(self._released.loss(view.honest_count), "" if view.is_local else "noise sum")
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """Normal pairs for every whole shift, and the theorem of the noise, if it has one."""
+        """The bound by normal pairs for every whole shift, and the theorem of the mechanism's authors."""
         if norms.l2 is None:
             return []
         update = NoisyUpdate(self._released, norms.l2, dimension, view.honest_count)
@@ -194,7 +194,7 @@ class AdditiveMechanism(Mechanism):
         return NoisyInteger(self.noise, self.max_shift, self.reach, pure)
 
     def _theorem(self, update: NoisyUpdate) -> NamedLoss | None:
-        """A bound of the noise's authors for updates of bounded norm."""
+        """The bound for updates of bounded norm that the authors of the mechanism prove, if there is one."""
         return None
 
     @property

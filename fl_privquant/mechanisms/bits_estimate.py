@@ -23,7 +23,7 @@ from fl_privquant.mechanisms.wish import Wish
 
 @dataclass(frozen=True)
 class Estimate:
-    """About what a design for a run would have."""
+    """A rough forecast of a design for a run."""
 
     ratio_to_central: float
     """Squared error of the mean of rotated updates at the norm bound, over that of a central Gaussian."""

@@ -106,7 +106,7 @@ class CldpL2Spec(PrivateVectorSpec):
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The design knows the best number of draws."""
+        """The number of draws is left to the design, which takes the best one."""
         return {"repeats": None} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
 

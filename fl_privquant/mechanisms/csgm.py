@@ -54,7 +54,7 @@ class CsgmSpec(Spec):
 
     epsilon: float | None = None
     levels: int = 16
-    """Most output values, from 3 on; an odd number of them is used, and no more than noise often reaches."""
+    """Largest number of output values, from 3 on; an odd number is used, as far as noise often reaches."""
     share: float = 0.5
     """Probability with which a client reports a coordinate."""
     noise: float | None = None

@@ -90,7 +90,7 @@ class MvuSpec(Spec):
 
 
 class GridDensity(SampleDensity):
-    """Inputs that are grid points, each as likely: what MVU's variance is averaged over."""
+    """Inputs that are grid points, all equally likely: MVU's variance is averaged over them."""
 
     @property
     def symmetric(self) -> bool:

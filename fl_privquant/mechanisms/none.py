@@ -76,7 +76,7 @@ class NoMechanism(FloatMechanism, kind="none"):
 
 @register("none", NoSpec, 100, "#111111")
 def design_none(spec: NoSpec) -> NoMechanism | FixedPointMechanism:
-    """The identity, or fixed point."""
+    """The identity, or rounding to fixed point where bits are given."""
     if spec.fixed_point_bits is None:
         return NoMechanism("none", spec.parameters())
     return FixedPointMechanism("none", int(spec.fixed_point_bits), spec.parameters())

@@ -106,7 +106,7 @@ class AggregateSpec(Spec):
     norm_ratio: float | None = None
     """L2 clip over coordinate clip; if not given, :func:`~fl_privquant.design.spread.usual_norm_ratio`."""
     levels: int = 4
-    """Most output values, 2 to 256; fewer are used where they serve as well."""
+    """Largest number of output values, 2 to 256; fewer are used where they serve as well."""
     corrupt_fraction: float = 0.0
     """Share of a round's clients that may collude with the server."""
     dropout_fraction: float = 0.0

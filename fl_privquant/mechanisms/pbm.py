@@ -72,7 +72,7 @@ class PbmSpec(Spec):
     order: float = 2.0
     """Order of that divergence."""
     num_clients: int | None = None
-    """Number of clients whose codes are added up, for ``renyi``; the honest ones that stay."""
+    """Number of honest clients whose codes are in the sum, for ``renyi``."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("epsilon", "theta", "renyi") if getattr(self, name) is not None]

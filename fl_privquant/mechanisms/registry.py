@@ -70,7 +70,7 @@ class Spec:
     spends_on: ClassVar[Unit] = Unit.COORDINATE
     """What a design's epsilon is for: one coordinate, one round of a client, or its whole run."""
     variants: ClassVar[tuple[Variant, ...]] = (Variant(),)
-    """What is compared with other mechanisms."""
+    """The designs that are compared with other mechanisms."""
     designed_for_sums: ClassVar[bool] = False
     """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
     contained_in: ClassVar[str | None] = None
@@ -127,7 +127,7 @@ class Spec:
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """A quick estimate of its :meth:`proposal`, if there is one: to choose by, never to state."""
+        """A quick estimate of its :meth:`proposal`, if there is one: for choosing, never for a statement."""
         return None
 
     @classmethod

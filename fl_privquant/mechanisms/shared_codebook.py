@@ -90,7 +90,7 @@ class SharedCodebookSpec(PrivateVectorSpec):
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """One draw is optimal, and the design knows how many codewords it needs."""
+        """One draw is optimal; the number of codewords is left to the design."""
         return super().candidate(wish, epsilon) | {"repeats": 1, "levels": None}
 
 
@@ -189,7 +189,7 @@ def design_shared_codebook(spec: SharedCodebookSpec) -> SharedCodebookMechanism:
 
 
 def check_codebook(levels: int, dimension: int) -> None:
-    """Refuse a codebook that cannot be, or that a client should not be made to compute."""
+    """Refuse a codebook of an impossible size, or one that would take a client too long to compute."""
     if not 2 <= levels <= _MOST_LEVELS:
         raise InvalidSpecError(f"levels: {levels} codewords, expected 2 to {_MOST_LEVELS}")
     if levels * dimension > _MOST_NUMBERS:

@@ -51,7 +51,7 @@ class SqkrSpec(PrivateVectorSpec):
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The design knows how many coordinates to report."""
+        """How many coordinates are reported is left to the design, which takes the best number."""
         return super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
     def __post_init__(self) -> None:

@@ -50,7 +50,7 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
         _check_share(self.share)
 
     def kept(self, dimension: int) -> int:
-        """How many of so many coordinates are sent."""
+        """How many coordinates of an update of that dimension are sent."""
         return max(1, math.ceil(self.share * dimension - 1e-9))
 
     @property
