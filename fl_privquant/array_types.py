@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike as ArrayLike
 from numpy.typing import NDArray
+
+Array = NDArray[Any]
+"""Numbers of any type."""
 
 Floats = NDArray[np.float64]
 """Double precision."""

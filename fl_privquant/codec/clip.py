@@ -30,9 +30,9 @@ import math
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Array
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
 # Room for rounding: the scaled vector's norm must not exceed the bound in its own precision either.
@@ -66,7 +66,7 @@ def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dt
         )
 
 
-def clip_l2(vector: NDArray[Any], bound: float) -> float:
+def clip_l2(vector: Array, bound: float) -> float:
     """The factor, at most 1, by which ``vector`` is scaled in place so that its L2 norm is <= ``bound``.
 
     A vector inside the ball, such as zero, is left as it is. The norm is right for any finite floats; the
@@ -100,7 +100,7 @@ def clip_l2(vector: NDArray[Any], bound: float) -> float:
     return factor * unit
 
 
-def clipped_share(vector: NDArray[Any], clip: float) -> float:
+def clipped_share(vector: Array, clip: float) -> float:
     """The share of coordinates outside [-clip, clip]; 0 for none at all.
 
     >>> clipped_share(np.array([0.1, -0.3, 0.2, 0.0]), clip=0.15)

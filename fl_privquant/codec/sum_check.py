@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from fl_privquant.array_types import ArrayLike
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.mechanisms.base import Mechanism

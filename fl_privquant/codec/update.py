@@ -31,8 +31,8 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Array, ArrayLike, Ints
 from fl_privquant.codec.array_layout import ArrayPayload, Arrays, Layout
 from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
@@ -47,7 +47,7 @@ from fl_privquant.packing.wire_format import WireFormat, check_finite
 from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
 from fl_privquant.sampling.stream import RandomStream
 
-_Vector = NDArray[Any] | LazyVector
+_Vector = Array | LazyVector
 
 # An update of this many times the norm bound is scaled down before it is rotated.
 _FAR_OUTSIDE: Final = 16.0
@@ -61,7 +61,7 @@ class EncodedUpdate:
     """
 
     codec: UpdateCodec
-    drawn: NDArray[Any] | Arrays
+    drawn: Array | Arrays
 
     def packed(self) -> bytes:
         """The payload, of :attr:`UpdateCodec.num_bytes` bytes."""
@@ -69,7 +69,7 @@ class EncodedUpdate:
             return self.codec.arrays.pack(self.drawn)
         return self.codec.wire.pack(self.drawn)
 
-    def codes(self) -> NDArray[np.int64]:
+    def codes(self) -> Ints:
         """The integers that can be added up over clients, as secure aggregation needs."""
         self.codec.check_summable()
         return self.codec.wire.codes(np.asarray(self.drawn))
@@ -230,7 +230,7 @@ class UpdateCodec:
             return EncodedUpdate(self, old)
         return self._drawn(np.zeros(self.dimension, dtype=self.layout.dtype), rng, threads)
 
-    def prepared(self, update: Arrays) -> NDArray[Any]:
+    def prepared(self, update: Arrays) -> Array:
         """What the mechanism is given of an update, without metrics and vote; it is the data, not private."""
         return np.asarray(self._prepared(self.layout.flatten(update)))
 
@@ -238,7 +238,7 @@ class UpdateCodec:
         """The share of coordinates that the coordinate clip cuts. It depends on the data: not private."""
         return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)
 
-    def decode(self, payload: bytes) -> dict[str, NDArray[Any]]:
+    def decode(self, payload: bytes) -> dict[str, Array]:
         """The estimated update in a payload, as arrays; see :attr:`carries_difference`."""
         if not self.carries_difference:
             return self.arrays.unpack(payload)
@@ -273,7 +273,7 @@ class UpdateCodec:
         first = self.kept
         return slice(first, first + len(self.private_metrics))
 
-    def _metric_values(self, positions: NDArray[Any]) -> dict[str, float]:
+    def _metric_values(self, positions: Array) -> dict[str, float]:
         return {
             metric.name: metric.value(float(position))
             for metric, position in zip(self.private_metrics, positions, strict=True)
@@ -283,14 +283,14 @@ class UpdateCodec:
         if not self.votes:
             raise InvalidSpecError("clip_quantile: None, so that clients did not vote on the clip")
 
-    def apply(self, payload: bytes, old: Arrays) -> dict[str, NDArray[Any]]:
+    def apply(self, payload: bytes, old: Arrays) -> dict[str, Array]:
         """The estimated new arrays: what ``old`` became, in their own types."""
         decoded = self.decode(payload)
         if not self.carries_difference:
             return decoded
         return self._added(decoded, old)
 
-    def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], NDArray[Any]]]:
+    def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], Array]]:
         """The arrays of :meth:`apply`, each computed when it is read, and anew each time.
 
         The payload is checked now. Until it is read it takes less memory than its arrays.
@@ -324,17 +324,17 @@ class UpdateCodec:
             return SumRing(mechanism.sum_bits(num_clients), mechanism.max_code)
         return mechanism.sum_ring(num_clients, self.dimension)
 
-    def codes(self, payload: bytes) -> NDArray[np.int64]:
+    def codes(self, payload: bytes) -> Ints:
         """The integers of a payload that can be added up over clients."""
         self.check_summable()
         return self.wire.codes(self.wire.unpack(payload))
 
-    def add_codes(self, payload: bytes, total: NDArray[np.int64]) -> None:
+    def add_codes(self, payload: bytes, total: Ints) -> None:
         """Add the :meth:`codes` of a payload to a vector, in place; a bad payload adds nothing."""
         self.check_summable()
         self.wire.add_codes(payload, total)
 
-    def decode_sum(self, total: ArrayLike, num_clients: int) -> dict[str, NDArray[Any]]:
+    def decode_sum(self, total: ArrayLike, num_clients: int) -> dict[str, Array]:
         """The mean update from the sum of the :meth:`codes` of ``num_clients`` clients, as arrays."""
         sums = np.asarray(total)
         if sums.shape != (self.dimension,):
@@ -344,7 +344,7 @@ class UpdateCodec:
             self.mechanism.decode_sum(sums, num_clients, self.clip).astype(self.layout.dtype, copy=False)
         )
 
-    def apply_sum(self, total: ArrayLike, num_clients: int, old: Arrays) -> dict[str, NDArray[Any]]:
+    def apply_sum(self, total: ArrayLike, num_clients: int, old: Arrays) -> dict[str, Array]:
         """The new arrays that the mean update makes of ``old``, in their own types."""
         return self._added(self.decode_sum(total, num_clients), old)
 
@@ -394,7 +394,7 @@ class UpdateCodec:
     def _drawn(self, vector: _Vector, rng: RandomStream | None, threads: int) -> EncodedUpdate:
         return EncodedUpdate(self, self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads))
 
-    def _restore(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    def _restore(self, vector: Array) -> dict[str, Array]:
         vector = vector[: self.kept]
         if self._subset is not None:
             vector = self._subset.restored(vector)
@@ -403,7 +403,7 @@ class UpdateCodec:
             self._rotation.backward(vector)
         return self.layout.unflatten(vector)
 
-    def _added(self, update: Arrays, old: Arrays) -> dict[str, NDArray[Any]]:
+    def _added(self, update: Arrays, old: Arrays) -> dict[str, Array]:
         return {
             name: np.asarray(np.add(old[name], update[name], dtype=self.layout.dtype)).astype(
                 dtype, copy=False

@@ -20,9 +20,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.errors import CertificationError, CodeOverflowError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS, checked_sums
 from fl_privquant.law.density import Density, as_density
@@ -218,7 +218,7 @@ class AdditiveMechanism(Mechanism):
         return 1 << self.wrap_bits
 
     @property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Floats:
         """(2^wrap_bits,) what each code of one client stands for, for inputs in [-1, 1]."""
         return self.decode(np.arange(self._listed_levels()))
 
@@ -226,7 +226,7 @@ class AdditiveMechanism(Mechanism):
     def bits_per_coordinate(self) -> float:
         return float(self.wrap_bits)
 
-    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+    def pmf(self, x: ArrayLike) -> Floats:
         """(n, 2^wrap_bits) output probabilities for inputs in [-1, 1], wrap included."""
         position = (np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0) + 1.0) / self.step
         below = np.minimum(np.floor(position), self.max_shift - 1).astype(np.int64)
@@ -252,7 +252,7 @@ class AdditiveMechanism(Mechanism):
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         return encode_on_lattice(
             x,
             self.max_shift,
@@ -269,10 +269,10 @@ class AdditiveMechanism(Mechanism):
             return super().wire_format(dimension, clip, dtype)
         return PackedIndices(self, dimension, clip, dtype, self.num_levels)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         return self.decode_sum(indices, 1, clip)
 
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         return np.asarray(indices).astype(np.int64)
 
     def sum_bits(self, num_clients: int) -> int:
@@ -286,7 +286,7 @@ class AdditiveMechanism(Mechanism):
             )
         return self.wrap_bits
 
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         bits = self.sum_bits(num_clients)
         sums = checked_sums(total, num_clients, (1 << bits) - 1)
         lowest = -(_room(self.levels, num_clients, bits) // 2)

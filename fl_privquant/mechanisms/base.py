@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.errors import CertificationError, InvalidSpecError, one_line, other_version
 from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.density import Density, as_density
@@ -119,7 +119,7 @@ class Mechanism(ABC):
         """The mechanism for updates of that many coordinates: itself, where each coordinate is on its own."""
         return self
 
-    def bias(self, x: ArrayLike) -> NDArray[np.float64]:
+    def bias(self, x: ArrayLike) -> Floats:
         """Mean estimate less the input, for inputs in [-1, 1]: 0, unless the mechanism says otherwise."""
         return np.zeros(np.shape(x))
 
@@ -161,15 +161,15 @@ class Mechanism(ABC):
     @abstractmethod
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         """Random indices for the inputs; ``rng=None`` draws from the operating system's randomness."""
 
     @abstractmethod
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         """Estimates of the inputs that gave these indices; off by :attr:`bias` on average."""
 
     @abstractmethod
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         """The integers >= 0 to be added up, below 2^sum_bits."""
 
     @abstractmethod
@@ -184,7 +184,7 @@ class Mechanism(ABC):
         return SumRing(self.sum_bits(num_clients), self.max_code)
 
     @abstractmethod
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         """The mean estimate from the sum of codes of ``num_clients`` clients, modulo 2^sum_bits."""
 
     @property
@@ -211,7 +211,7 @@ class Mechanism(ABC):
         """What the header says besides the plain fields: nothing, where these describe the mechanism."""
         return {}
 
-    def _arrays(self) -> list[NDArray[Any]]:
+    def _arrays(self) -> list[Array]:
         """The arrays that follow the header: none, where fields say it all."""
         return []
 
@@ -284,12 +284,12 @@ class LatticeMechanism(Mechanism):
         return self.codebook.num_levels
 
     @property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Floats:
         """(m,) output values for inputs in [-1, 1]."""
         return self.codebook.values
 
     @property
-    def codes(self) -> NDArray[np.int64]:
+    def codes(self) -> Ints:
         """(m,) integers >= 0 on the lattice: ``values = offset + step * codes``."""
         return self.codebook.codes
 
@@ -304,10 +304,10 @@ class LatticeMechanism(Mechanism):
     def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
         return PackedIndices(self, dimension, clip, dtype, self.num_levels)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         return self.codebook.decode(indices, clip)
 
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         return np.asarray(self.codes[indices])
 
     def sum_bits(self, num_clients: int) -> int:
@@ -316,7 +316,7 @@ class LatticeMechanism(Mechanism):
     def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
         return narrow_ring(self.codebook, self.law, num_clients, dimension)
 
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         return self.codebook.decode_sum(total, num_clients, clip)
 
     @property
@@ -326,10 +326,10 @@ class LatticeMechanism(Mechanism):
         return bounded_noise(mean, self.max_bias, variance, mean + float(np.abs(self.values).max()))
 
     @abstractmethod
-    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+    def pmf(self, x: ArrayLike) -> Floats:
         """(n, m) exact output probabilities for inputs in [-1, 1]."""
 
-    def _mean_error(self, density: Density | ArrayLike | None, breaks: NDArray[Any], power: int) -> float:
+    def _mean_error(self, density: Density | ArrayLike | None, breaks: Array, power: int) -> float:
         """Mean of |value - x|^power, by quadrature of the law between the breaks."""
         nodes, weights = as_density(density).quadrature(breaks)
         errors = np.abs(self.values - nodes[:, None]) ** power
@@ -375,7 +375,7 @@ class TableMechanism(LatticeMechanism, kind="table"):
     def details(self) -> dict[str, str]:
         return self.table.details()
 
-    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+    def pmf(self, x: ArrayLike) -> Floats:
         return self.law.pmf(x)
 
     def loss(self, view: View = LOCAL) -> NamedLoss:
@@ -399,7 +399,7 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         return self._sampler.encode(x, clip=clip, stream=rng, threads=threads)
 
     @cached_property
@@ -422,7 +422,7 @@ class TableMechanism(LatticeMechanism, kind="table"):
             "offset": float(self.codebook.offset).hex(),
         }
 
-    def _arrays(self) -> list[NDArray[Any]]:
+    def _arrays(self) -> list[Array]:
         return [
             self.codes.astype("<u4"),
             self.table.weights.astype("<u8"),
@@ -435,9 +435,7 @@ class TableMechanism(LatticeMechanism, kind="table"):
         return {"table": CertifiedTable(*cls._table_parts(header, body))}
 
     @staticmethod
-    def _table_parts(
-        header: dict[str, Any], body: bytes
-    ) -> tuple[Codebook, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _table_parts(header: dict[str, Any], body: bytes) -> tuple[Codebook, Ints, Ints, Ints]:
         """Codebook, weights, start rows and end rows of a table as sent: nothing is certified yet."""
         levels, rows, pieces = (int(header[key]) for key in ("levels", "rows", "pieces"))
         # Sizes are checked before anything of that size is made: they are the sender's word.

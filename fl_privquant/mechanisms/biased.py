@@ -28,10 +28,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats
 from fl_privquant.design.selection import intervals
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
@@ -88,7 +87,7 @@ class BiasedTableMechanism(TableMechanism, kind="biased-table"):
     def max_bias(self) -> float:
         return self.law.max_bias
 
-    def _arrays(self) -> list[NDArray[Any]]:
+    def _arrays(self) -> list[Array]:
         return [*super()._arrays(), self.table.inputs.astype("<f8")]
 
     @classmethod

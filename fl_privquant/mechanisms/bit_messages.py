@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Bits, Floats
+from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import UnsummableMechanism, open_uniforms
@@ -163,7 +162,7 @@ class LengthQuantizer(QuantizerMechanism):
         return self._estimate(checks.positive("clip", clip) * length, bits[_LENGTH_BITS:])
 
 
-def to_bits(numbers: NDArray[np.int64], width: int) -> Bits:
+def to_bits(numbers: Ints, width: int) -> Bits:
     """The lowest ``width`` bits of each number, the lowest first.
 
     >>> to_bits(np.array([1, 6]), 3)
@@ -173,7 +172,7 @@ def to_bits(numbers: NDArray[np.int64], width: int) -> Bits:
     return ((numbers[:, None] >> places) & 1).astype(np.uint8).reshape(-1)
 
 
-def from_bits(bits: Bits, width: int) -> NDArray[np.int64]:
+def from_bits(bits: Bits, width: int) -> Ints:
     """The numbers whose bits these are.
 
     >>> from_bits(np.array([1, 0, 0, 0, 1, 1], dtype=np.uint8), 3)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Array, ArrayLike, Floats, Words
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.packing.wire_format import PackedFloats
@@ -29,7 +29,7 @@ class UnsummableMechanism(Mechanism):
 
     summable = False
 
-    def to_codes(self, indices: NDArray[Any]) -> NoReturn:
+    def to_codes(self, indices: Array) -> NoReturn:
         self._refuse()
 
     def sum_bits(self, num_clients: int) -> NoReturn:
@@ -59,7 +59,7 @@ class FloatMechanism(UnsummableMechanism):
     def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> PackedFloats:
         return PackedFloats(self, dimension, clip, dtype)
 
-    def _checked_floats(self, values: ArrayLike) -> NDArray[Any]:
+    def _checked_floats(self, values: ArrayLike) -> Array:
         floats = np.asarray(values)
         if floats.dtype.kind != "f":
             raise InvalidUpdateError(f"{self.name}: {floats.dtype} values, expected floating point")
@@ -111,12 +111,12 @@ class ContinuousMechanism(FloatMechanism):
         """Whether noise of this scale has the claimed privacy for inputs 2 apart."""
 
     @abstractmethod
-    def _noise(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def _noise(self, words: Words) -> Floats:
         """One draw of noise of scale 1 for each word."""
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         """Inputs clipped and scaled to [-1, 1] plus noise, in the precision of the inputs."""
         return encode_in_chunks(x, self._encode_chunk, dtype=None, clip=clip, stream=rng, threads=threads)
 
@@ -127,10 +127,10 @@ class ContinuousMechanism(FloatMechanism):
         chunk.out[...] = scaled + self.scale * self._noise(chunk.words)
         return int(np.count_nonzero(~np.isfinite(chunk.x)))
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         return np.asarray(checks.positive("clip", clip) * self._checked_floats(indices).astype(np.float64))
 
 
-def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+def open_uniforms(words: Words) -> Floats:
     """Numbers in (0, 1) from the highest 52 bits of the words: odd multiples of 2^-53."""
     return np.asarray(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)

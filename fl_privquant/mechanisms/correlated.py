@@ -28,13 +28,11 @@ ICML 2022.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats, code_type
+from fl_privquant.array_types import Array, ArrayLike, Floats, code_type
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import checked_whole, register
@@ -71,7 +69,7 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
 
     def encode_ranked(
         self, x: ArrayLike, rank: int, seed: int, clip: float = 1.0, rng: RandomStream | None = None
-    ) -> NDArray[Any]:
+    ) -> Array:
         """The indices of the client with that rank, 0 to n - 1, in the round that has the public seed."""
         rank = checks.whole("rank", rank, 0, self.num_clients - 1)
         position, shape = self._positions(x, clip)

@@ -21,10 +21,9 @@ import hashlib
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import integrate, special
 
-from fl_privquant.array_types import Bits, Floats
+from fl_privquant.array_types import ArrayLike, Bits, Floats
 from fl_privquant.mechanisms.bit_messages import SEED_BITS, LengthQuantizer, QuantizerSpec, bits_of, number_of
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import orthonormal_rows

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Floats
 from fl_privquant.design.free import least_outer_value
 from fl_privquant.design.search import BinSearch, Evaluation
 from fl_privquant.design.selection import mirrored_selection
@@ -77,7 +77,7 @@ def design_erm(spec: ErmSpec) -> TableMechanism:
     return TableMechanism("erm", table, epsilon, {**spec.parameters(), "gamma": gamma})
 
 
-def erm_law(bins: NDArray[np.float64], gamma: float) -> Law:
+def erm_law(bins: Floats, gamma: float) -> Law:
     """The exact law of ERM on the given bins."""
     selection = [np.ones(1)]
     for n in range(2, bins.size + 1):
@@ -86,7 +86,7 @@ def erm_law(bins: NDArray[np.float64], gamma: float) -> Law:
     return mirrored_selection(bins, selection)
 
 
-def _tune(spec: ErmSpec, values: NDArray[np.float64]) -> Tuned:
+def _tune(spec: ErmSpec, values: Floats) -> Tuned:
     epsilon = (spec.epsilon or 0.0) * (1.0 - _ROUNDING_ROOM)
     gammas = _GAMMAS if spec.gamma is None else np.array([spec.gamma])
     try:

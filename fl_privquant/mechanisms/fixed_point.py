@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.stochastic import RoundingMechanism
@@ -65,16 +65,16 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
         # Even, so that a point in the middle stands for 0.
         return (1 << self.bits) - 2
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         return self.decode_sum(indices, 1, clip)
 
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         return np.asarray(indices, dtype=np.int64)
 
     def sum_bits(self, num_clients: int) -> int:
         return bits_of_sum(num_clients, self.max_code, _MAX_SUM_BITS)
 
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         sums = checked_sums(total, num_clients, self.max_code, _MAX_SUM_BITS)
         # From the middle, so that 0 is exact.
         steps = sums.astype(np.int64) - num_clients * self.max_code // 2

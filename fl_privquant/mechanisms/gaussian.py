@@ -14,9 +14,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from fl_privquant.array_types import ArrayLike, Floats, Words
 from fl_privquant.law.density import Density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.normal import gaussian_delta, gaussian_separation
@@ -45,7 +45,7 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
     def _is_private(self) -> bool:
         return gaussian_delta(2.0 / self.scale, self.claimed_epsilon) <= self.claimed_delta
 
-    def _noise(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def _noise(self, words: Words) -> Floats:
         # The lower half of the normal law, where ndtri keeps its digits, and a sign of its own.
         signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
         return np.asarray(signs * ndtri(0.5 * open_uniforms(words)))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import ArrayLike, Floats, Words
 from fl_privquant.law.density import Density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.response import laplace_loss
@@ -37,7 +37,7 @@ class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
     def _is_private(self) -> bool:
         return 2 / Fraction(self.scale) <= Fraction(self.claimed_epsilon) and self.claimed_delta >= 0.0
 
-    def _noise(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def _noise(self, words: Words) -> Floats:
         # The lowest bit is none of those that make the uniform number.
         signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
         return np.asarray(signs * np.log(open_uniforms(words)))

@@ -25,8 +25,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Ints
 from fl_privquant.design.metric import diameter
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
@@ -121,7 +121,7 @@ def certified_metric_epsilon(table: CertifiedTable, metric: str) -> float:
     return _l1_slope(weights, means, steps) if metric == "l1" else _l2_rate(weights, means, steps)
 
 
-def _l1_slope(weights: NDArray[np.int64], means: list[int], step: Fraction) -> float:
+def _l1_slope(weights: Ints, means: list[int], step: Fraction) -> float:
     """Largest |w_b - w_a| / (min(w_a, w_b) h) over neighbouring rows: the largest slope of a log p."""
     lengths = float(step) * np.diff(np.array(means, dtype=np.float64))
     slopes = np.abs(np.diff(weights, axis=0)) / np.minimum(weights[1:], weights[:-1]) / lengths[:, None]
@@ -132,7 +132,7 @@ def _l1_slope(weights: NDArray[np.int64], means: list[int], step: Fraction) -> f
     return _rounded_up(worst)
 
 
-def _l2_rate(weights: NDArray[np.int64], means: list[int], step: Fraction) -> float:
+def _l2_rate(weights: Ints, means: list[int], step: Fraction) -> float:
     """Largest log(w_a / w_b) / h^2 over all pairs of rows."""
     knots = float(step) * np.array(means, dtype=np.float64)
     logs = np.log(weights.astype(np.float64))

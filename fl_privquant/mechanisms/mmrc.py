@@ -32,10 +32,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.shared_codebook import (
@@ -85,7 +84,7 @@ class MmrcMechanism(CodebookIndexMechanism, kind="mmrc"):
         """The least inner product with the update's direction in the cap."""
         return best_height(self._inner, self.dimension)
 
-    def _near(self, codebook: RandomCodebook, direction: Floats) -> NDArray[np.int64]:
+    def _near(self, codebook: RandomCodebook, direction: Floats) -> Ints:
         along = codebook.projections(self.levels, direction)
         # In one coordinate the only height is 1.
         return np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Array, ArrayLike
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
@@ -54,13 +54,13 @@ class NoMechanism(FloatMechanism, kind="none"):
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         """A copy of the inputs, in single or double precision as they are."""
         return encode_in_chunks(
             x, _copy, dtype=None, clip=clip, stream=rng, threads=threads, words_per_input=0
         )
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[Any]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Array:
         """The same floats, bit for bit and in their precision."""
         return self._checked_floats(indices)
 

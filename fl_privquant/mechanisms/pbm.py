@@ -26,10 +26,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats, code_type
+from fl_privquant.array_types import Array, ArrayLike, Floats, code_type
 from fl_privquant.design.bits import SumOfBitsDesign, error_of_bits, least_error_bits, numbers_of_trials
 from fl_privquant.design.spread import RunTarget, best_spread, clipped_moments
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
@@ -158,7 +157,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         """Random codes; takes ``trials`` words per coordinate from ``rng``."""
         stream = rng if rng is not None else RandomStream.secure()
         total = np.zeros(np.shape(x), dtype=code_type(self.trials.bit_length()))

@@ -16,9 +16,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fl_privquant.array_types import Bits, Floats
+from fl_privquant.array_types import ArrayLike, Bits, Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.bit_messages import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
 from fl_privquant.mechanisms.registry import register

@@ -52,9 +52,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.bit_messages import SeededVectorMechanism
 from fl_privquant.mechanisms.registry import register
@@ -131,7 +130,7 @@ class CodebookIndexMechanism(SeededVectorMechanism):
         """Weights of each near codeword and of each far one, before they are divided by their sum."""
 
     @abstractmethod
-    def _near(self, codebook: RandomCodebook, direction: Floats) -> NDArray[np.int64]:
+    def _near(self, codebook: RandomCodebook, direction: Floats) -> Ints:
         """The indices of the codewords that have more weight, increasing."""
 
     @property
@@ -175,7 +174,7 @@ class SharedCodebookMechanism(CodebookIndexMechanism, kind="shared_codebook"):
     def _weights(self) -> tuple[int, int]:
         return near_weight(self._share), RARE
 
-    def _near(self, codebook: RandomCodebook, direction: Floats) -> NDArray[np.int64]:
+    def _near(self, codebook: RandomCodebook, direction: Floats) -> Ints:
         projections = codebook.projections(self.levels, direction)
         return np.sort(np.argpartition(-projections, self.num_near - 1)[: self.num_near])
 
@@ -199,9 +198,7 @@ def check_codebook(levels: int, dimension: int) -> None:
         )
 
 
-def subset_response(
-    near: NDArray[np.int64], levels: int, weights: tuple[int, int], source: Continuation
-) -> int:
+def subset_response(near: Ints, levels: int, weights: tuple[int, int], source: Continuation) -> int:
     """An index: each near one with the first weight, each other one with the second."""
     common, rare = weights
     drawn = source.below(near.size * common + (levels - near.size) * rare)

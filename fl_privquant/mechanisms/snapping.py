@@ -38,9 +38,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats, code_type
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints, Words, code_type
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density
@@ -175,7 +174,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         return encode_in_chunks(
             x,
             self._encode_chunk,
@@ -206,7 +205,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         chunk.out[...] = (np.clip(moved, -self.reach, self.reach) + self.reach).astype(chunk.out.dtype)
         return 0
 
-    def _cells_further(self, chunk: Chunk) -> NDArray[np.int64]:
+    def _cells_further(self, chunk: Chunk) -> Ints:
         rising = self._further[::-1]
         words = np.empty(chunk.x.size, dtype=np.uint64)
         chunk.stream.fill(words, chunk.second_words)
@@ -223,7 +222,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         return np.asarray(cells)
 
     @cached_property
-    def _further(self) -> NDArray[np.uint64]:
+    def _further(self) -> Words:
         """Chances of 2^64 to go at least 1, 2, ... cells further: exp(-rate n), for a block of cells."""
         return np.array([int(power * 2**64) for power in self._powers[1:]], dtype=np.uint64)
 

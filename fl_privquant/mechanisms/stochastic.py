@@ -20,8 +20,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Array, ArrayLike, Floats
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.additive import rounding_variance
@@ -73,7 +73,7 @@ class RoundingMechanism(Mechanism):
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         return encode_on_lattice(x, self.max_code, clip=clip, stream=rng, threads=threads)
 
 
@@ -100,7 +100,7 @@ class StochasticMechanism(RoundingMechanism, LatticeMechanism, kind="stochastic"
         """Integer codes and their values."""
         return Codebook(np.arange(self.levels), self.step, -1.0)
 
-    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+    def pmf(self, x: ArrayLike) -> Floats:
         """(n, levels) output probabilities for inputs in [-1, 1]: a share for each of the two neighbours."""
         inputs = np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0)
         position = (inputs + 1.0) * (0.5 * (self.levels - 1))

@@ -22,12 +22,10 @@ ones.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats
 from fl_privquant.errors import CertificationError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
@@ -69,7 +67,7 @@ class StratifiedBits(SumOfBits, kind="stratified_bits"):
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         """Random codes; takes a word a coordinate from ``rng``, and half a word for each of its bits."""
         stream = rng if rng is not None else RandomStream.secure()
         upper = encode_on_lattice(x, self.trials, clip=clip, stream=stream, threads=threads)

@@ -33,12 +33,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.errors import CodeOverflowError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
@@ -73,11 +72,11 @@ class SumRing:
     largest: int = 0
     """Largest code before it is reduced, where there is a ``centre``."""
 
-    def residues(self, codes: NDArray[Any]) -> NDArray[Any]:
+    def residues(self, codes: Array) -> Array:
         """A client's codes, or the sum of several clients' codes, modulo 2^bits."""
         return codes if self.centre is None else codes & ((1 << self.bits) - 1)
 
-    def opened(self, total: ArrayLike, num_clients: int) -> NDArray[Any]:
+    def opened(self, total: ArrayLike, num_clients: int) -> Array:
         """The sums of ``num_clients`` clients' codes, of which the residues are ``total``.
 
         Raises CodeOverflowError for a residue that no codes of so few clients add up to.
@@ -88,7 +87,7 @@ class SumRing:
         most, size = num_clients * self.largest, 1 << self.bits
         lowest = math.ceil(num_clients * self.centre) - size // 2
         lowest = max(0, min(lowest, most + 1 - size))
-        sums: NDArray[np.int64] = ((residues.astype(np.int64) - lowest) & (size - 1)) + lowest
+        sums: Ints = ((residues.astype(np.int64) - lowest) & (size - 1)) + lowest
         if sums.size and int(sums.max()) > most:
             raise CodeOverflowError(
                 f"a sum of {num_clients} codes lies in 0..{most}, received the residue of {int(sums.max())}; "

@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import integrate, special
 
-from fl_privquant.array_types import Bits, Floats
+from fl_privquant.array_types import ArrayLike, Bits, Floats
 from fl_privquant.errors import CodeOverflowError
 from fl_privquant.mechanisms.bit_messages import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
 from fl_privquant.mechanisms.registry import register

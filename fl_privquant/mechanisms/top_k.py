@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from fl_privquant import checks
-from fl_privquant.array_types import Bits, Floats
+from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.bit_messages import QuantizerMechanism, QuantizerSpec, from_bits, to_bits
 from fl_privquant.mechanisms.registry import register
@@ -61,7 +60,7 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
     def message_size(self) -> int:
         return self.kept(self.dimension) * (self._place_bits + _VALUE_BITS)
 
-    def bias(self, x: ArrayLike) -> NDArray[np.float64]:
+    def bias(self, x: ArrayLike) -> Floats:
         inputs = np.asarray(x, dtype=np.float64)
         missing = -inputs.reshape(-1)
         missing[_largest(inputs.reshape(-1), self.kept(inputs.size))] = 0.0
@@ -110,7 +109,7 @@ def design_top_k(spec: TopKSpec) -> TopKMechanism:
     return TopKMechanism.of("top_k", spec, share=float(spec.share))
 
 
-def _largest(x: Floats, count: int) -> NDArray[np.int64]:
+def _largest(x: Floats, count: int) -> Ints:
     """(count,) places of the coordinates of largest magnitude; of equal ones the first."""
     return np.argsort(-np.abs(x), kind="stable")[:count]
 

@@ -25,10 +25,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats, code_type
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints, code_type
 from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density, as_density
@@ -188,7 +187,7 @@ class VectorMechanism(Mechanism):
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    ) -> Array:
         """The random message of one update, a vector of ``dimension`` floats; one thread is enough."""
         if threads < 1:
             raise InvalidSpecError(f"threads: {threads} is below 1")
@@ -220,7 +219,7 @@ class VectorMechanism(Mechanism):
             length = float(np.linalg.norm(direction))
             return np.asarray(direction * (min(largest / clip * length, 1.0) / length))
 
-    def _checked_message(self, indices: ArrayLike) -> NDArray[np.int64]:
+    def _checked_message(self, indices: ArrayLike) -> Ints:
         message = np.asarray(indices)
         if message.dtype.kind not in "ui" or message.shape != (self.message_size,):
             raise InvalidUpdateError(
@@ -336,7 +335,7 @@ class AxisMechanism(ResponseMechanism):
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         return np.asarray(self._scale(clip) * (self.to_codes(np.asarray(indices)) - self.repeats))
 
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         """(dimension,) how often each axis was drawn less how often its opposite was, plus ``repeats``."""
         message = self._checked_message(indices)
         codes = np.full(self.dimension, self.repeats, dtype=np.int64)

@@ -24,9 +24,8 @@ from functools import cached_property, lru_cache
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import ArrayLike, Floats, Ints, Words
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.sampling.noise_table import (
     NoiseTable,
@@ -71,13 +70,13 @@ class _IntegerNoise(ABC):
         """The largest magnitude that can be drawn; None where a table would be too large."""
         return _tabulate(self).largest if self._tabulated else None
 
-    def sample(self, shape: int | tuple[int, ...], stream: RandomStream) -> NDArray[np.int64]:
+    def sample(self, shape: int | tuple[int, ...], stream: RandomStream) -> Ints:
         """Independent draws (int64) of the given shape."""
         out = np.empty(shape, dtype=np.int64)
         self.fill(out.reshape(-1), stream, stream.reserve(out.size))
         return out
 
-    def fill(self, out: NDArray[np.int64], stream: RandomStream, first_word: int) -> None:
+    def fill(self, out: Ints, stream: RandomStream, first_word: int) -> None:
         """Write draws into a vector, one for each reserved word from address ``first_word`` on."""
         _draw_from_table(self._table, out, stream, first_word)
 
@@ -295,9 +294,7 @@ def _tabulate(noise: _IntegerNoise) -> NoiseTable:
     return build_table(noise._ratios())
 
 
-def _draw_from_table(
-    table: NoiseTable, out: NDArray[np.int64], stream: RandomStream, first_word: int
-) -> None:
+def _draw_from_table(table: NoiseTable, out: Ints, stream: RandomStream, first_word: int) -> None:
     # Numba takes a second to import: not before something is drawn.
     from fl_privquant.sampling.loops import draw_noise
 
@@ -312,8 +309,8 @@ def _draw_from_table(
 
 def _break_ties(
     table: NoiseTable,
-    words: NDArray[np.uint64],
-    out: NDArray[np.int64],
+    words: Words,
+    out: Ints,
     stream: RandomStream,
     first_word: int,
 ) -> None:

@@ -19,8 +19,8 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats, Words
 from fl_privquant.errors import InvalidSpecError
 
 MAX_MAGNITUDES: Final = 1 << 18
@@ -42,13 +42,13 @@ Ratios = Iterable[tuple[int, int]]
 class NoiseTable:
     """Alias cells from which a magnitude is drawn with one word, two if the first one is a tie."""
 
-    cells: NDArray[np.uint64]
+    cells: Words
     """(2^b,) for each cell, ``alias << (63 - b) | threshold``. The highest b bits of a word choose the cell,
     the next 63 - b bits choose the cell's own number where they are below the threshold and its alias where
     they are above; the lowest bit is the sign."""
-    ties: NDArray[np.uint64]
+    ties: Words
     """(2^b,) where those bits equal the threshold, a second word below this chooses the own number."""
-    probabilities: NDArray[np.float64]
+    probabilities: Floats
     """(largest + 1,) probability of 0, 1, ... under the ideal law, to the last digit of a float."""
     total_variation: float
     """Upper bound of the total-variation distance to the ideal law."""
@@ -172,7 +172,7 @@ def _skellam_reach(variance: Fraction) -> tuple[int, int]:
     return keep, start
 
 
-def _alias_cells(units: list[int]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _alias_cells(units: list[int]) -> tuple[Words, Words]:
     """Walker's alias method in integers: cells that draw each number with exactly its units."""
     cell_bits = max(1, (len(units) - 1).bit_length())
     rest_bits = _UNIT_BITS - 64 - cell_bits

@@ -18,8 +18,8 @@ import threading
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Words
 from fl_privquant.errors import InvalidSpecError
 
 _KEY_BYTES = 32
@@ -99,13 +99,13 @@ class RandomStream:
             self._reserved += count
         return first_word
 
-    def words(self, count: int) -> NDArray[np.uint64]:
+    def words(self, count: int) -> Words:
         """(count,) the next words."""
         out = np.empty(count, dtype=np.uint64)
         self.fill(out, self.reserve(count))
         return out
 
-    def fill(self, out: NDArray[np.uint64], first_word: int) -> None:
+    def fill(self, out: Words, first_word: int) -> None:
         """Write the words from address ``first_word`` on into ``out``; threads may do so at once.
 
         Nothing is reserved here: the address should come from :meth:`reserve`.
@@ -134,7 +134,7 @@ class WordReader:
         if skipped_words:
             self._encryptor.update(_ZEROS[: skipped_words * _WORD_BYTES])
 
-    def read(self, out: NDArray[np.uint64]) -> None:
+    def read(self, out: Words) -> None:
         """Write the next words into ``out``: the keystream's bytes as little-endian, on every machine."""
         if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous:
             raise InvalidSpecError(f"out: {out.ndim}-d {out.dtype}, expected a contiguous vector of uint64")
