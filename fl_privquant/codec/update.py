@@ -45,7 +45,7 @@ from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.packing.pack import HEADER_BYTES
 from fl_privquant.packing.wire_format import WireFormat, check_finite
 from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 
 _Vector = Array | LazyVector
 
@@ -196,7 +196,7 @@ class UpdateCodec:
     def encode(
         self,
         update: Arrays,
-        rng: RandomStream | None = None,
+        rng: Randomness = None,
         threads: int = 1,
         metrics: Mapping[str, Any] = NO_METRICS,
     ) -> bytes:
@@ -213,7 +213,7 @@ class UpdateCodec:
         self,
         new: Arrays,
         old: Arrays,
-        rng: RandomStream | None = None,
+        rng: Randomness = None,
         threads: int = 1,
         metrics: Mapping[str, Any] = NO_METRICS,
     ) -> EncodedUpdate:
@@ -222,9 +222,7 @@ class UpdateCodec:
             return EncodedUpdate(self, self._checked_arrays(new))
         return self._encoded(self.layout.difference(new, old), rng, threads, metrics)
 
-    def encoded_nothing(
-        self, old: Arrays, rng: RandomStream | None = None, threads: int = 1
-    ) -> EncodedUpdate:
+    def encoded_nothing(self, old: Arrays, rng: Randomness = None, threads: int = 1) -> EncodedUpdate:
         """The encoded zeros that a client without a usable update sends, with metrics and vote."""
         if not self.carries_difference:
             return EncodedUpdate(self, old)
@@ -378,7 +376,7 @@ class UpdateCodec:
         return prepared
 
     def _encoded(
-        self, vector: _Vector, rng: RandomStream | None, threads: int, metrics: Mapping[str, Any]
+        self, vector: _Vector, rng: Randomness, threads: int, metrics: Mapping[str, Any]
     ) -> EncodedUpdate:
         prepared = self._prepared(vector)
         if self.num_extra:
@@ -391,7 +389,7 @@ class UpdateCodec:
             prepared = np.append(coordinates, extra.astype(coordinates.dtype))
         return self._drawn(prepared, rng, threads)
 
-    def _drawn(self, vector: _Vector, rng: RandomStream | None, threads: int) -> EncodedUpdate:
+    def _drawn(self, vector: _Vector, rng: Randomness, threads: int) -> EncodedUpdate:
         return EncodedUpdate(self, self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads))
 
     def _restore(self, vector: Array) -> dict[str, Array]:

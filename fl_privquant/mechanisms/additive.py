@@ -39,7 +39,7 @@ from fl_privquant.mechanisms.sum_limits import CoordinateNoise
 from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
 _MAX_CLIENTS = 1 << 31
@@ -250,9 +250,7 @@ class AdditiveMechanism(Mechanism):
         # Without a wrap: the variance of the noise and of the rounding, which are independent.
         return self.step**2 * (float(self.noise.variance) + rounding_variance(self.levels, density))
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         return encode_on_lattice(
             x,
             self.max_shift,

@@ -31,7 +31,7 @@ from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bound
 from fl_privquant.mechanisms.sum_ring import SumRing, narrow_ring
 from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, WireFormat
 from fl_privquant.sampling.kernel import Sampler
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 _MAGIC = b"PQMECH"
@@ -159,9 +159,7 @@ class Mechanism(ABC):
         return PackedIntegers(self, dimension, clip, dtype, dimension, self.sum_bits(1), self.max_code)
 
     @abstractmethod
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Random indices for the inputs; ``rng=None`` draws from the operating system's randomness."""
 
     @abstractmethod
@@ -364,7 +362,6 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     @property
     def codebook(self) -> Codebook:
-        """Integer codes and their values."""
         return self.table.codebook
 
     @property
@@ -397,9 +394,7 @@ class TableMechanism(LatticeMechanism, kind="table"):
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         return self.law.mse(density)
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         return self._sampler.encode(x, clip=clip, stream=rng, threads=threads)
 
     @cached_property

@@ -15,7 +15,7 @@ from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpd
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.packing.wire_format import PackedFloats
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 
 
 class UnsummableMechanism(Mechanism):
@@ -114,9 +114,7 @@ class ContinuousMechanism(FloatMechanism):
     def _noise(self, words: Words) -> Floats:
         """One draw of noise of scale 1 for each word."""
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Inputs clipped and scaled to [-1, 1] plus noise, in the precision of the inputs."""
         return encode_in_chunks(x, self._encode_chunk, dtype=None, clip=clip, stream=rng, threads=threads)
 

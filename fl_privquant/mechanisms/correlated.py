@@ -38,7 +38,7 @@ from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.registry import checked_whole, register
 from fl_privquant.mechanisms.stochastic import StochasticMechanism, StochasticSpec
 from fl_privquant.sampling.chunks import checked_inputs
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness, RandomStream
 
 _MOST_CLIENTS = 1 << 24
 _WORDS_AT_ONCE = 1 << 20
@@ -68,7 +68,7 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
         checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
 
     def encode_ranked(
-        self, x: ArrayLike, rank: int, seed: int, clip: float = 1.0, rng: RandomStream | None = None
+        self, x: ArrayLike, rank: int, seed: int, clip: float = 1.0, rng: Randomness = None
     ) -> Array:
         """The indices of the client with that rank, 0 to n - 1, in the round that has the public seed."""
         rank = checks.whole("rank", rank, 0, self.num_clients - 1)

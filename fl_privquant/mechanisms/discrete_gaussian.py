@@ -21,6 +21,8 @@ from fl_privquant.mechanisms.additive_spec import ApproximateSpec
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteGaussian
 
+_NAME = "discrete_gaussian"
+
 
 @dataclass(frozen=True)
 class DiscreteGaussianSpec(ApproximateSpec):
@@ -29,7 +31,7 @@ class DiscreteGaussianSpec(ApproximateSpec):
     noise_kind = GAUSSIAN
 
 
-class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
+class DiscreteGaussianMechanism(AdditiveMechanism, kind=_NAME):
     """Rounding plus discrete Gaussian noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`."""
 
     noise_type = DiscreteGaussian
@@ -39,15 +41,7 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
         return discrete_gaussian_theorem(update, self.noise)
 
 
-@register(
-    "discrete_gaussian",
-    DiscreteGaussianSpec,
-    120,
-    "#355070",
-    cached=True,
-    plans_for_sums=True,
-    plans_for_local=True,
-)
+@register(_NAME, DiscreteGaussianSpec, 120, "#355070", cached=True, plans_for_sums=True, plans_for_local=True)
 def design_discrete_gaussian(spec: DiscreteGaussianSpec) -> DiscreteGaussianMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""
-    return DiscreteGaussianMechanism.calibrated("discrete_gaussian", spec)
+    return DiscreteGaussianMechanism.calibrated(_NAME, spec)

@@ -37,12 +37,7 @@ from scipy import special
 from fl_privquant.array_types import Floats, Ints
 from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.shared_codebook import (
-    RARE,
-    CodebookIndexMechanism,
-    SharedCodebookSpec,
-    near_weight,
-)
+from fl_privquant.mechanisms.shared_codebook import RARE, CodebookMechanism, SharedCodebookSpec, near_weight
 from fl_privquant.mechanisms.sphere import RandomCodebook, best_height, cap_mean, cap_share
 
 _USUAL_LEVELS = tuple(1 << bits for bits in range(1, 13))
@@ -53,7 +48,7 @@ class MmrcSpec(SharedCodebookSpec):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MmrcMechanism(CodebookIndexMechanism, kind="mmrc"):
+class MmrcMechanism(CodebookMechanism, kind="mmrc"):
     """An index by importance sampling: codewords inside the cap around the update have more weight."""
 
     @property

@@ -22,7 +22,7 @@ from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,7 @@ class NoMechanism(FloatMechanism, kind="none"):
     def epsilon(self) -> float:
         return math.inf
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """A copy of the inputs, in single or double precision as they are."""
         return encode_in_chunks(
             x, _copy, dtype=None, clip=clip, stream=rng, threads=threads, words_per_input=0

@@ -49,13 +49,7 @@ from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
 from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
 from fl_privquant.mechanisms.pbm import PbmMechanism, binomial_bits
-from fl_privquant.mechanisms.registry import (
-    Spec,
-    checked_delta,
-    checked_epsilon,
-    checked_whole,
-    register,
-)
+from fl_privquant.mechanisms.registry import Spec, checked_delta, checked_epsilon, checked_whole, register
 from fl_privquant.mechanisms.stratified_bits import StratifiedBits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import Unit

@@ -43,7 +43,7 @@ from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.kernel import Sampler
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness, RandomStream
 from fl_privquant.statement import LOCAL, View
 
 _HALF = TOTAL_WEIGHT // 2
@@ -155,9 +155,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
         nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))
         return (0.25 / self.theta**2 - float(weights @ nodes**2)) / self.trials
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Random codes; takes ``trials`` words per coordinate from ``rng``."""
         stream = rng if rng is not None else RandomStream.secure()
         total = np.zeros(np.shape(x), dtype=code_type(self.trials.bit_length()))

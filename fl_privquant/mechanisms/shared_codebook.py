@@ -94,7 +94,7 @@ class SharedCodebookSpec(PrivateVectorSpec):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CodebookIndexMechanism(SeededVectorMechanism):
+class CodebookMechanism(SeededVectorMechanism):
     """An index into a random codebook, for updates of norm at most clip; see :class:`SeededVectorMechanism`.
 
     The answer of a draw is an index. Codewords near the update have one weight, all others another: these are
@@ -155,7 +155,7 @@ class CodebookIndexMechanism(SeededVectorMechanism):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SharedCodebookMechanism(CodebookIndexMechanism, kind="shared_codebook"):
+class SharedCodebookMechanism(CodebookMechanism, kind="shared_codebook"):
     """An index of which a fixed number of nearest codewords have more weight."""
 
     @cached_property

@@ -47,7 +47,7 @@ from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, checked_whole, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.stream import Continuation, RandomStream
+from fl_privquant.sampling.stream import Continuation, Randomness
 
 # What the floats of down, stay and up can be off by, relative to each, in the ratio of any two.
 _FLOAT_ROOM = Decimal(2) ** -46
@@ -131,7 +131,6 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 
     @cached_property
     def codebook(self) -> Codebook:
-        """Integer codes and their values."""
         return Codebook(np.arange(2 * self.reach + 1), self.step, -self.bound)
 
     def pmf(self, x: ArrayLike) -> Floats:
@@ -172,17 +171,10 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         return self._error(density, 2)
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+        dtype = code_type((self.num_levels - 1).bit_length())
         return encode_in_chunks(
-            x,
-            self._encode_chunk,
-            dtype=code_type((self.num_levels - 1).bit_length()),
-            clip=clip,
-            stream=rng,
-            threads=threads,
-            words_per_input=2,
+            x, self._encode_chunk, dtype=dtype, clip=clip, stream=rng, threads=threads, words_per_input=2
         )
 
     def _encode_chunk(self, chunk: Chunk) -> int:

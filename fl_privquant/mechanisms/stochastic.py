@@ -29,7 +29,7 @@ from fl_privquant.mechanisms.base import LatticeMechanism, Mechanism
 from fl_privquant.mechanisms.registry import Spec, checked_levels, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.rounding import encode_on_lattice
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,7 @@ class RoundingMechanism(Mechanism):
         # One of two neighbouring lattice points, a step apart.
         return bounded_noise(1.0, 0.0, self.step**2 / 4.0, self.step)
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         return encode_on_lattice(x, self.max_code, clip=clip, stream=rng, threads=threads)
 
 
@@ -97,7 +95,6 @@ class StochasticMechanism(RoundingMechanism, LatticeMechanism, kind="stochastic"
 
     @cached_property
     def codebook(self) -> Codebook:
-        """Integer codes and their values."""
         return Codebook(np.arange(self.levels), self.step, -1.0)
 
     def pmf(self, x: ArrayLike) -> Floats:

@@ -33,7 +33,7 @@ from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits
 from fl_privquant.sampling.rounding import draw_bit_sums, encode_on_lattice
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness, RandomStream
 
 _MOST_TRIALS = 255
 
@@ -65,9 +65,7 @@ class StratifiedBits(SumOfBits, kind="stratified_bits"):
         rounding = 4.0 * rounding_variance(self.trials + 1, density) / self.trials**2
         return (0.25 / self.theta**2 - 1.0) / self.trials + rounding
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Random codes; takes a word a coordinate from ``rng``, and half a word for each of its bits."""
         stream = rng if rng is not None else RandomStream.secure()
         upper = encode_on_lattice(x, self.trials, clip=clip, stream=stream, threads=threads)

@@ -46,7 +46,8 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_share(self.share)
+        if not 0.0 < checks.number("share", self.share) <= 1.0:
+            raise InvalidSpecError(f"share: {self.share} of the coordinates, expected above 0 and up to 1")
 
     def kept(self, dimension: int) -> int:
         """How many coordinates of an update of that dimension are sent."""
@@ -112,8 +113,3 @@ def design_top_k(spec: TopKSpec) -> TopKMechanism:
 def _largest(x: Floats, count: int) -> Ints:
     """(count,) places of the coordinates of largest magnitude; of equal ones the first."""
     return np.argsort(-np.abs(x), kind="stable")[:count]
-
-
-def _check_share(share: float) -> None:
-    if not 0.0 < checks.number("share", share) <= 1.0:
-        raise InvalidSpecError(f"share: {share} of the coordinates, expected above 0 and up to 1")

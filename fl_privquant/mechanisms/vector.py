@@ -38,7 +38,7 @@ from fl_privquant.mechanisms.sum_limits import SumLimits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.packing.wire_format import PackedIntegers
 from fl_privquant.sampling.chunks import checked_inputs
-from fl_privquant.sampling.stream import Continuation, RandomStream
+from fl_privquant.sampling.stream import Continuation, Randomness, RandomStream
 from fl_privquant.statement import Unit
 
 CHANCES = 1 << 128
@@ -185,9 +185,7 @@ class VectorMechanism(Mechanism):
     def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
         """Mean absolute error of an update of one coordinate."""
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """The random message of one update, a vector of ``dimension`` floats; one thread is enough."""
         if threads < 1:
             raise InvalidSpecError(f"threads: {threads} is below 1")

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness, RandomStream
 
 # Words of randomness in memory at a time, for each thread: 256 KB, which stays in a core's cache.
 _CHUNK = 1 << 15
@@ -81,7 +81,7 @@ def encode_in_chunks(
     *,
     dtype: DTypeLike | None,
     clip: float,
-    stream: RandomStream | None,
+    stream: Randomness,
     threads: int,
     words_per_input: int = 1,
 ) -> NDArray[Any]:

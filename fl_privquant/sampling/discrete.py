@@ -307,13 +307,7 @@ def _draw_from_table(table: NoiseTable, out: Ints, stream: RandomStream, first_w
             _break_ties(table, part_words, part, stream, first_word + start)
 
 
-def _break_ties(
-    table: NoiseTable,
-    words: Words,
-    out: Ints,
-    stream: RandomStream,
-    first_word: int,
-) -> None:
+def _break_ties(table: NoiseTable, words: Words, out: Ints, stream: RandomStream, first_word: int) -> None:
     """Draw again, with a second word, where a word equals its threshold, which practically never happens."""
     rest_bits = 63 - table.cell_bits
     own = words >> np.uint64(64 - table.cell_bits)

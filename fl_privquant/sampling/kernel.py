@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.array_types import code_type
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 
 _MIN_GRID = 64
 _MAX_GRID = 1 << 20
@@ -42,7 +42,7 @@ class Sampler:
         self._tables = _prepare(table)
 
     def encode(
-        self, x: ArrayLike, *, clip: float = 1.0, stream: RandomStream | None = None, threads: int = 1
+        self, x: ArrayLike, *, clip: float = 1.0, stream: Randomness = None, threads: int = 1
     ) -> NDArray[np.uint8] | NDArray[np.uint16]:
         """Random indices of the shape of ``x``: the values they stand for, times ``clip``, average to ``x``.
 

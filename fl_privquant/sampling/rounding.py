@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.array_types import code_type
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.discrete import IntegerNoise
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness, RandomStream
 
 # More than any noise that is drawn from a table.
 _FAR = 1 << 40
@@ -27,7 +27,7 @@ def encode_on_lattice(
     reach: int | None = None,
     bits: int | None = None,
     clip: float = 1.0,
-    stream: RandomStream | None = None,
+    stream: Randomness = None,
     threads: int = 1,
 ) -> NDArray[Any]:
     """Random integers of the shape of ``x``: a neighbouring lattice point each, plus noise modulo 2^bits.

@@ -15,6 +15,7 @@ import operator
 import os
 import sys
 import threading
+from typing import TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -115,6 +116,10 @@ class RandomStream:
     def reader(self, first_word: int) -> WordReader:
         """A reader of the words from address ``first_word`` on; nothing is reserved, as for :meth:`fill`."""
         return WordReader(self._algorithm, first_word)
+
+
+Randomness: TypeAlias = RandomStream | None
+"""Where random words come from: a stream, or None for a fresh one with a key from the operating system."""
 
 
 class WordReader:
