@@ -79,14 +79,9 @@ class Encoding:
         Whether updates are rotated before coordinates are clipped, so that no coordinate stands out.
     keep
         How many of the rotated coordinates are sent: a number (an int), or a share in (0, 1] (a float); None
-        for all. Each round has a random subset of its own, the same for all clients. What is kept is
-        clipped to a little less than ``l2_clip`` times the root of the share that it is of all
-        (:func:`kept_norm`). It needs the rotation and an L2 clip. Mechanisms that encode whole updates of
-        bounded L2 norm, such as ``shared_codebook``, then encode what is kept: a codebook as many times
-        smaller as coordinates are fewer, the same noise, and an error of (d / k - 1) times the squared mean.
+        for all. It needs the rotation and an L2 clip. Each round has a random subset of its own, the same for
+        all clients (:mod:`fl_privquant.codec.subset`), and clips it to :func:`kept_norm`.
 
-    Examples
-    --------
     >>> import fl_privquant as pq
     >>> encoding = Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1)
     >>> encoding == Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1)

@@ -26,16 +26,8 @@ def replace_file(path: Path, write: Callable[[Path], Any], durable: bool = True)
     """Let ``write`` fill a temporary file beside ``path``, and put it in that place when it is whole.
 
     Whenever the process dies, ``path`` is what it was or what it is to be. A failure leaves no temporary
-    file; a kill does, for :func:`remove_leftovers`.
-
-    Parameters
-    ----------
-    path
-        The file.
-    write
-        Fills the file that it is given the path of.
-    durable
-        Whether it must also survive a power failure from now on, which takes some milliseconds.
+    file; a kill does, for :func:`remove_leftovers`. A ``durable`` file also survives a power failure from now
+    on, which takes some milliseconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Writers may look at the ending of a name, and two threads may write at once.
@@ -77,10 +69,7 @@ def _sync_names(directory: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete the temporary files of processes that were killed while they replaced ``path``.
-
-    For who holds the lock of ``path``, so that nobody else can be at it.
-    """
+    """Delete temporary files of killed writers of ``path``; for whoever holds its lock, and so is alone."""
     for leftover in path.parent.glob(f".{path.name}.*{_NEW}{path.suffix}"):
         leftover.unlink(missing_ok=True)
 
@@ -90,14 +79,7 @@ def held(lock: Path, what: str) -> Iterator[None]:
     """Hold a lock file for as long as the block lasts; :class:`LockedError`, at once, if another one has it.
 
     The operating system frees the lock when its holder ends, however it ends. The file names the holder, for
-    the message, and is deleted at the end.
-
-    Parameters
-    ----------
-    lock
-        The lock file.
-    what
-        What it protects, as the message names it.
+    the message, and is deleted at the end. ``what`` is what it protects, as the message names it.
     """
     handle = _acquire(lock, what)
     try:

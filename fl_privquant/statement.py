@@ -38,23 +38,6 @@ class PrivacyStatement:
     Guarantee: with P and Q the laws of all that the adversary sees, for two neighbouring inputs,
     P(S) <= e^epsilon Q(S) + delta for every set S. Both figures are upper bounds.
 
-    Parameters
-    ----------
-    epsilon, delta
-        The bound.
-    unit
-        What is protected.
-    view
-        What the adversary sees, in words.
-    neighbours
-        Which inputs are indistinguishable.
-    method
-        How it was counted: exact, pure, pld, rdp, blanket+pld, ...
-    assumptions
-        What must hold, in words.
-    scope
-        Sizes that belong to the unit, such as "650 coordinates, 30 rounds".
-
     >>> statement = PrivacyStatement(1.0, 0.0, Unit.COORDINATE, "local", method="exact")
     >>> print(statement)
     coordinate release, local view: ε = 1, δ = 0 for one client's update replaced by any other [exact]
@@ -67,11 +50,17 @@ class PrivacyStatement:
     epsilon: float
     delta: float
     unit: Unit
+    """What is protected."""
     view: str = "local"
+    """What the adversary sees, in words."""
     neighbours: str = REPLACE_ONE
+    """Which inputs are indistinguishable."""
     method: str = "pld"
+    """How it was counted: exact, pure, pld, rdp, blanket+pld, ..."""
     assumptions: tuple[str, ...] = ()
+    """What must hold, in words."""
     scope: str = ""
+    """Sizes that belong to the unit, such as "650 coordinates, 30 rounds"."""
 
     def __post_init__(self) -> None:
         if not (self.epsilon >= 0.0 and 0.0 <= self.delta <= 1.0):
@@ -146,19 +135,19 @@ def _seen(view: str) -> str:
     return view.replace(" of", " view of", 1) if " of" in view else f"{view} view"
 
 
-def _rounded_up(value: float, digits: int = 4) -> str:
-    """The value with some digits, never below it."""
+def _rounded_up(value: float) -> str:
+    """The value with four digits, never below it."""
     if value == 0.0 or not math.isfinite(value):
         return f"{value:g}"
     if abs(value) < _SMALLEST:
         return f"{_SMALLEST:g}"
     # A float such as 1e-5 is not that decimal number: what is a few units above it is meant to be it.
-    exponent = math.floor(math.log10(abs(value))) - digits + 1
+    exponent = math.floor(math.log10(abs(value))) - 3
     scaled = value / 10.0**exponent
     rounded = math.ceil(scaled - 1e-9 * scaled) * 10.0**exponent
     if 1e4 <= rounded < 1e12:
         return f"{rounded:,.0f}".replace(",", "\u202f")
-    return f"{rounded:.{digits}g}"
+    return f"{rounded:.4g}"
 
 
 @dataclass(frozen=True)
@@ -168,23 +157,18 @@ class View:
     The first two are of a server that nobody has to trust, which knows who took part. The third is of others:
     whoever sees the model after each round, while the server is trusted with who took part.
 
-    Parameters
-    ----------
-    num_honest
-        Number of honest clients whose codes are in the sum, the protected client included: those that
-        collude with the adversary add no noise that it does not know, and those that dropped out add
-        none at all. None: the local view, or models that are no function of a sum.
-    sampled
-        For whoever sees only the models: the largest probability with which a client took part
-        (:mod:`fl_privquant.loss.subsampled`), and 1 where who took part counts as known. None: the two views
-        of the server.
-
     >>> str(View.aggregate(20, corrupt=1, dropped=2)), str(LOCAL), str(View(17, sampled=0.1))
     ('aggregate of 17', 'local', 'models of 17')
     """
 
     num_honest: int | None = None
+    """Number of honest clients whose codes are in the sum, the protected client included: those that collude
+    with the adversary add no noise that it does not know, and those that dropped out add none at all. None:
+    the local view, or models that are no function of a sum."""
     sampled: float | None = None
+    """For whoever sees only the models: the largest probability with which a client took part
+    (:mod:`fl_privquant.loss.subsampled`), and 1 where who took part counts as known. None: the two views of
+    the server."""
 
     def __post_init__(self) -> None:
         if self.num_honest is not None and self.num_honest > _MOST_HONEST:

@@ -32,8 +32,6 @@ from fl_privquant import checks
 from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.errors import InvalidSpecError, one_line
 
-__all__ = ["ALL_ARRAYS", "ArrayChoice", "scaled_clips"]
-
 _T = TypeVar("_T")
 _MOST_PATTERNS = 256
 _MOST_CHARACTERS = 256
@@ -46,16 +44,6 @@ class ArrayChoice:
 
     In patterns ``*`` stands for any text and ``?`` for one character.
 
-    Parameters
-    ----------
-    include, exclude
-        The patterns.
-    clip_scales
-        Pairs of a pattern and the factor of both clips for arrays that match it; the first pattern that
-        matches an array counts, and every array that is sent must match one. Empty: 1 for all.
-
-    Examples
-    --------
     >>> choice = ArrayChoice(include=("head.*",), exclude=("*.bias",))
     >>> choice.of({"body.weight": 1, "head.weight": 2, "head.bias": 3})
     {'head.weight': 2}
@@ -64,6 +52,8 @@ class ArrayChoice:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     clip_scales: Sequence[tuple[str, float]] = ()
+    """Pairs of a pattern and the factor of both clips for arrays that match it; the first pattern that
+    matches an array counts, and every array that is sent must match one. Empty: 1 for all."""
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):

@@ -1,4 +1,4 @@
-"""How a named set of arrays lies in one vector."""
+"""How a named set of arrays lies in one vector, and how arrays are written where nothing is encoded."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Array
 from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.packing.pack import HEADER_BYTES, read_body, write_header
+from fl_privquant.packing.wire_format import check_finite
 from fl_privquant.sampling.chunks import LazyVector
+
+# Beside the kinds of payloads in fl_privquant.packing: arrays that no mechanism has seen.
+_KIND_ARRAYS: Final = 17
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
 
-Arrays = Mapping[str, NDArray[Any]]
+Arrays = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class Layout:
                     f"{shape}"
                 )
 
-    def flatten(self, arrays: Arrays) -> NDArray[Any]:
+    def flatten(self, arrays: Arrays) -> Array:
         """A new vector of all coordinates."""
         self.check(arrays)
         vector = np.empty(self.dimension, dtype=self.dtype)
@@ -111,15 +116,49 @@ class Layout:
         self.check(new)
         return _Difference(self, new, old)
 
-    def unflatten(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    def unflatten(self, vector: Array) -> dict[str, Array]:
         """The arrays, by name, in their own shapes and in the vector's precision; views of it if unscaled."""
         parts = self._split(vector)
         if self.scales:
             parts = [part * scale for part, scale in zip(parts, self.scales, strict=True)]
         return dict(zip(self.names, parts, strict=True))
 
-    def _split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
+    def _split(self, vector: Array) -> list[Array]:
         return [vector[place].reshape(shape) for place, shape in zip(self.places, self.shapes, strict=True)]
+
+
+@dataclass(frozen=True)
+class ArrayPayload:
+    """How the arrays of a layout are written, little-endian."""
+
+    layout: Layout
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of every payload."""
+        return HEADER_BYTES + self.layout.num_bytes
+
+    def pack(self, arrays: Arrays) -> bytes:
+        """The payload of arrays that fit the layout."""
+        self.layout.check(arrays)
+        parts = [write_header(_KIND_ARRAYS, 0, self.layout.dimension)]
+        for name, dtype in zip(self.layout.names, self.layout.dtypes, strict=True):
+            parts.append(np.asarray(arrays[name], dtype=dtype.newbyteorder("<")).tobytes())
+        return b"".join(parts)
+
+    def unpack(self, payload: bytes) -> dict[str, Array]:
+        """The arrays in a payload; raises InvalidUpdateError for one of another size, or not finite."""
+        body = read_body(payload, _KIND_ARRAYS, 0, self.layout.dimension, self.layout.num_bytes).tobytes()
+        arrays: dict[str, Array] = {}
+        start = 0
+        for name, shape, dtype, count in zip(
+            self.layout.names, self.layout.shapes, self.layout.dtypes, self.layout.sizes, strict=True
+        ):
+            values = np.frombuffer(body, dtype.newbyteorder("<"), count=count, offset=start)
+            check_finite(values)
+            arrays[name] = values.astype(dtype).reshape(shape)
+            start += count * dtype.itemsize
+        return arrays
 
 
 class _Difference(LazyVector):
@@ -132,7 +171,7 @@ class _Difference(LazyVector):
             for name, place, scale in zip(layout.names, layout.places, layout._factors, strict=True)
         ]
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
+    def read(self, start: int, stop: int) -> Array:
         vector = np.empty(stop - start, dtype=self.dtype)
         # An overflow becomes infinite here, and is refused as such when it is encoded.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -146,7 +185,7 @@ class _Difference(LazyVector):
         return vector
 
 
-def _divide(part: NDArray[Any], scale: float) -> None:
+def _divide(part: Array, scale: float) -> None:
     """Divide in place; an overflow becomes infinite, and is refused as such when it is encoded."""
     if scale != 1.0:
         with np.errstate(over="ignore", invalid="ignore"):

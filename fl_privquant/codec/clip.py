@@ -15,9 +15,7 @@ up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal num
    constant that is itself rounded, which counts as two steps; block and column together have at most 2^36
    coordinates. Each of these 2 * (36 + 2 * 2) = 80 steps moves the vector by at most u times its norm plus
    sqrt(d) t; a stage also makes the norm sqrt(2) times as large, which the product undoes, and t weighs only
-   less in between.
-   *A subset* (:mod:`fl_privquant.codec.subset`) is clipped after the rotation, so that only steps 1 and 2
-   count.
+   less in between. (*A subset* is clipped after the rotation, so that only steps 1 and 2 count.)
 4. *Together.* :func:`check_clips` refuses bounds with B / sqrt(d) < 2^26 t, so that sqrt(d) t <= 2^-26 B. The
    norm is at most B (1 + 2^-24 + 81 (u + 2^-26)) < B (1 + 6.2e-6) for float32; the coordinate clip makes it
    only smaller.
@@ -32,9 +30,9 @@ import math
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Array
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
 # Room for rounding: the scaled vector's norm must not exceed the bound in its own precision either.
@@ -51,11 +49,6 @@ def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dt
 
     Both the coordinate clip and the share ``l2_clip / sqrt(dimension)`` of a coordinate must keep a factor of
     2^26 from the smallest normal number of ``dtype``, and the clips as far from its largest number.
-
-    Raises
-    ------
-    InvalidSpecError
-        A clip out of that range, with the range.
     """
     kind = np.finfo(dtype)
     least, most = float(kind.tiny) * _MARGIN, float(kind.max) / _MARGIN
@@ -73,7 +66,7 @@ def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dt
         )
 
 
-def clip_l2(vector: NDArray[Any], bound: float) -> float:
+def clip_l2(vector: Array, bound: float) -> float:
     """The factor, at most 1, by which ``vector`` is scaled in place so that its L2 norm is <= ``bound``.
 
     A vector inside the ball, such as zero, is left as it is. The norm is right for any finite floats; the
@@ -107,7 +100,7 @@ def clip_l2(vector: NDArray[Any], bound: float) -> float:
     return factor * unit
 
 
-def clipped_share(vector: NDArray[Any], clip: float) -> float:
+def clipped_share(vector: Array, clip: float) -> float:
     """The share of coordinates outside [-clip, clip]; 0 for none at all.
 
     >>> clipped_share(np.array([0.1, -0.3, 0.2, 0.0]), clip=0.15)

@@ -16,17 +16,10 @@ NO_METRICS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class MetricRange:
-    """The range of one metric, which a client's value is clipped to.
+    """The range of a metric, by its name in the app's reply: clients' values are clipped to it.
 
-    Parameters
-    ----------
-    name
-        The metric's name in the app's reply.
-    low, high
-        Ends of the range. A wide one costs accuracy: noise is in proportion to it.
+    A wide range costs accuracy, as noise is in proportion to it.
 
-    Examples
-    --------
     >>> loss = MetricRange("loss", 0.0, 4.0)
     >>> loss.position(1.0), loss.position(9), loss.position(None), loss.value(-0.5)
     (-0.5, 1.0, 0.0, 1.0)

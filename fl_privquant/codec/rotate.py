@@ -6,7 +6,7 @@ update is: this is what a plan's clips and errors assume.
 
 **How.** The Walsh-Hadamard transform with random signs spreads the energy of an update evenly, but it exists
 for powers of two only, and padding d = 10^5 to 131072 coordinates would send 31 % more. Instead there are two
-layers, each of random signs and transforms of many blocks at once:
+layers of random signs and transforms of many blocks at once:
 
 1. *Blocks*: every run of ``block`` neighbours is transformed. Where the last block would end beyond the last
    coordinate, one more block ends at it, after the others.
@@ -47,8 +47,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Array, Ints, Words
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
@@ -63,17 +63,9 @@ _LOG_LEAN = 6
 class Rotation:
     """A random orthogonal map of vectors of ``dimension`` coordinates, the same for the same seed.
 
-    O(d log d) additions, in place; the inverse undoes it up to the rounding of the additions.
+    It takes O(d log d) additions, in place; the inverse undoes it up to the rounding of the additions. The
+    seed is public, and a new one for each round, so that no update can be made to fit it.
 
-    Parameters
-    ----------
-    dimension
-        Number d of coordinates; any number.
-    seed
-        Public; a new one for each round, so that no update can be made to fit it.
-
-    Examples
-    --------
     >>> rotation = Rotation(dimension=5, seed=1)
     >>> vector = np.array([3.0, 0.0, 0.0, 0.0, 4.0])
     >>> rotation.forward(vector)
@@ -87,19 +79,19 @@ class Rotation:
     dimension: int
     seed: int
 
-    def forward(self, vector: NDArray[Any]) -> None:
+    def forward(self, vector: Array) -> None:
         """Rotate ``vector`` in place."""
         self._check(vector)
         for step in _steps(self.dimension, self.seed):
             step.forward(vector)
 
-    def backward(self, vector: NDArray[Any]) -> None:
+    def backward(self, vector: Array) -> None:
         """Undo :meth:`forward`, in place."""
         self._check(vector)
         for step in reversed(_steps(self.dimension, self.seed)):
             step.backward(vector)
 
-    def _check(self, vector: NDArray[Any]) -> None:
+    def _check(self, vector: Array) -> None:
         if vector.shape != (self.dimension,) or not vector.flags.c_contiguous:
             raise InvalidUpdateError(
                 f"rotation: shape {vector.shape}, expected a contiguous vector of {self.dimension}"
@@ -111,23 +103,23 @@ class Rotation:
 class _Step(NamedTuple):
     """Some of the coordinates, the bits of their random signs, and a transform that is its own inverse."""
 
-    coordinates: slice | NDArray[np.int64]
-    signs: NDArray[np.uint64]
-    transform: Callable[[NDArray[Any]], None]
+    coordinates: slice | Ints
+    signs: Words
+    transform: Callable[[Array], None]
 
-    def forward(self, vector: NDArray[Any]) -> None:
+    def forward(self, vector: Array) -> None:
         part = vector[self.coordinates]
         _flip(part, self.signs)
         self.transform(part)
         self._put_back(vector, part)
 
-    def backward(self, vector: NDArray[Any]) -> None:
+    def backward(self, vector: Array) -> None:
         part = vector[self.coordinates]
         self.transform(part)
         _flip(part, self.signs)
         self._put_back(vector, part)
 
-    def _put_back(self, vector: NDArray[Any], part: NDArray[Any]) -> None:
+    def _put_back(self, vector: Array, part: Array) -> None:
         # A slice was changed in place; coordinates that are picked one by one are a copy.
         if isinstance(self.coordinates, np.ndarray):
             vector[self.coordinates] = part
@@ -169,24 +161,24 @@ def _steps(dimension: int, seed: int) -> tuple[_Step, ...]:
     return tuple(steps)
 
 
-def _flip(part: NDArray[Any], signs: NDArray[np.uint64]) -> None:
+def _flip(part: Array, signs: Words) -> None:
     from fl_privquant.codec.vector_loops import flip_signs
 
     flip_signs(part.view(np.uint32 if part.itemsize == 4 else np.uint64), signs)
 
 
-def _blocks(part: NDArray[Any], size: int) -> None:
+def _blocks(part: Array, size: int) -> None:
     from fl_privquant.codec.vector_loops import hadamard_blocks
 
     hadamard_blocks(part, size, _scale(part, size))
 
 
-def _columns(part: NDArray[Any], starts: NDArray[np.int64], shifts: NDArray[np.int64]) -> None:
+def _columns(part: Array, starts: Ints, shifts: Ints) -> None:
     from fl_privquant.codec.vector_loops import hadamard_columns
 
     hadamard_columns(part, starts, shifts, _scale(part, shifts.size))
 
 
-def _scale(part: NDArray[Any], size: int) -> Any:
+def _scale(part: Array, size: int) -> Any:
     """The factor that makes a transform of that size orthonormal, rounded once to the vector's precision."""
     return part.dtype.type(1.0 / math.sqrt(size))

@@ -30,29 +30,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Array, Ints
 from fl_privquant.sampling.stream import RandomStream
 
 
 @dataclass(frozen=True)
 class Subset:
-    """A random choice of ``kept`` of ``dimension`` coordinates, the same for the same seed.
+    """A random choice of ``kept`` (k) of ``dimension`` (d) coordinates, the same for the same public seed.
 
-    Parameters
-    ----------
-    dimension
-        Number d of coordinates.
-    kept
-        Number k of those that are kept, 1 to d.
-    seed
-        Public; a new one for each round.
-
-    Examples
-    --------
     >>> subset = Subset(dimension=6, kept=2, seed=1)
     >>> vector = np.arange(6.0)
     >>> subset.take(vector).shape, np.flatnonzero(subset.restored(np.ones(2))).size
@@ -64,18 +52,18 @@ class Subset:
     seed: int
 
     @cached_property
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Ints:
         """(k,) the places of the coordinates that are kept, in the order in which they are sent."""
         from fl_privquant.codec.vector_loops import draw_places
 
         words = RandomStream.seeded(self.seed, purpose="subset").words(self.kept)
         return draw_places(words, self.dimension)
 
-    def take(self, vector: NDArray[Any]) -> NDArray[Any]:
+    def take(self, vector: Array) -> Array:
         """(k,) the coordinates of ``vector`` that are kept."""
         return vector[self.places]
 
-    def restored(self, kept: NDArray[Any]) -> NDArray[Any]:
+    def restored(self, kept: Array) -> Array:
         """(d,) the unbiased estimate of a vector from what was kept of it: scaled, the others zero."""
         vector = np.zeros(self.dimension, dtype=kept.dtype)
         vector[self.places] = kept * kept.dtype.type(self.dimension / self.kept)

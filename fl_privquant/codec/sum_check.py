@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from fl_privquant.array_types import ArrayLike
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.mechanisms.base import Mechanism
@@ -22,17 +22,7 @@ FALSE_ALARM_ODDS: Final = 1e-9
 
 @dataclass(frozen=True)
 class SumCheck:
-    """Tests sums of the codes of ``num_clients`` clients against the law of honest ones.
-
-    Parameters
-    ----------
-    mechanism
-        What the codes were encoded by.
-    num_clients
-        How many clients' codes are in the sum.
-    limits
-        What honest clients exceed with the stated odds only.
-    """
+    """Tests sums of the codes of ``num_clients`` clients against what honest ones hardly ever exceed."""
 
     mechanism: Mechanism
     num_clients: int

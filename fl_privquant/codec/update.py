@@ -2,8 +2,7 @@
 
 In order on the client, and reversed on the server: flatten (each array on its scale, if it has one), clip the
 L2 norm (optional), rotate (optional), keep some coordinates and clip their norm (optional), clip each
-coordinate, encode, and pack (:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`):
-:class:`EncodedUpdate` is what either is done with.
+coordinate, encode, and pack (:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`).
 
 **Lossless.** Mechanism ``none`` changes nothing, but a difference does: in floating point ``(new - old)
 + old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload
@@ -11,13 +10,11 @@ carries the trained arrays themselves, each in its own type: :attr:`UpdateCodec.
 False, and the mean of decoded updates is the mean that plain federated averaging computes, bit for bit.
 
 **The vote.** With ``clip_quantile`` q one more coordinate follows those of the update: +clip if the clip
-holds at least a share q of them, else -clip. It is encoded by the same mechanism, so it is one more release
-of the same certified loss, is added up as all others are, and decodes without bias to the share of clients
-for which the clip is wide enough: what a server needs to move the clip.
+holds at least a share q of them, else -clip. It is one more release of the same certified loss, and decodes
+without bias to the share of clients for which the clip is wide enough: what a server needs to move the clip.
 
 **Private metrics.** In the same way each of ``private_metrics`` is one more coordinate, before the vote: the
-client's value, clipped to a range and scaled to [-clip, clip]. It decodes without bias to the client's value,
-or to the mean over clients.
+client's value, clipped to a range and scaled to [-clip, clip].
 
 **Nothing to send.** A client without a usable update (it is not finite, or the app failed) encodes a vector
 of zeros, vote and metrics included: :meth:`UpdateCodec.encoded_nothing`. The payload has the same form and
@@ -34,10 +31,9 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.codec.array_layout import Arrays, Layout
-from fl_privquant.codec.array_payload import ArrayPayload
+from fl_privquant.array_types import Array, ArrayLike, Ints
+from fl_privquant.codec.array_layout import ArrayPayload, Arrays, Layout
 from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
 from fl_privquant.codec.rotate import Rotation
@@ -48,10 +44,10 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.packing.pack import HEADER_BYTES
 from fl_privquant.packing.wire_format import WireFormat, check_finite
-from fl_privquant.sampling.chunks import LazyVector
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
+from fl_privquant.sampling.stream import Randomness
 
-_Vector = NDArray[Any] | LazyVector
+_Vector = Array | LazyVector
 
 # An update of this many times the norm bound is scaled down before it is rotated.
 _FAR_OUTSIDE: Final = 16.0
@@ -61,16 +57,11 @@ _FAR_OUTSIDE: Final = 16.0
 class EncodedUpdate:
     """An update after the mechanism: private, and neither packed nor masked yet.
 
-    Parameters
-    ----------
-    codec
-        The codec of the update.
-    drawn
-        What the mechanism drew; the trained arrays themselves where nothing is encoded.
+    ``drawn`` is what the mechanism drew, or the trained arrays themselves where nothing is encoded.
     """
 
     codec: UpdateCodec
-    drawn: NDArray[Any] | Arrays
+    drawn: Array | Arrays
 
     def packed(self) -> bytes:
         """The payload, of :attr:`UpdateCodec.num_bytes` bytes."""
@@ -78,7 +69,7 @@ class EncodedUpdate:
             return self.codec.arrays.pack(self.drawn)
         return self.codec.wire.pack(self.drawn)
 
-    def codes(self) -> NDArray[np.int64]:
+    def codes(self) -> Ints:
         """The integers that can be added up over clients, as secure aggregation needs."""
         self.codec.check_summable()
         return self.codec.wire.codes(np.asarray(self.drawn))
@@ -88,21 +79,6 @@ class EncodedUpdate:
 class UpdateCodec:
     """Turns the update of one client into a payload, and payloads or sums of codes into updates.
 
-    Parameters
-    ----------
-    layout
-        What arrays an update has.
-    encoding
-        The mechanism, whose guarantee each coordinate has, the clips, the rotation, and how much is kept.
-    rotation_seed
-        Public seed of this round's rotation, if there is one, and of which coordinates are kept.
-    clip_quantile
-        The share of coordinates that clients vote on: whether the clip holds as many. None: no vote.
-    private_metrics
-        Metrics that follow the update, each with the range that it is clipped to.
-
-    Examples
-    --------
     >>> import fl_privquant as pq
     >>> update = {"weight": np.array([[0.3, -0.2]], dtype=np.float32), "bias": np.array(0.1)}
     >>> encoding = Encoding(pq.design("one_bit", epsilon=2.0), clip=0.5)
@@ -113,10 +89,15 @@ class UpdateCodec:
     """
 
     layout: Layout
+    """What arrays an update has."""
     encoding: Encoding
+    """The mechanism, whose guarantee each coordinate has, the clips, the rotation, and how much is kept."""
     rotation_seed: int = 0
+    """Public seed of this round's rotation, if there is one, and of which coordinates are kept."""
     clip_quantile: float | None = None
+    """The share of coordinates that clients vote on: whether the clip holds as many. None: no vote."""
     private_metrics: tuple[MetricRange, ...] = ()
+    """Metrics that follow the update, each with the range that it is clipped to."""
 
     def __post_init__(self) -> None:
         if self.clip_quantile is not None and not 0.0 < self.clip_quantile <= 1.0:
@@ -150,10 +131,8 @@ class UpdateCodec:
 
     @property
     def clip(self) -> float:
-        """Coordinates are clipped to [-clip, clip], or whole updates to that norm.
-
-        Where a mechanism for L2 norms encodes a part of an update, it need not allow for the norm of all.
-        """
+        """Coordinates are clipped to [-clip, clip], or whole updates to that norm."""
+        # Where a mechanism for L2 norms encodes a part of an update, it need not allow for the norm of all.
         clip, bound = self.encoding.clip, self.encoding.l2_bound(self.layout.dimension)
         whole = self.encoding.keep is not None and self.mechanism.norm == "l2"
         return clip if bound is None or not whole else min(clip, bound)
@@ -217,7 +196,7 @@ class UpdateCodec:
     def encode(
         self,
         update: Arrays,
-        rng: RandomStream | None = None,
+        rng: Randomness = None,
         threads: int = 1,
         metrics: Mapping[str, Any] = NO_METRICS,
     ) -> bytes:
@@ -234,7 +213,7 @@ class UpdateCodec:
         self,
         new: Arrays,
         old: Arrays,
-        rng: RandomStream | None = None,
+        rng: Randomness = None,
         threads: int = 1,
         metrics: Mapping[str, Any] = NO_METRICS,
     ) -> EncodedUpdate:
@@ -243,15 +222,13 @@ class UpdateCodec:
             return EncodedUpdate(self, self._checked_arrays(new))
         return self._encoded(self.layout.difference(new, old), rng, threads, metrics)
 
-    def encoded_nothing(
-        self, old: Arrays, rng: RandomStream | None = None, threads: int = 1
-    ) -> EncodedUpdate:
+    def encoded_nothing(self, old: Arrays, rng: Randomness = None, threads: int = 1) -> EncodedUpdate:
         """The encoded zeros that a client without a usable update sends, with metrics and vote."""
         if not self.carries_difference:
             return EncodedUpdate(self, old)
         return self._drawn(np.zeros(self.dimension, dtype=self.layout.dtype), rng, threads)
 
-    def prepared(self, update: Arrays) -> NDArray[Any]:
+    def prepared(self, update: Arrays) -> Array:
         """What the mechanism is given of an update, without metrics and vote; it is the data, not private."""
         return np.asarray(self._prepared(self.layout.flatten(update)))
 
@@ -259,7 +236,7 @@ class UpdateCodec:
         """The share of coordinates that the coordinate clip cuts. It depends on the data: not private."""
         return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)
 
-    def decode(self, payload: bytes) -> dict[str, NDArray[Any]]:
+    def decode(self, payload: bytes) -> dict[str, Array]:
         """The estimated update in a payload, as arrays; see :attr:`carries_difference`."""
         if not self.carries_difference:
             return self.arrays.unpack(payload)
@@ -294,7 +271,7 @@ class UpdateCodec:
         first = self.kept
         return slice(first, first + len(self.private_metrics))
 
-    def _metric_values(self, positions: NDArray[Any]) -> dict[str, float]:
+    def _metric_values(self, positions: Array) -> dict[str, float]:
         return {
             metric.name: metric.value(float(position))
             for metric, position in zip(self.private_metrics, positions, strict=True)
@@ -304,18 +281,17 @@ class UpdateCodec:
         if not self.votes:
             raise InvalidSpecError("clip_quantile: None, so that clients did not vote on the clip")
 
-    def apply(self, payload: bytes, old: Arrays) -> dict[str, NDArray[Any]]:
+    def apply(self, payload: bytes, old: Arrays) -> dict[str, Array]:
         """The estimated new arrays: what ``old`` became, in their own types."""
         decoded = self.decode(payload)
         if not self.carries_difference:
             return decoded
         return self._added(decoded, old)
 
-    def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], NDArray[Any]]]:
+    def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], Array]]:
         """The arrays of :meth:`apply`, each computed when it is read, and anew each time.
 
-        The payload is checked now. Until an array is wanted it takes one byte a coordinate, not the
-        four or eight of the array: a server can hold the updates of many clients.
+        The payload is checked now. Until it is read it takes less memory than its arrays.
         """
         same_types = set(self.layout.dtypes) == {self.layout.dtype} and not self.layout.scales
         direct = self.carries_difference and not self.encoding.rotate and same_types
@@ -346,17 +322,17 @@ class UpdateCodec:
             return SumRing(mechanism.sum_bits(num_clients), mechanism.max_code)
         return mechanism.sum_ring(num_clients, self.dimension)
 
-    def codes(self, payload: bytes) -> NDArray[np.int64]:
+    def codes(self, payload: bytes) -> Ints:
         """The integers of a payload that can be added up over clients."""
         self.check_summable()
         return self.wire.codes(self.wire.unpack(payload))
 
-    def add_codes(self, payload: bytes, total: NDArray[np.int64]) -> None:
+    def add_codes(self, payload: bytes, total: Ints) -> None:
         """Add the :meth:`codes` of a payload to a vector, in place; a bad payload adds nothing."""
         self.check_summable()
         self.wire.add_codes(payload, total)
 
-    def decode_sum(self, total: ArrayLike, num_clients: int) -> dict[str, NDArray[Any]]:
+    def decode_sum(self, total: ArrayLike, num_clients: int) -> dict[str, Array]:
         """The mean update from the sum of the :meth:`codes` of ``num_clients`` clients, as arrays."""
         sums = np.asarray(total)
         if sums.shape != (self.dimension,):
@@ -366,7 +342,7 @@ class UpdateCodec:
             self.mechanism.decode_sum(sums, num_clients, self.clip).astype(self.layout.dtype, copy=False)
         )
 
-    def apply_sum(self, total: ArrayLike, num_clients: int, old: Arrays) -> dict[str, NDArray[Any]]:
+    def apply_sum(self, total: ArrayLike, num_clients: int, old: Arrays) -> dict[str, Array]:
         """The new arrays that the mean update makes of ``old``, in their own types."""
         return self._added(self.decode_sum(total, num_clients), old)
 
@@ -387,12 +363,7 @@ class UpdateCodec:
             return vector
         prepared = np.asarray(vector)
         # Mechanisms refuse what is not finite; but before they see it, one NaN would be spread over all.
-        if not np.isfinite(prepared).all():
-            count = int(np.count_nonzero(~np.isfinite(prepared)))
-            raise InvalidUpdateError(
-                f"update: {count} of {prepared.size} coordinates are not finite; nothing was encoded, "
-                f"look for divergence upstream"
-            )
+        check_finite_inputs(prepared)
         if l2_clip is not None:
             # Where coordinates are kept, the norm of these is what counts, and all that is done before is to
             # make sure that no sum in the rotation overflows.
@@ -405,7 +376,7 @@ class UpdateCodec:
         return prepared
 
     def _encoded(
-        self, vector: _Vector, rng: RandomStream | None, threads: int, metrics: Mapping[str, Any]
+        self, vector: _Vector, rng: Randomness, threads: int, metrics: Mapping[str, Any]
     ) -> EncodedUpdate:
         prepared = self._prepared(vector)
         if self.num_extra:
@@ -418,10 +389,10 @@ class UpdateCodec:
             prepared = np.append(coordinates, extra.astype(coordinates.dtype))
         return self._drawn(prepared, rng, threads)
 
-    def _drawn(self, vector: _Vector, rng: RandomStream | None, threads: int) -> EncodedUpdate:
+    def _drawn(self, vector: _Vector, rng: Randomness, threads: int) -> EncodedUpdate:
         return EncodedUpdate(self, self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads))
 
-    def _restore(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    def _restore(self, vector: Array) -> dict[str, Array]:
         vector = vector[: self.kept]
         if self._subset is not None:
             vector = self._subset.restored(vector)
@@ -430,7 +401,7 @@ class UpdateCodec:
             self._rotation.backward(vector)
         return self.layout.unflatten(vector)
 
-    def _added(self, update: Arrays, old: Arrays) -> dict[str, NDArray[Any]]:
+    def _added(self, update: Arrays, old: Arrays) -> dict[str, Array]:
         return {
             name: np.asarray(np.add(old[name], update[name], dtype=self.layout.dtype)).astype(
                 dtype, copy=False

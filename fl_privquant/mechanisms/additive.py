@@ -1,19 +1,18 @@
 """What the additive mechanisms share: randomized rounding to a lattice, integer noise, a modular wrap.
 
-An input in [-clip, clip] is rounded at random to one of ``levels`` lattice points, unbiased; integer
-noise is added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are added up in
-that same ring. The sum decodes by its centred representative: the one next to the middle of what the
-inputs alone can sum to. Only if the noises together leave the ring's room is the estimate wrong, and
-the probability of that is bounded before anything is sent.
+An input in [-clip, clip] is rounded at random to one of ``levels`` lattice points, unbiased; integer noise is
+added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are added up in that same ring. The
+sum decodes by its centred representative: the one next to the middle of what the inputs alone can sum to.
+Only if the noises together leave the room that the ring has for them is the estimate wrong, and the
+probability of that is bounded before anything is sent.
 
-Each mechanism has a file of its own, which holds its noise, its calibration and its tail bound.
+Each mechanism has a file of its own, which holds its noise and its calibration.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -21,30 +20,26 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.errors import (
-    CertificationError,
-    CodeOverflowError,
-    InfeasibleDesignError,
-    InvalidSpecError,
-)
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
+from fl_privquant.errors import CertificationError, CodeOverflowError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS, checked_sums
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.additive_spec import MAX_WRAP_BITS, AdditiveSpec
+from fl_privquant.mechanisms.additive_spec import MAX_WRAP_BITS, AdditiveSpec, ApproximateSpec
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.integer_privacy import certified_delta, epsilon_at
+from fl_privquant.mechanisms.gaussian import analytic_sigma
+from fl_privquant.mechanisms.integer_privacy import calibrate, certified_delta, epsilon_at
 from fl_privquant.mechanisms.registry import checked_levels, checked_whole
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
 from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
 _MAX_CLIENTS = 1 << 31
@@ -65,33 +60,20 @@ class AdditiveMechanism(Mechanism):
     (:mod:`fl_privquant.mechanisms.integer_privacy`); the sum of codes reveals no more. The estimate is
     unbiased except for a wrap, of probability at most ``overflow_probability`` a coordinate.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
-
-    Parameters
-    ----------
-    name
-        The registered name.
-    noise
-        What is added to the lattice point.
-    levels
-        Number of lattice points from -1 to 1.
-    num_clients
-        The largest number of clients whose codes may be added up.
-    wrap_bits
-        Codes are integers modulo 2^wrap_bits.
-    claimed_epsilon, claimed_delta, claimed_overflow
-        What the design was asked for; what is certified is at most this.
-    parameters
-        How it was designed, for reports.
     """
 
     name: str
     noise: IntegerNoise
+    """What is added to the lattice point."""
     levels: int
+    """Number of lattice points from -1 to 1."""
     num_clients: int
+    """The largest number of clients whose codes may be added up."""
     wrap_bits: int
+    """Codes are integers modulo 2^wrap_bits."""
     claimed_epsilon: float
     claimed_delta: float
-    claimed_overflow: float
+    claimed_overflow_probability: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     noise_type: ClassVar[type[IntegerNoise]]
@@ -102,10 +84,10 @@ class AdditiveMechanism(Mechanism):
         checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
         if not (self.epsilon <= self.claimed_epsilon and self.delta <= self.claimed_delta):
             raise CertificationError(self.statement.above(self.claimed_epsilon, self.claimed_delta))
-        if not self.overflow_probability <= self.claimed_overflow:
+        if not self.overflow_probability <= self.claimed_overflow_probability:
             raise CertificationError(
                 f"overflow probability {self.overflow_probability:.9g} of {self.num_clients} clients in "
-                f"{self.wrap_bits} bits is above the claimed {self.claimed_overflow:.9g}"
+                f"{self.wrap_bits} bits is above the claimed {self.claimed_overflow_probability:.9g}"
             )
 
     def __repr__(self) -> str:
@@ -114,6 +96,22 @@ class AdditiveMechanism(Mechanism):
             f"{self.num_clients} clients, certified {self.statement.brief}, mse {self.mse():.5g}, "
             f"mae {self.mae():.5g}>"
         )
+
+    @classmethod
+    def calibrated(cls, name: str, spec: ApproximateSpec) -> Self:
+        """The certified mechanism with the least noise at ``epsilon`` and ``delta``, or of that variance."""
+        if (given := spec.noise) is not None:
+            return cls.of_variance(name, spec, given, spec.delta)
+
+        def make(variance: Fraction) -> IntegerNoise:
+            noise = cls.noise_type(variance)
+            check_width(noise, spec)
+            return noise
+
+        epsilon = float(spec.epsilon or 0.0)
+        guess = analytic_sigma(spec.max_shift, epsilon, spec.delta) ** 2
+        noise = calibrate(make, guess, spec.max_shift, epsilon, spec.delta)
+        return cls.fit(name, spec, noise, epsilon, spec.delta)
 
     @classmethod
     def of_variance(cls, name: str, spec: AdditiveSpec, noise: IntegerNoise, delta: float = 0.0) -> Self:
@@ -136,7 +134,7 @@ class AdditiveMechanism(Mechanism):
         enough = (
             bits
             for bits in widths
-            if cls._overflow(noise, spec.levels, spec.num_clients, bits) <= spec.overflow_probability
+            if overflow_probability(noise, spec.levels, spec.num_clients, bits) <= spec.overflow_probability
         )
         least = next(enough, None)
         wrap_bits = least if spec.wrap_bits is None else spec.wrap_bits
@@ -182,7 +180,7 @@ class AdditiveMechanism(Mechanism):
         return NamedLoss(self._released.loss(view.honest_count), "" if view.is_local else "noise sum")
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """Normal pairs for every whole shift, and the theorem of the noise, if it has one."""
+        """The bound by normal pairs for every whole shift, and the theorem of the mechanism's authors."""
         if norms.l2 is None:
             return []
         update = NoisyUpdate(self._released, norms.l2, dimension, view.honest_count)
@@ -196,7 +194,7 @@ class AdditiveMechanism(Mechanism):
         return NoisyInteger(self.noise, self.max_shift, self.reach, pure)
 
     def _theorem(self, update: NoisyUpdate) -> NamedLoss | None:
-        """A bound of the noise's authors for updates of bounded norm."""
+        """The bound for updates of bounded norm that the authors of the mechanism prove, if there is one."""
         return None
 
     @property
@@ -212,7 +210,7 @@ class AdditiveMechanism(Mechanism):
     @cached_property
     def overflow_probability(self) -> float:
         """Bound of the probability that noise carries a coordinate of the clients' sum out of the ring."""
-        return self._overflow(self.noise, self.levels, self.num_clients, self.wrap_bits)
+        return overflow_probability(self.noise, self.levels, self.num_clients, self.wrap_bits)
 
     @property
     def num_levels(self) -> int:
@@ -220,7 +218,7 @@ class AdditiveMechanism(Mechanism):
         return 1 << self.wrap_bits
 
     @property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Floats:
         """(2^wrap_bits,) what each code of one client stands for, for inputs in [-1, 1]."""
         return self.decode(np.arange(self._listed_levels()))
 
@@ -228,7 +226,7 @@ class AdditiveMechanism(Mechanism):
     def bits_per_coordinate(self) -> float:
         return float(self.wrap_bits)
 
-    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
+    def pmf(self, x: ArrayLike) -> Floats:
         """(n, 2^wrap_bits) output probabilities for inputs in [-1, 1], wrap included."""
         position = (np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0) + 1.0) / self.step
         below = np.minimum(np.floor(position), self.max_shift - 1).astype(np.int64)
@@ -241,27 +239,18 @@ class AdditiveMechanism(Mechanism):
         return np.asarray((1.0 - share) * wrapped[at % levels] + share * wrapped[(at - 1) % levels])
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean absolute error for inputs in [-1, 1] without a wrap; uniform unless a density is given.
-
-        For noise k other than 0 the error does not change its sign between the two lattice points, so
-        that its mean is |k|; for 0 it is that of rounding, twice the variance.
-        """
+        # Without a wrap. For noise k other than 0 the error does not change its sign between the two lattice
+        # points, so that its mean is |k|; for 0 it is that of rounding, twice the variance.
         magnitudes = np.arange(1, (self.noise.largest or 0) + 1)
         mean_magnitude = 2.0 * float(magnitudes @ self.noise.pmf(magnitudes))
         no_noise = float(self.noise.pmf(0))
         return self.step * (mean_magnitude + no_noise * 2.0 * rounding_variance(self.levels, density))
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean squared error for inputs in [-1, 1] without a wrap; uniform unless a density is given.
-
-        The variance of the noise and of the rounding, which are independent.
-        """
+        # Without a wrap: the variance of the noise and of the rounding, which are independent.
         return self.step**2 * (float(self.noise.variance) + rounding_variance(self.levels, density))
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
-        """Random codes in 0..2^wrap_bits - 1; ``rng=None`` draws from the operating system's randomness."""
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         return encode_on_lattice(
             x,
             self.max_shift,
@@ -278,10 +267,10 @@ class AdditiveMechanism(Mechanism):
             return super().wire_format(dimension, clip, dtype)
         return PackedIndices(self, dimension, clip, dtype, self.num_levels)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         return self.decode_sum(indices, 1, clip)
 
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         return np.asarray(indices).astype(np.int64)
 
     def sum_bits(self, num_clients: int) -> int:
@@ -295,8 +284,7 @@ class AdditiveMechanism(Mechanism):
             )
         return self.wrap_bits
 
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
-        """The mean estimate from the sum of codes of ``num_clients`` clients, reduced or not."""
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         bits = self.sum_bits(num_clients)
         sums = checked_sums(total, num_clients, (1 << bits) - 1)
         lowest = -(_room(self.levels, num_clients, bits) // 2)
@@ -318,7 +306,7 @@ class AdditiveMechanism(Mechanism):
         def log_moment(rate: float) -> float:
             try:
                 # Randomized rounding moves a point within one step: Hoeffding's lemma.
-                return (rate * step) ** 2 / 8.0 + self._log_moment(self.noise, rate * step)
+                return (rate * step) ** 2 / 8.0 + self.noise.log_moment(rate * step)
             except (ValueError, OverflowError):
                 return math.inf
 
@@ -329,36 +317,6 @@ class AdditiveMechanism(Mechanism):
             log_moment=log_moment,
             slip=self.noise.total_variation + (0.0 if cut is None else self.noise.tail(cut)),
         )
-
-    @classmethod
-    @abstractmethod
-    def _log_moment(cls, noise: Any, rate: float) -> float:
-        """Upper bound of log E exp(rate N) for noise N."""
-
-    @classmethod
-    @abstractmethod
-    def _best_rate(cls, noise: Any, mean: float) -> float:
-        """The rate at which _log_moment(rate) - rate * mean is least, or near it: any rate gives a bound."""
-
-    @classmethod
-    def _overflow(cls, noise: IntegerNoise, levels: int, num_clients: int, wrap_bits: int) -> float:
-        """Bound of the probability that the noises of the clients leave the ring's room.
-
-        The exact tail for one client. For more, Chernoff's bound on the sum of independent, symmetric
-        noises: 2 exp(n log E exp(rate N) - rate t). It grows with n while the room falls, so it holds for
-        fewer clients too.
-        """
-        room = _room(levels, num_clients, wrap_bits)
-        if room < 0:
-            return 1.0
-        reach = room // 2
-        if num_clients == 1:
-            outside = noise.tail(reach)
-        else:
-            rate = cls._best_rate(noise, (reach + 1) / num_clients)
-            exponent = num_clients * cls._log_moment(noise, rate) - rate * (reach + 1)
-            outside = 2.0 * math.exp(min(exponent, 0.0))
-        return min(outside * _FLOAT_ROOM + num_clients * noise.total_variation, 1.0)
 
     @cached_property
     def _privacy(self) -> tuple[float, float]:
@@ -374,36 +332,22 @@ class AdditiveMechanism(Mechanism):
         return self.num_levels
 
     def _header(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "noise": str(getattr(self.noise, self.noise.parameter)),
-            "levels": self.levels,
-            "num_clients": self.num_clients,
-            "wrap_bits": self.wrap_bits,
-            "epsilon": float(self.claimed_epsilon).hex(),
-            "delta": float(self.claimed_delta).hex(),
-            "overflow_probability": float(self.claimed_overflow).hex(),
-            "parameters": dict(self.parameters),
-        }
+        return {"noise": str(getattr(self.noise, self.noise.parameter))}
 
     @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
-        if body:
-            raise CertificationError(
-                f"mechanism: {len(body)} bytes after the header of an additive mechanism"
-            )
+    def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if not _FRACTION.fullmatch(header["noise"]):
             raise CertificationError("mechanism: the parameter of its noise is no positive fraction")
-        return cls(
-            str(header["name"]),
-            cls.noise_type(Fraction(header["noise"])),
-            int(header["levels"]),
-            int(header["num_clients"]),
-            int(header["wrap_bits"]),
-            float.fromhex(header["epsilon"]),
-            float.fromhex(header["delta"]),
-            float.fromhex(header["overflow_probability"]),
-            dict(header["parameters"]),
+        return {**super()._other_fields(header, body), "noise": cls.noise_type(Fraction(header["noise"]))}
+
+
+def check_width(noise: IntegerNoise, spec: AdditiveSpec) -> None:
+    """Refuse noise that cannot be drawn from a table, with what to change in the spec."""
+    if noise.largest is None:
+        raise InvalidSpecError(
+            f"levels: {spec.levels} at epsilon {spec.epsilon:g} need noise of variance "
+            f"{float(noise.variance):.4g}, too wide for its table; use fewer levels, the noise hides so fine "
+            "a lattice anyway"
         )
 
 
@@ -419,6 +363,26 @@ def rounding_variance(levels: int, density: Density | ArrayLike | None = None) -
     position = (nodes + 1.0) * (0.5 * (levels - 1))
     share = position - np.floor(position)
     return float(weights @ (share * (1.0 - share)))
+
+
+def overflow_probability(noise: IntegerNoise, levels: int, num_clients: int, wrap_bits: int) -> float:
+    """Bound of the probability that the noises of the clients leave the ring's room.
+
+    The exact tail for one client. For more, Chernoff's bound on the sum of independent, symmetric
+    noises: 2 exp(n log E exp(rate N) - rate t). It grows with n while the room falls, so it holds for
+    fewer clients too.
+    """
+    room = _room(levels, num_clients, wrap_bits)
+    if room < 0:
+        return 1.0
+    reach = room // 2
+    if num_clients == 1:
+        outside = noise.tail(reach)
+    else:
+        rate = noise.best_rate((reach + 1) / num_clients)
+        exponent = num_clients * noise.log_moment(rate) - rate * (reach + 1)
+        outside = 2.0 * math.exp(min(exponent, 0.0))
+    return min(outside * _FLOAT_ROOM + num_clients * noise.total_variation, 1.0)
 
 
 def _room(levels: int, num_clients: int, wrap_bits: int) -> int:

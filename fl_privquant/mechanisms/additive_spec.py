@@ -22,13 +22,7 @@ from fl_privquant.design.noise_lattice import (
 from fl_privquant.design.spread import RunTarget
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON
-from fl_privquant.mechanisms.registry import (
-    Spec,
-    checked_delta,
-    checked_epsilon,
-    checked_levels,
-    checked_whole,
-)
+from fl_privquant.mechanisms.registry import Spec, checked_whole
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.discrete import IntegerNoise
 
@@ -44,34 +38,23 @@ _WIDE, _WORTH = 24, 1.01
 
 @dataclass(frozen=True)
 class AdditiveSpec(Spec):
-    """The specification of an additive mechanism: give ``epsilon`` or ``variance``.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
-    variance
-        Variance of the noise (sigma^2 of a discrete Gaussian) in squared lattice steps, not ``epsilon``.
-    levels
-        Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the
-        code that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`).
-    num_clients
-        The largest number of clients whose codes will be added up.
-    wrap_bits
-        Bits of a code; by default the fewest that keep ``overflow_probability``.
-    overflow_probability
-        Largest probability that noise carries one coordinate of the sum out of the ring.
-    """
+    """The specification of an additive mechanism: give ``epsilon`` or ``variance``."""
 
     designed_for_sums = True
     noise_kind: ClassVar[NoiseKind]
 
     epsilon: float | None = None
     levels: int = 16
+    """Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the code
+    that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`)."""
     num_clients: int = 1
+    """The largest number of clients whose codes will be added up."""
     wrap_bits: int | None = None
+    """Bits of a code; by default the fewest that keep ``overflow_probability``."""
     overflow_probability: float = 1e-9
+    """Largest probability that noise carries one coordinate of the sum out of the ring."""
     variance: float | None = None
+    """Variance of the noise in squared lattice steps, where it is given instead of ``epsilon``."""
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.variance is None):
@@ -81,11 +64,11 @@ class AdditiveSpec(Spec):
             )
         if self.variance is not None and not 0.0 < self.variance <= _MOST_VARIANCE:
             raise InvalidSpecError(f"variance: {self.variance} is not above 0 and at most {_MOST_VARIANCE:g}")
-        if self.epsilon is not None and checked_epsilon(self.epsilon) > MAX_EPSILON:
+        super().__post_init__()
+        if self.epsilon is not None and self.epsilon > MAX_EPSILON:
             raise InvalidSpecError(
                 f"epsilon: {self.epsilon} is above {MAX_EPSILON:g}; for no privacy use 'stochastic'"
             )
-        checked_levels(self.levels)
         checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
         if self.wrap_bits is not None:
             checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
@@ -143,16 +126,6 @@ class AdditiveSpec(Spec):
 
 @dataclass(frozen=True)
 class ApproximateSpec(AdditiveSpec):
-    """The specification of an additive mechanism of approximate differential privacy.
-
-    Parameters
-    ----------
-    delta
-        The delta of one coordinate, one release, local view; the other fields are :class:`AdditiveSpec`'s.
-    """
+    """The specification of an additive mechanism of approximate differential privacy."""
 
     delta: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_delta(self.delta)

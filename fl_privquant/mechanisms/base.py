@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.errors import CertificationError, InvalidSpecError, one_line, other_version
 from fl_privquant.law.codebook import MAX_LEVELS, Codebook
-from fl_privquant.law.density import Density
+from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.bit_sums import lean_of_two_levels, poisson_binomial_losses
@@ -31,7 +31,7 @@ from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bound
 from fl_privquant.mechanisms.sum_ring import SumRing, narrow_ring
 from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, WireFormat
 from fl_privquant.sampling.kernel import Sampler
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 _MAGIC = b"PQMECH"
@@ -44,15 +44,24 @@ _MAX_NAME = 64
 
 
 class Mechanism(ABC):
-    """A mechanism for inputs in [-clip, clip]; laws are scale-free, so the clip is given on use."""
+    """A mechanism for inputs in [-clip, clip]; laws are scale-free, so the clip is given on use.
+
+    Subclasses are frozen dataclasses. Fields of these names have one meaning in all of them: ``name`` is the
+    registered name, ``parameters`` says how it was designed, for reports, and ``claimed_epsilon`` is what the
+    design was asked for. What is certified when a mechanism is made is at most what is claimed.
+    """
 
     kind: ClassVar[str]
     unit: ClassVar[str] = "coordinate release"
-    """What one :attr:`epsilon` is spent on, for whoever prints it; the view is local."""
+    """What one :attr:`epsilon` is spent on, in words; the view is local."""
     norm: ClassVar[str] = "linf"
     """Norm of the ball that inputs lie in, of radius clip: "linf" bounds each coordinate, "l2" the update."""
     outputs_floats: ClassVar[bool] = False
     """Whether outputs are floating-point numbers: then the guarantee is for exact real numbers only."""
+    summable: ClassVar[bool] = True
+    """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
+    lossless: ClassVar[bool] = False
+    """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     name: str
@@ -110,7 +119,7 @@ class Mechanism(ABC):
         """The mechanism for updates of that many coordinates: itself, where each coordinate is on its own."""
         return self
 
-    def bias(self, x: ArrayLike) -> NDArray[np.float64]:
+    def bias(self, x: ArrayLike) -> Floats:
         """Mean estimate less the input, for inputs in [-1, 1]: 0, unless the mechanism says otherwise."""
         return np.zeros(np.shape(x))
 
@@ -124,11 +133,6 @@ class Mechanism(ABC):
     def bits_per_coordinate(self) -> float:
         """Bits that carry what one coordinate is encoded to, without secure aggregation."""
 
-    @property
-    def summable(self) -> bool:
-        """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
-        return True
-
     def for_sums(self) -> Mechanism:
         """The mechanism to use where only sums of codes are seen: itself, unless it has one for that."""
         return self
@@ -137,11 +141,6 @@ class Mechanism(ABC):
     def max_code(self) -> int | None:
         """The largest integer to be added up; None where codes are residues and their sum may wrap."""
         return None
-
-    @property
-    def lossless(self) -> bool:
-        """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
-        return False
 
     @property
     def law(self) -> Law | None:
@@ -160,17 +159,15 @@ class Mechanism(ABC):
         return PackedIntegers(self, dimension, clip, dtype, dimension, self.sum_bits(1), self.max_code)
 
     @abstractmethod
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Random indices for the inputs; ``rng=None`` draws from the operating system's randomness."""
 
     @abstractmethod
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         """Estimates of the inputs that gave these indices; off by :attr:`bias` on average."""
 
     @abstractmethod
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         """The integers >= 0 to be added up, below 2^sum_bits."""
 
     @abstractmethod
@@ -178,14 +175,14 @@ class Mechanism(ABC):
         """Bits of the modulus 2^bits in which the codes of ``num_clients`` clients are added up."""
 
     def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
-        """The narrowest ring in which the sums of so many coordinates are known to be told apart.
+        """The narrowest ring in which the sums of so many coordinates are known not to be confused.
 
         Unless a mechanism says how far honest sums spread, it is that of :meth:`sum_bits`.
         """
         return SumRing(self.sum_bits(num_clients), self.max_code)
 
     @abstractmethod
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         """The mean estimate from the sum of codes of ``num_clients`` clients, modulo 2^sum_bits."""
 
     @property
@@ -209,23 +206,24 @@ class Mechanism(ABC):
         """Exact mean squared error for inputs in [-1, 1]; uniform unless a density is given."""
 
     def _header(self) -> dict[str, Any]:
-        """The description of the mechanism without its arrays: its fields as JSON, floats without loss."""
-        return written_fields(self)
+        """What the header says besides the plain fields: nothing, where these describe the mechanism."""
+        return {}
 
-    def _arrays(self) -> list[NDArray[Any]]:
+    def _arrays(self) -> list[Array]:
         """The arrays that follow the header: none, where fields say it all."""
         return []
 
     @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Mechanism:
-        """The mechanism described by a header and the bytes of its arrays, certified when it is made."""
+    def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """The fields that are not plain, such as a table, from a header and the bytes after it."""
         if body:
             raise CertificationError(f"mechanism: {len(body)} bytes after the header of {cls.kind!r}")
-        return cls(**read_fields(cls, header))
+        return {}
 
     def to_bytes(self) -> bytes:
         """The mechanism in a compact form that :meth:`from_bytes` certifies again."""
-        header = json.dumps({"kind": self.kind, **self._header()}, sort_keys=True).encode()
+        fields = {"kind": self.kind, **written_fields(self), **self._header()}
+        header = json.dumps(fields, sort_keys=True).encode()
         body = b"".join(np.ascontiguousarray(array).tobytes() for array in self._arrays())
         payload = _PREFIX.pack(_MAGIC, _VERSION, len(header)) + header + body
         return payload + hashlib.sha256(payload).digest()
@@ -234,10 +232,7 @@ class Mechanism(ABC):
     def from_bytes(blob: bytes) -> Mechanism:
         """The mechanism in ``blob``, with its privacy certified anew: nothing is taken on trust.
 
-        Raises
-        ------
-        CertificationError
-            The blob is damaged, of an unknown version, or claims more privacy than its table has.
+        Raises CertificationError where bytes are damaged, of another version, or claim more than they hold.
         """
         if len(blob) < _PREFIX.size + _DIGEST_BYTES:
             raise CertificationError(f"mechanism: {len(blob)} bytes are too few to be one")
@@ -261,7 +256,8 @@ class Mechanism(ABC):
                 raise ValueError(f"its name is no printable text of at most {_MAX_NAME} characters")
             # What cannot be computed in floats shows here, not where the mechanism is used.
             with np.errstate(all="ignore", over="raise", divide="raise", invalid="raise"):
-                mechanism = kind._from_parts(header, payload[_PREFIX.size + header_length :])
+                others = kind._other_fields(header, payload[_PREFIX.size + header_length :])
+                mechanism = kind(**(read_fields(kind, header) | others))
                 if not math.isfinite(mechanism.mse()):
                     raise ValueError(f"its mean squared error is {mechanism.mse()}")
             return mechanism
@@ -286,12 +282,12 @@ class LatticeMechanism(Mechanism):
         return self.codebook.num_levels
 
     @property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Floats:
         """(m,) output values for inputs in [-1, 1]."""
         return self.codebook.values
 
     @property
-    def codes(self) -> NDArray[np.int64]:
+    def codes(self) -> Ints:
         """(m,) integers >= 0 on the lattice: ``values = offset + step * codes``."""
         return self.codebook.codes
 
@@ -306,10 +302,10 @@ class LatticeMechanism(Mechanism):
     def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
         return PackedIndices(self, dimension, clip, dtype, self.num_levels)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         return self.codebook.decode(indices, clip)
 
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         return np.asarray(self.codes[indices])
 
     def sum_bits(self, num_clients: int) -> int:
@@ -318,7 +314,7 @@ class LatticeMechanism(Mechanism):
     def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
         return narrow_ring(self.codebook, self.law, num_clients, dimension)
 
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         return self.codebook.decode_sum(total, num_clients, clip)
 
     @property
@@ -327,6 +323,16 @@ class LatticeMechanism(Mechanism):
         mean, variance = 1.0 + self.max_bias, float(self.values[-1] - self.values[0]) ** 2 / 4.0
         return bounded_noise(mean, self.max_bias, variance, mean + float(np.abs(self.values).max()))
 
+    @abstractmethod
+    def pmf(self, x: ArrayLike) -> Floats:
+        """(n, m) exact output probabilities for inputs in [-1, 1]."""
+
+    def _mean_error(self, density: Density | ArrayLike | None, breaks: Array, power: int) -> float:
+        """Mean of |value - x|^power, by quadrature of the law between the breaks."""
+        nodes, weights = as_density(density).quadrature(breaks)
+        errors = np.abs(self.values - nodes[:, None]) ** power
+        return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
+
 
 @dataclass(frozen=True, eq=False)
 class TableMechanism(LatticeMechanism, kind="table"):
@@ -334,17 +340,6 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     Guarantee: ``epsilon``-differential privacy of each coordinate and release against an adversary who sees
     the codes, certified in exact arithmetic on the very table that is sampled from.
-
-    Parameters
-    ----------
-    name
-        The registered name.
-    table
-        What is sampled from.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this.
-    parameters
-        How it was designed, for reports.
     """
 
     name: str
@@ -367,7 +362,6 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     @property
     def codebook(self) -> Codebook:
-        """Integer codes and their values."""
         return self.table.codebook
 
     @property
@@ -378,8 +372,7 @@ class TableMechanism(LatticeMechanism, kind="table"):
     def details(self) -> dict[str, str]:
         return self.table.details()
 
-    def pmf(self, x: ArrayLike) -> NDArray[np.float64]:
-        """(n, m) exact output probabilities for inputs in [-1, 1]."""
+    def pmf(self, x: ArrayLike) -> Floats:
         return self.law.pmf(x)
 
     def loss(self, view: View = LOCAL) -> NamedLoss:
@@ -401,9 +394,7 @@ class TableMechanism(LatticeMechanism, kind="table"):
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         return self.law.mse(density)
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         return self._sampler.encode(x, clip=clip, stream=rng, threads=threads)
 
     @cached_property
@@ -419,17 +410,14 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     def _header(self) -> dict[str, Any]:
         return {
-            "name": self.name,
-            "epsilon": float(self.claimed_epsilon).hex(),
             "levels": self.num_levels,
             "rows": len(self.table.weights),
             "pieces": len(self.table.start_rows),
             "step": float(self.codebook.step).hex(),
             "offset": float(self.codebook.offset).hex(),
-            "parameters": dict(self.parameters),
         }
 
-    def _arrays(self) -> list[NDArray[Any]]:
+    def _arrays(self) -> list[Array]:
         return [
             self.codes.astype("<u4"),
             self.table.weights.astype("<u8"),
@@ -438,14 +426,11 @@ class TableMechanism(LatticeMechanism, kind="table"):
         ]
 
     @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> TableMechanism:
-        table = CertifiedTable(*cls._table_parts(header, body))
-        return cls(str(header["name"]), table, float.fromhex(header["epsilon"]), dict(header["parameters"]))
+    def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        return {"table": CertifiedTable(*cls._table_parts(header, body))}
 
     @staticmethod
-    def _table_parts(
-        header: dict[str, Any], body: bytes
-    ) -> tuple[Codebook, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _table_parts(header: dict[str, Any], body: bytes) -> tuple[Codebook, Ints, Ints, Ints]:
         """Codebook, weights, start rows and end rows of a table as sent: nothing is certified yet."""
         levels, rows, pieces = (int(header[key]) for key in ("levels", "rows", "pieces"))
         # Sizes are checked before anything of that size is made: they are the sender's word.

@@ -1,26 +1,22 @@
 """Biased quantization: one of the two selected bins by the exponential mechanism, not by unbiased dither.
 
-A left bin B_l and a right bin B_r are selected as in RQM: bins are uniform on [-1 - margin, 1 +
-margin], inner ones are kept with probability ``keep`` each, the outermost always, and the kept
-neighbours of the input count. The output is then B_l or B_r with probability proportional to e^(-rate
-|x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l) does: less
-privacy is lost, at the price of a bias, mostly towards 0.
+A left bin B_l and a right bin B_r are selected as in RQM: the neighbours of the input among the bins that are
+kept (:mod:`fl_privquant.mechanisms.rqm`). The output is then B_l or B_r with probability proportional to
+e^(-rate |x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l) does:
+less privacy is lost, at the price of a bias, mostly towards 0.
 
 Averages over clients keep the bias however many there are: at a small epsilon the mean squared error of *one*
 estimate is far below that of any unbiased mechanism, that of a mean over many clients is not.
 
-In x this law is a mixture of logistic curves. The mechanism is *defined* by its rows at
-``rows_per_interval`` inputs between neighbouring bins, linear in between: then everything about it is
-exact again.
+In x this law is a mixture of logistic curves. The mechanism is *defined* by its rows at ``rows_per_interval``
+inputs between neighbouring bins, linear in between: then everything about it is exact again.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
-integer table.
-*Not* unbiased: :meth:`BiasedTableMechanism.bias` states the bias at each input, ``max_bias`` the largest
-one, both exact.
+integer table. *Not* unbiased: :meth:`BiasedTableMechanism.bias` states the bias at each input, ``max_bias``
+the largest one, both exact.
 Assumes: nothing about the inputs.
-Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming", UAI
-2024, Discussion, "Extension to biased quantization"; the selection is that of Youn, Hu, Ziani,
-Abernethy (2023).
+Reference: Cai, Zhang, Khalili, "Privacy-Aware Randomized Quantization via Linear Programming", UAI 2024,
+Discussion, "Extension to biased quantization"; the selection is that of Youn, Hu, Ziani, Abernethy (2023).
 """
 
 from __future__ import annotations
@@ -32,27 +28,18 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats
 from fl_privquant.design.selection import intervals
 from fl_privquant.design.slack import design_with_slack
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import BiasedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.optm import POWERS
-from fl_privquant.mechanisms.registry import (
-    Listing,
-    Spec,
-    checked_epsilon,
-    checked_levels,
-    register,
-)
+from fl_privquant.mechanisms.registry import Spec, register
+from fl_privquant.mechanisms.rqm import nearest_kept, uniform_codebook
 
 _KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
 _MARGINS = (0.0, 0.2, 1.0)
@@ -62,42 +49,23 @@ _RATE_STEPS = 24
 
 @dataclass(frozen=True)
 class BiasedSpec(Spec):
-    """The specification of biased quantization; omitted parameters are tuned for the least error.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
-    levels
-        Number of bins.
-    objective
-        ``mse`` (bias included) or ``mae``.
-    density
-        How inputs are distributed, for the objective.
-    margin
-        How far the outermost bins lie beyond [-1, 1].
-    keep
-        Probability of keeping an inner bin.
-    rows_per_interval
-        How many rows define the law between neighbouring bins.
-    """
+    """The specification of biased quantization; omitted parameters are tuned for the least error."""
 
     epsilon: float
     levels: int = 4
     objective: str = "mse"
+    """``mse``, in which the bias is included, or ``mae``."""
     density: Density = field(default_factory=UniformDensity)
     margin: float | None = None
+    """How far the outermost bins lie beyond [-1, 1]."""
     keep: float | None = None
     rows_per_interval: int = 9
+    """How many rows define the law between neighbouring bins."""
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
-        checked_levels(self.levels)
-        checks.choice("objective", self.objective, tuple(POWERS))
+        super().__post_init__()
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin >= 0.0):
             raise InvalidSpecError(f"margin: {self.margin} is not a finite number from 0 on")
-        if self.keep is not None and not 0.0 < self.keep < 1.0:
-            raise InvalidSpecError(f"keep: {self.keep} is not a probability between 0 and 1")
         if not 2 <= self.rows_per_interval <= 257:
             raise InvalidSpecError(f"rows_per_interval: {self.rows_per_interval} is outside 2..257")
 
@@ -119,25 +87,23 @@ class BiasedTableMechanism(TableMechanism, kind="biased-table"):
     def max_bias(self) -> float:
         return self.law.max_bias
 
-    def _arrays(self) -> list[NDArray[Any]]:
+    def _arrays(self) -> list[Array]:
         return [*super()._arrays(), self.table.inputs.astype("<f8")]
 
     @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> BiasedTableMechanism:
+    def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         rows = int(header["rows"])
         if not 8 <= 8 * rows <= len(body):
             raise CertificationError(f"mechanism: {len(body)} bytes of arrays hold no inputs of {rows} rows")
         parts = cls._table_parts(header, body[: -8 * rows])
-        table = BiasedTable(*parts, np.frombuffer(body[-8 * rows :], "<f8"))
-        return cls(str(header["name"]), table, float.fromhex(header["epsilon"]), dict(header["parameters"]))
+        return {"table": BiasedTable(*parts, np.frombuffer(body[-8 * rows :], "<f8"))}
 
 
-@register("biased", BiasedSpec, listing=Listing(60, "#c9ada7"))
+@register("biased", BiasedSpec, 60, "#c9ada7", cached=True)
 def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
     """The certified mechanism with the least error inside epsilon."""
     margin, keep = _tune(spec)
-    half_step = (1.0 + margin) / (spec.levels - 1)
-    codebook = Codebook(np.arange(spec.levels), 2.0 * half_step, -1.0 - margin)
+    codebook = uniform_codebook(spec.levels, margin)
     rates: list[float] = []
 
     def law_of(epsilon: float) -> Law:
@@ -164,8 +130,8 @@ def biased_law(bins: Floats, keep: float, rate: float, rows_per_interval: int) -
     """
     starts, ends, start_rows, end_rows = [], [], [], []
     for interval in intervals(bins):
-        left = _nearest_kept(interval.split, keep)
-        right = _nearest_kept(bins.size - interval.split, keep)[::-1]
+        left = nearest_kept(interval.split, keep)
+        right = nearest_kept(bins.size - interval.split, keep)[::-1]
         inputs = np.linspace(interval.start, interval.end, rows_per_interval)
         rows = _rows(bins, interval.split, np.outer(left, right), inputs, rate)
         starts.append(inputs[:-1])
@@ -173,13 +139,6 @@ def biased_law(bins: Floats, keep: float, rate: float, rows_per_interval: int) -
         start_rows.append(rows[:-1])
         end_rows.append(rows[1:])
     return Law(bins, *(np.concatenate(parts) for parts in (starts, ends, start_rows, end_rows)))
-
-
-def _nearest_kept(count: int, keep: float) -> Floats:
-    """Which of ``count`` bins, the last one next to the input, is the nearest that is kept."""
-    chances = keep * (1.0 - keep) ** np.arange(count - 1, -1, -1.0)
-    chances[0] = (1.0 - keep) ** (count - 1)
-    return np.asarray(chances)
 
 
 def _rows(bins: Floats, split: int, joint: Floats, inputs: Floats, rate: float) -> Floats:

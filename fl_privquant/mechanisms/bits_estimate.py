@@ -18,37 +18,30 @@ from fl_privquant.law.codebook import bits_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.kept_numbers import kept_numbers
 from fl_privquant.mechanisms.sum_ring import bits_of_reach, honest_reach, log_wrap_odds
+from fl_privquant.mechanisms.wish import Wish
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """About what a design for a run has.
-
-    Parameters
-    ----------
-    ratio_to_central
-        Squared error of the mean of rotated updates at the norm bound, over that of a central Gaussian.
-    sum_bits
-        Bits of a coordinate in the secure sum.
-    """
+    """A rough forecast of a design for a run."""
 
     ratio_to_central: float
+    """Squared error of the mean of rotated updates at the norm bound, over that of a central Gaussian."""
     sum_bits: int
+    """Bits of a coordinate in the secure sum."""
+
+
+def estimate_bits(wish: Wish, stratified: bool) -> Estimate | None:
+    """The sum of at most 2^bits - 1 bits at its best clip; None where none is known to meet the target."""
+    if not wish.in_sum or wish.delta == 0.0:
+        return None
+    return _estimate(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified)
 
 
 @lru_cache(maxsize=1024)
-def estimate_bits(
+def _estimate(
     target: RunTarget, survivors: int, most_bits: int, exact_sums: bool, stratified: bool
 ) -> Estimate | None:
-    """The sum of at most 2^most_bits - 1 bits at its best clip; None where none meets the target.
-
-    Parameters
-    ----------
-    survivors
-        Clients whose updates are averaged.
-    exact_sums, stratified
-        As in :class:`~fl_privquant.mechanisms.wish.Wish`, and whether the bits are stratified.
-    """
     ratio, width = kept_numbers(
         "estimate_bits",
         f"{target!r}, {survivors} survivors, {most_bits} bits, {exact_sums}, {stratified}",

@@ -1,15 +1,15 @@
-"""CLDP: an update along one random direction, of which one bit is told by randomized response.
+"""CLDP: an update along one random direction, of which one bit is reported by randomized response.
 
 **linf** (coordinates in [-1, 1]). A coordinate is chosen uniformly; it is rounded to ±1, unbiased, and the
 sign goes through randomized response. The estimate is ± d (e^epsilon + 1) / (e^epsilon - 1) on that
 coordinate: 1 + log2(d) bits.
 
-**l2** (Euclidean norm at most 1). A direction V is chosen uniformly on the sphere, and what is told of the
-update x is the sign of <V, x>, which counts with probability |x| and is a fair coin otherwise. The estimate
-is ± V (e^epsilon + 1) / (e^epsilon - 1) / E|V_1|. This has the law of the hemisphere mechanism of Duchi,
-Jordan and Wainwright, which CLDP then quantizes to a few bits per coordinate, with a little more error.
-Here V comes from a seed of 64 bits which is sent in its place, 65 bits in all: V does not depend on the
-data, so that the receiver may know it, and nothing is lost by compressing it (as Feldman and Talwar say).
+**l2** (Euclidean norm at most 1). A direction V is chosen uniformly on the sphere, and what is reported of
+the update x is the sign of <V, x> with probability |x|, and a fair coin otherwise. The estimate is
+± V (e^epsilon + 1) / (e^epsilon - 1) / E|V_1|. This has the law of the hemisphere mechanism of Duchi, Jordan
+and Wainwright, which CLDP then quantizes to a few bits per coordinate, with a little more error. Here V comes
+from a seed of 64 bits which is sent in its place, 65 bits in all: V does not depend on the data, so that the
+receiver may know it, and nothing is lost by compressing it (as Feldman and Talwar say).
 
 ``repeats`` above 1 is our addition: as many independent draws, at epsilon / repeats each, averaged. For a
 large epsilon a single bit cannot tell much more, and that is where they pay. With l2 all directions come from
@@ -32,23 +32,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.bit_messages import SEED_BITS, SeededVectorMechanism
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import mean_projection, normal_numbers
-from fl_privquant.mechanisms.vector import (
-    MAX_REPEATS,
-    AxisMechanism,
-    PrivateVectorSpec,
-    happens,
-    respond,
-)
+from fl_privquant.mechanisms.vector import MAX_REPEATS, AxisMechanism, PrivateVectorSpec, happens, respond
 from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _DOMAIN = b"fl_privquant direction v1"
 
@@ -57,10 +48,6 @@ class CldpLinfMechanism(AxisMechanism, kind="cldp_linf"):
     """One coordinate's sign, for updates with coordinates in [-clip, clip]; see :class:`VectorMechanism`."""
 
     norm: ClassVar[str] = "linf"
-
-    @property
-    def num_answers(self) -> int:
-        return 2
 
     @property
     def output_norm(self) -> float:
@@ -76,12 +63,10 @@ class CldpLinfMechanism(AxisMechanism, kind="cldp_linf"):
 
 
 class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
-    """The side of a random hyperplane, for updates of norm at most clip; see :class:`VectorMechanism`.
+    """The side of a random hyperplane, for updates of norm at most clip; see :class:`SeededVectorMechanism`.
 
-    A message is the bits of the seed, lowest first, and for each draw its sign (1 is negative).
+    The answer of a draw is its sign; 1 is negative.
     """
-
-    norm: ClassVar[str] = "l2"
 
     @classmethod
     def best_repeats(cls, epsilon: float, dimension: int) -> int:
@@ -91,38 +76,25 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         return int(repeats[np.argmin(((gain / mean_projection(dimension)) ** 2 - 1.0) / repeats)])
 
     @property
-    def num_answers(self) -> int:
-        return 2
-
-    @property
     def output_norm(self) -> float:
         return self._gain / mean_projection(self.dimension)
 
     @property
-    def message_size(self) -> int:
-        return SEED_BITS + self.repeats
+    def answer_bits(self) -> int:
+        return 1
 
-    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+    def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
         length = float(np.linalg.norm(x))
-        seed = self._new_seed(source)
-        message = bits_of(seed, SEED_BITS)
-        for draw in range(self.repeats):
-            side = math.copysign(length, float(direction(seed, draw, self.dimension) @ x))
-            positive = happens(0.5 * (1.0 + side), source)
-            message.append(respond(0 if positive else 1, self._weights, source))
-        return message
+        side = math.copysign(length, float(direction(seed, draw, self.dimension) @ x))
+        positive = happens(0.5 * (1.0 + side), source)
+        return respond(0 if positive else 1, self._weights, source)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        bits = self._checked_message(indices).tolist()
-        seed = number_of(bits[:SEED_BITS])
-        total = np.zeros(self.dimension)
-        for draw, negative in enumerate(bits[SEED_BITS:]):
-            drawn = direction(seed, draw, self.dimension)
-            total += -drawn if negative else drawn
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
+    def _reported(self, answer: int, seed: int, draw: int) -> Floats:
+        drawn = direction(seed, draw, self.dimension)
+        return -drawn if answer else drawn
 
 
-@register("cldp_linf", PrivateVectorSpec, cached=False, listing=Listing(180, "#606c38", plans_for_local=True))
+@register("cldp_linf", PrivateVectorSpec, 180, "#606c38", plans_for_local=True)
 def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
     """The certified mechanism for updates with coordinates in [-clip, clip]."""
     return CldpLinfMechanism.of("cldp_linf", spec)
@@ -134,11 +106,11 @@ class CldpL2Spec(PrivateVectorSpec):
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The design knows the best number of draws."""
+        """The number of draws is left to the design, which takes the best one."""
         return {"repeats": None} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
 
-@register("cldp_l2", CldpL2Spec, cached=False, listing=Listing(190, "#8a9a5b", plans_for_local=True))
+@register("cldp_l2", CldpL2Spec, 190, "#8a9a5b", plans_for_local=True)
 def design_cldp_l2(spec: CldpL2Spec) -> CldpL2Mechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     return CldpL2Mechanism.of("cldp_l2", spec)

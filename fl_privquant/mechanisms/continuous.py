@@ -1,21 +1,45 @@
-"""Mechanisms whose outputs are floats: baselines to compare with, which cannot be added up in a ring."""
+"""Mechanisms whose messages cannot be added up; among them those of floats, which are baselines."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Array, ArrayLike, Floats, Words
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
-from fl_privquant.mechanisms.unsummable import UnsummableMechanism
+from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.packing.wire_format import PackedFloats
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
+
+
+class UnsummableMechanism(Mechanism):
+    """A mechanism that has no codes to be added up; it refuses where it is asked for them."""
+
+    no_sum: ClassVar[str] = (
+        "its messages are no integers to be added up; decode each client's, or use 'cldp_linf' or "
+        "'vqsgd_private'"
+    )
+    """Why there is nothing to add up, and what to use instead."""
+
+    summable = False
+
+    def to_codes(self, indices: Array) -> NoReturn:
+        self._refuse()
+
+    def sum_bits(self, num_clients: int) -> NoReturn:
+        self._refuse()
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
 
 
 class FloatMechanism(UnsummableMechanism):
@@ -35,6 +59,12 @@ class FloatMechanism(UnsummableMechanism):
     def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> PackedFloats:
         return PackedFloats(self, dimension, clip, dtype)
 
+    def _checked_floats(self, values: ArrayLike) -> Array:
+        floats = np.asarray(values)
+        if floats.dtype.kind != "f":
+            raise InvalidUpdateError(f"{self.name}: {floats.dtype} values, expected floating point")
+        return floats
+
 
 @dataclass(frozen=True, eq=False)
 class ContinuousMechanism(FloatMechanism):
@@ -45,16 +75,7 @@ class ContinuousMechanism(FloatMechanism):
     comparison, never for deployment.
     Assumes: exact arithmetic, which no computer has.
 
-    Parameters
-    ----------
-    name
-        The registered name.
-    scale
-        Scale of the noise, for inputs in [-1, 1].
-    claimed_epsilon, claimed_delta
-        What the design was asked for; it is checked against the scale.
-    parameters
-        How it was designed, for reports.
+    ``scale`` is that of the noise, for inputs in [-1, 1]; claims are checked against it.
     """
 
     name: str
@@ -90,12 +111,10 @@ class ContinuousMechanism(FloatMechanism):
         """Whether noise of this scale has the claimed privacy for inputs 2 apart."""
 
     @abstractmethod
-    def _noise(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def _noise(self, words: Words) -> Floats:
         """One draw of noise of scale 1 for each word."""
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Inputs clipped and scaled to [-1, 1] plus noise, in the precision of the inputs."""
         return encode_in_chunks(x, self._encode_chunk, dtype=None, clip=clip, stream=rng, threads=threads)
 
@@ -106,13 +125,10 @@ class ContinuousMechanism(FloatMechanism):
         chunk.out[...] = scaled + self.scale * self._noise(chunk.words)
         return int(np.count_nonzero(~np.isfinite(chunk.x)))
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
-        values = np.asarray(indices)
-        if values.dtype.kind != "f":
-            raise InvalidUpdateError(f"{self.name}: {values.dtype} values, expected floating point")
-        return np.asarray(checks.positive("clip", clip) * values.astype(np.float64))
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        return np.asarray(checks.positive("clip", clip) * self._checked_floats(indices).astype(np.float64))
 
 
-def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+def open_uniforms(words: Words) -> Floats:
     """Numbers in (0, 1) from the highest 52 bits of the words: odd multiples of 2^-53."""
     return np.asarray(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)

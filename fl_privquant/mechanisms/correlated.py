@@ -28,21 +28,17 @@ ICML 2022.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats, code_type
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.mechanisms.continuous import open_uniforms
-from fl_privquant.mechanisms.registry import Listing, checked_whole, register
+from fl_privquant.mechanisms.registry import checked_whole, register
 from fl_privquant.mechanisms.stochastic import StochasticMechanism, StochasticSpec
-from fl_privquant.sampling.rounding import code_type
-from fl_privquant.sampling.stream import RandomStream
-
-__all__ = ["CorrelatedMechanism", "CorrelatedSpec", "design_correlated"]
+from fl_privquant.sampling.chunks import checked_inputs
+from fl_privquant.sampling.stream import Randomness, RandomStream
 
 _MOST_CLIENTS = 1 << 24
 _WORDS_AT_ONCE = 1 << 20
@@ -50,18 +46,11 @@ _WORDS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class CorrelatedSpec(StochasticSpec):
-    """What correlated quantization is asked to be.
-
-    Parameters
-    ----------
-    levels
-        Number of output values.
-    num_clients
-        Number n of clients whose errors cancel.
-    """
+    """The specification of correlated quantization."""
 
     levels: int = 2
     num_clients: int = 100
+    """Number n of clients whose errors cancel."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,8 +68,8 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
         checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
 
     def encode_ranked(
-        self, x: ArrayLike, rank: int, seed: int, clip: float = 1.0, rng: RandomStream | None = None
-    ) -> NDArray[Any]:
+        self, x: ArrayLike, rank: int, seed: int, clip: float = 1.0, rng: Randomness = None
+    ) -> Array:
         """The indices of the client with that rank, 0 to n - 1, in the round that has the public seed."""
         rank = checks.whole("rank", rank, 0, self.num_clients - 1)
         position, shape = self._positions(x, clip)
@@ -104,16 +93,12 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
 
     def _positions(self, x: ArrayLike, clip: float) -> tuple[Floats, tuple[int, ...]]:
         """Places between the levels, from 0 to levels - 1, as a vector; and the shape of the inputs."""
-        inputs = np.asarray(x)
-        if inputs.dtype.kind != "f":
-            raise InvalidUpdateError(f"update: {inputs.dtype} inputs, expected floating point")
-        if not np.isfinite(inputs).all():
-            raise InvalidUpdateError("update: inputs are not finite; nothing was encoded")
-        scaled = np.clip(inputs.astype(np.float64).ravel() / checks.positive("clip", clip), -1.0, 1.0)
+        inputs = checked_inputs(x)
+        scaled = np.clip(inputs.ravel() / checks.positive("clip", clip), -1.0, 1.0)
         return np.asarray((scaled + 1.0) * (0.5 * (self.levels - 1))), inputs.shape
 
 
-@register("correlated", CorrelatedSpec, cached=False, listing=Listing(223, "#2a9d8f"))
+@register("correlated", CorrelatedSpec, 223, "#2a9d8f")
 def design_correlated(spec: CorrelatedSpec) -> CorrelatedMechanism:
     """Correlated quantization to that many levels."""
     return CorrelatedMechanism("correlated", int(spec.levels), spec.parameters(), int(spec.num_clients))

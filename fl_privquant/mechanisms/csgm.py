@@ -1,7 +1,7 @@
-"""CSGM: each coordinate is told with some probability, as one random bit under normal noise; for sums.
+"""CSGM: each coordinate is reported with some probability, as one random bit under normal noise; for sums.
 
-**The mechanism.** A client tells a coordinate x in [-1, 1] with probability ``share``, else nothing (0).
-What it tells is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the
+**The mechanism.** A client reports a coordinate x in [-1, 1] with probability ``share``, else nothing (0).
+What it reports is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the
 result is rounded to an integer and clamped to as many levels as there are. The law is linear in x, a
 mixture of the two rows at -1 and 1, so that integers divided by their mean at x = 1 are unbiased. Rows are
 a certified table, of which the accountant knows what a sum of n of them costs
@@ -9,8 +9,8 @@ a certified table, of which the accountant knows what a sum of n of them costs
 is counted, and it covers what the authors count as amplification by sampling, rounding and all, for bounded
 L2 norms too.
 
-**The view.** Sampling helps privacy only against those who do not learn which coordinates a client told. In
-the sum over clients nobody does. In the local view the server sees each code; the certified ``epsilon`` is
+**The view.** Sampling helps privacy only against those who do not learn which coordinates a client reported.
+In the sum over clients nobody does. In the local view the server sees each code; the certified ``epsilon`` is
 of that code, noise included, and holds there too. It is large for the little noise that suffices in a sum.
 
 **What differs from the publication.** There, the server is trusted to add all the noise, and a client sends
@@ -39,9 +39,7 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
-
-__all__ = ["CsgmSpec", "csgm_law", "design_csgm"]
+from fl_privquant.mechanisms.registry import Spec, register
 
 # Standard deviations of the noise in units of a bit: from none to speak of to nearly always clamped.
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
@@ -52,34 +50,23 @@ _REACHED = 5.0
 
 @dataclass(frozen=True)
 class CsgmSpec(Spec):
-    """What the coordinate-sampled Gaussian mechanism is asked to be: give ``epsilon`` or ``noise``.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate and release, local view: the least noise that has it.
-    levels
-        Most output values, from 3 on; an odd number of them is used, and no more than noise often reaches.
-    share
-        Probability with which a client tells a coordinate.
-    noise
-        Standard deviation of a client's noise where a bit is ±1, instead of ``epsilon``.
-    """
+    """The specification of the coordinate-sampled Gaussian mechanism: give ``epsilon`` or ``noise``."""
 
     epsilon: float | None = None
     levels: int = 16
+    """Largest number of output values, from 3 on; an odd number is used, as far as noise often reaches."""
     share: float = 0.5
+    """Probability with which a client reports a coordinate."""
     noise: float | None = None
+    """Standard deviation of a client's noise where a bit is ±1, instead of ``epsilon``."""
 
     def __post_init__(self) -> None:
-        checked_levels(self.levels)
+        super().__post_init__()
         if self.levels < 3:
-            raise InvalidSpecError(f"levels: {self.levels}, but csgm tells -1, 0 or 1; use 3 or more")
+            raise InvalidSpecError(f"levels: {self.levels}, but csgm reports -1, 0 or 1; use 3 or more")
         if not 0.0 < checks.number("share", self.share) <= 1.0:
             raise InvalidSpecError(f"share: {self.share} is not a probability above 0 and up to 1")
-        if self.epsilon is not None:
-            checked_epsilon(self.epsilon)
-        elif self.noise is None:
+        if self.epsilon is None and self.noise is None:
             raise InvalidSpecError("epsilon: give the privacy loss of a coordinate, or the noise")
         if self.noise is not None and not (
             _LEAST_NOISE <= checks.positive("noise", self.noise) <= _MOST_NOISE
@@ -87,7 +74,7 @@ class CsgmSpec(Spec):
             raise InvalidSpecError(f"noise: {self.noise} is outside {_LEAST_NOISE:g}..{_MOST_NOISE:g}")
 
 
-@register("csgm", CsgmSpec, cached=False, listing=Listing(76, "#e07a5f"))
+@register("csgm", CsgmSpec, 76, "#e07a5f")
 def design_csgm(spec: CsgmSpec) -> TableMechanism:
     """The certified mechanism, with the least noise inside epsilon unless the noise is given."""
     most, share, noise, epsilon = (int(spec.levels) - 1) // 2, float(spec.share), spec.noise, spec.epsilon
@@ -110,8 +97,8 @@ def csgm_law(half: int, share: float, noise: float) -> Law:
     >>> bool(abs(law.pmf(0.25) @ law.values - 0.25) < 1e-12)
     True
     """
-    untold = _clamped_normal(half, 0.0, noise)
-    upper = share * _clamped_normal(half, 1.0, noise) + (1.0 - share) * untold
+    silent = _clamped_normal(half, 0.0, noise)
+    upper = share * _clamped_normal(half, 1.0, noise) + (1.0 - share) * silent
     codes = np.arange(-half, half + 1.0)
     return Law.from_knots(codes / float(upper @ codes), [-1.0, 1.0], [upper[::-1], upper])
 

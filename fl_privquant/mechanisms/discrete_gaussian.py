@@ -12,18 +12,16 @@ protects, here each client's noise does so alone: the local view.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 from fl_privquant.design.noise_lattice import GAUSSIAN
-from fl_privquant.errors import InvalidSpecError
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, discrete_gaussian_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.additive_spec import ApproximateSpec
-from fl_privquant.mechanisms.gaussian import analytic_sigma
-from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteGaussian
+
+_NAME = "discrete_gaussian"
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class DiscreteGaussianSpec(ApproximateSpec):
     noise_kind = GAUSSIAN
 
 
-class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
+class DiscreteGaussianMechanism(AdditiveMechanism, kind=_NAME):
     """Rounding plus discrete Gaussian noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`."""
 
     noise_type = DiscreteGaussian
@@ -42,37 +40,8 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
     def _theorem(self, update: NoisyUpdate) -> NamedLoss:
         return discrete_gaussian_theorem(update, self.noise)
 
-    @classmethod
-    def _log_moment(cls, noise: DiscreteGaussian, rate: float) -> float:
-        # As small as for the continuous Gaussian, or smaller (Canonne, Kamath, Steinke, section 2).
-        return rate**2 * float(noise.sigma_squared) / 2.0
 
-    @classmethod
-    def _best_rate(cls, noise: DiscreteGaussian, mean: float) -> float:
-        return mean / float(noise.sigma_squared)
-
-
-@register(
-    "discrete_gaussian",
-    DiscreteGaussianSpec,
-    listing=Listing(120, "#355070", plans_for_sums=True, plans_for_local=True),
-)
+@register(_NAME, DiscreteGaussianSpec, 120, "#355070", cached=True, plans_for_sums=True, plans_for_local=True)
 def design_discrete_gaussian(spec: DiscreteGaussianSpec) -> DiscreteGaussianMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""
-    if (given := spec.noise) is not None:
-        return DiscreteGaussianMechanism.of_variance("discrete_gaussian", spec, given, spec.delta)
-    epsilon = float(spec.epsilon or 0.0)
-
-    def make(variance: Fraction) -> DiscreteGaussian:
-        noise = DiscreteGaussian(variance)
-        if noise.largest is None:
-            raise InvalidSpecError(
-                f"levels: {spec.levels} at epsilon {epsilon:g} need noise of variance "
-                f"{float(variance):.4g}, too wide for its table; use fewer levels, the noise hides so fine "
-                "a lattice anyway"
-            )
-        return noise
-
-    guess = analytic_sigma(spec.max_shift, epsilon, spec.delta) ** 2
-    noise = calibrate(make, guess, spec.max_shift, epsilon, spec.delta)
-    return DiscreteGaussianMechanism.fit("discrete_gaussian", spec, noise, epsilon, spec.delta)
+    return DiscreteGaussianMechanism.calibrated(_NAME, spec)

@@ -12,17 +12,15 @@ Reference: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Pri
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
 from fl_privquant.design.noise_lattice import LAPLACE
-from fl_privquant.errors import InvalidSpecError
-from fl_privquant.mechanisms.additive import AdditiveMechanism
+from fl_privquant.mechanisms.additive import AdditiveMechanism, check_width
 from fl_privquant.mechanisms.additive_spec import AdditiveSpec
 from fl_privquant.mechanisms.integer_privacy import certified_epsilon
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteLaplace, IntegerNoise
 
 # How far inside epsilon to design, for a table that is rounded and cut: little, if its end is far.
@@ -62,28 +60,8 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
         """How far beyond the lattice the noise may carry a point."""
         return _reach(self.noise, self.max_shift)
 
-    @classmethod
-    def _log_moment(cls, noise: DiscreteLaplace, rate: float) -> float:
-        # E exp(rate N) = (1 - p)^2 / ((1 - p e^rate) (1 - p e^-rate)) with p = exp(-1 / scale).
-        fall = 1.0 / float(noise.scale)
-        parts = (math.log(-math.expm1(exponent)) for exponent in (rate - fall, -rate - fall))
-        return 2.0 * math.log(-math.expm1(-fall)) - sum(parts)
 
-    @classmethod
-    def _best_rate(cls, noise: DiscreteLaplace, mean: float) -> float:
-        # Where the derivative sinh(rate) / (cosh(1 / scale) - cosh(rate)) is the mean: a quadratic in e^rate.
-        fall = 1.0 / float(noise.scale)
-        middle = mean * math.cosh(fall)
-        rate = math.log((middle + math.sqrt(middle**2 + 1.0 - mean**2)) / (mean + 1.0))
-        return min(max(rate, 0.0), fall * (1.0 - 1e-9))
-
-
-@register(
-    "discrete_laplace",
-    DiscreteLaplaceSpec,
-    cached=False,
-    listing=Listing(110, "#b56576", plans_for_sums=True, plans_for_local=True),
-)
+@register("discrete_laplace", DiscreteLaplaceSpec, 110, "#b56576", plans_for_sums=True, plans_for_local=True)
 def design_discrete_laplace(spec: DiscreteLaplaceSpec) -> DiscreteLaplaceMechanism:
     """The certified mechanism with the least noise at ``epsilon``, to 6 digits, or of that variance."""
     if (given := spec.noise) is not None:
@@ -91,12 +69,7 @@ def design_discrete_laplace(spec: DiscreteLaplaceSpec) -> DiscreteLaplaceMechani
     epsilon = float(spec.epsilon or 0.0)
     for room in _ROUNDING_ROOMS:
         noise = DiscreteLaplace(spec.max_shift / (Fraction(epsilon) * (1 - room)))
-        if noise.largest is None:
-            raise InvalidSpecError(
-                f"levels: {spec.levels} at epsilon {epsilon:g} need noise of scale "
-                f"{float(noise.scale):.4g}, too wide for its table; use fewer levels, the noise hides so "
-                "fine a lattice anyway"
-            )
+        check_width(noise, spec)
         if certified_epsilon(noise, spec.max_shift, _reach(noise, spec.max_shift)) <= epsilon:
             break
     return DiscreteLaplaceMechanism.fit("discrete_laplace", spec, noise, epsilon, delta=0.0)

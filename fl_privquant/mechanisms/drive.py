@@ -21,33 +21,21 @@ import hashlib
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import integrate, special
 
-from fl_privquant import checks
-from fl_privquant.array_types import Floats
-from fl_privquant.mechanisms.quantizer import (
-    LENGTH_BITS,
-    Bits,
-    QuantizerMechanism,
-    QuantizerSpec,
-    from_bits,
-    length_bits,
-    to_bits,
-)
-from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS
+from fl_privquant.array_types import ArrayLike, Bits, Floats
+from fl_privquant.mechanisms.bit_messages import SEED_BITS, LengthQuantizer, QuantizerSpec, bits_of, number_of
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import orthonormal_rows
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _DOMAIN = b"fl_privquant drive v1"
 _UNIFORM = 64
 _TRANSFORMS = 2
 
 
-class DriveMechanism(QuantizerMechanism, kind="drive"):
-    """A bit for each rotated coordinate; see :class:`QuantizerMechanism`."""
+class DriveMechanism(LengthQuantizer, kind="drive"):
+    """The bits of a seed, then a bit for each rotated coordinate; see :class:`LengthQuantizer`."""
 
     @property
     def rotated_dimension(self) -> int:
@@ -55,8 +43,8 @@ class DriveMechanism(QuantizerMechanism, kind="drive"):
         return self.dimension if self.dimension <= _UNIFORM else 1 << (self.dimension - 1).bit_length()
 
     @property
-    def message_size(self) -> int:
-        return LENGTH_BITS + SEED_BITS + self.rotated_dimension
+    def direction_bits(self) -> int:
+        return SEED_BITS + self.rotated_dimension
 
     def squared_error(self, x: ArrayLike) -> float:
         """Mean squared Euclidean error, for a uniform rotation."""
@@ -71,19 +59,18 @@ class DriveMechanism(QuantizerMechanism, kind="drive"):
         # The error lies across the input, evenly: added zeros take their share of it.
         return (size * _inverse_square(size) - 1.0) * (self.dimension - 1.0) / (size - 1.0)
 
-    def _draw(self, x: Floats, source: Continuation) -> Bits:
+    def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:
         seed = source.below(1 << SEED_BITS)
         rotated = self._rotate(x, seed)
         total = float(np.abs(rotated).sum())
         length = float(x @ x) / total if total else 0.0
-        head = to_bits(np.array([seed & 0xFFFFFFFF, seed >> 32]), 32)
-        return np.concatenate([length_bits(length), head, (rotated < 0.0).astype(np.uint8)])
+        signs = (rotated < 0.0).astype(np.uint8)
+        return length, np.concatenate([np.array(bits_of(seed, SEED_BITS), dtype=np.uint8), signs])
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        length, bits = self._split(indices)
-        low, high = from_bits(bits[:SEED_BITS], 32).tolist()
+    def _estimate(self, length: float, bits: Bits) -> Floats:
+        seed = number_of(bits[:SEED_BITS].tolist())
         signs = 1.0 - 2.0 * bits[SEED_BITS:].astype(np.float64)
-        return np.asarray(checks.positive("clip", clip) * length * self._unrotate(signs, low | high << 32))
+        return np.asarray(length * self._unrotate(signs, seed))
 
     def _rotate(self, x: Floats, seed: int) -> Floats:
         if self.dimension <= _UNIFORM:
@@ -102,10 +89,10 @@ class DriveMechanism(QuantizerMechanism, kind="drive"):
         return rotated[: self.dimension]
 
 
-@register("drive", QuantizerSpec, cached=False, listing=Listing(222, "#495057"))
+@register("drive", QuantizerSpec, 222, "#495057")
 def design_drive(spec: QuantizerSpec) -> DriveMechanism:
     """The quantizer to one bit a coordinate."""
-    return DriveMechanism("drive", int(spec.dimension), 1, math.inf, spec.parameters())
+    return DriveMechanism.of("drive", spec)
 
 
 def _signs(seed: int, size: int) -> list[Floats]:

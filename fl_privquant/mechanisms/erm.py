@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Floats
 from fl_privquant.design.free import least_outer_value
 from fl_privquant.design.search import BinSearch, Evaluation
 from fl_privquant.design.selection import mirrored_selection
@@ -27,15 +27,7 @@ from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.optm import POWERS
-from fl_privquant.mechanisms.registry import (
-    Listing,
-    Spec,
-    checked_bins,
-    checked_epsilon,
-    checked_levels,
-    register,
-)
+from fl_privquant.mechanisms.registry import POWERS, Spec, register
 
 _GAMMAS = np.geomspace(1e-3, 30.0, 30)
 _ROUNDING_ROOM = 1e-7
@@ -59,19 +51,16 @@ class ErmSpec(Spec):
     max_value: float | None = None
 
     def __post_init__(self) -> None:
-        checks.choice("objective", self.objective, tuple(POWERS))
-        if checked_bins(self.bins) is not None:
-            object.__setattr__(self, "levels", len(self.bins or ()))
-        checked_levels(self.levels)
-        if self.epsilon is not None:
-            checked_epsilon(self.epsilon)
-        elif self.gamma is None or self.bins is None:
+        super().__post_init__()
+        if self.bins is not None:
+            object.__setattr__(self, "levels", len(self.bins))
+        if self.epsilon is None and (self.gamma is None or self.bins is None):
             raise InvalidSpecError("epsilon: give the privacy loss to tune for, or both gamma and bins")
-        if self.gamma is not None and not 0.0 < self.gamma < np.inf:
-            raise InvalidSpecError(f"gamma: {self.gamma} is not a finite number above 0")
+        if self.gamma is not None:
+            checks.positive("gamma", self.gamma)
 
 
-@register("erm", ErmSpec, listing=Listing(30, "#edae49"))
+@register("erm", ErmSpec, 30, "#edae49", cached=True)
 def design_erm(spec: ErmSpec) -> TableMechanism:
     """The certified mechanism, with the least error inside epsilon where parameters are free."""
     if spec.epsilon is None:
@@ -88,7 +77,7 @@ def design_erm(spec: ErmSpec) -> TableMechanism:
     return TableMechanism("erm", table, epsilon, {**spec.parameters(), "gamma": gamma})
 
 
-def erm_law(bins: NDArray[np.float64], gamma: float) -> Law:
+def erm_law(bins: Floats, gamma: float) -> Law:
     """The exact law of ERM on the given bins."""
     selection = [np.ones(1)]
     for n in range(2, bins.size + 1):
@@ -97,7 +86,7 @@ def erm_law(bins: NDArray[np.float64], gamma: float) -> Law:
     return mirrored_selection(bins, selection)
 
 
-def _tune(spec: ErmSpec, values: NDArray[np.float64]) -> Tuned:
+def _tune(spec: ErmSpec, values: Floats) -> Tuned:
     epsilon = (spec.epsilon or 0.0) * (1.0 - _ROUNDING_ROOM)
     gammas = _GAMMAS if spec.gamma is None else np.array([spec.gamma])
     try:

@@ -11,59 +11,37 @@ Assumes: nothing about the inputs but that they are finite; what lies beyond the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density
-from fl_privquant.mechanisms.additive import rounding_variance
-from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
-from fl_privquant.sampling.rounding import encode_on_lattice
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.mechanisms.stochastic import RoundingMechanism
 
 DEFAULT_BITS: Final = 20
 """Bits of a coordinate, unless others are asked for."""
 
-_MIN_BITS: Final = 2
-_MAX_BITS: Final = 30
 # What secure aggregation adds up in, at most.
 _MAX_SUM_BITS: Final = 32
 
 
 def checked_bits(bits: int) -> int:
     """The bits of a coordinate, if they are a whole number from 2 to 30."""
-    if isinstance(bits, bool) or bits != int(bits) or not _MIN_BITS <= bits <= _MAX_BITS:
-        raise InvalidSpecError(
-            f"fixed_point_bits: {bits} is not a whole number from {_MIN_BITS} to {_MAX_BITS}"
-        )
-    return int(bits)
+    return checks.whole("fixed_point_bits", bits, 2, 30)
 
 
 @dataclass(frozen=True, eq=False)
-class FixedPointMechanism(Mechanism, kind="fixed_point"):
-    """Randomized rounding to a fine lattice around 0; not private.
+class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
+    """Randomized rounding to a fine lattice around 0, with ``bits`` for each coordinate.
 
-    Parameters
-    ----------
-    name
-        The registered name.
-    bits
-        Bits of a coordinate.
-    parameters
-        How it was designed, for reports.
-
-    Examples
-    --------
+    >>> import fl_privquant as pq
     >>> mechanism = FixedPointMechanism("none", 20)
-    >>> codes = mechanism.encode([0.0, 0.1, -7.0], clip=0.5, rng=RandomStream.seeded(1))
+    >>> codes = mechanism.encode([0.0, 0.1, -7.0], clip=0.5, rng=pq.RandomStream.seeded(1))
     >>> mechanism.decode(codes, clip=0.5).round(5)
     array([ 0. ,  0.1, -0.5])
     """
@@ -79,10 +57,6 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
         return f"<{self.name}: fixed point of {self.bits} bits, not private, mse {self.mse():.3g}>"
 
     @property
-    def epsilon(self) -> float:
-        return math.inf
-
-    @property
     def bits_per_coordinate(self) -> float:
         return float(self.bits)
 
@@ -91,54 +65,21 @@ class FixedPointMechanism(Mechanism, kind="fixed_point"):
         # Even, so that a point in the middle stands for 0.
         return (1 << self.bits) - 2
 
-    @property
-    def step(self) -> float:
-        """Distance of two lattice points, for inputs in [-1, 1]."""
-        return 2.0 / self.max_code
-
-    def mae(self, density: Density | ArrayLike | None = None) -> float:
-        # A share f between two points errs by f with probability 1 - f, and by 1 - f with probability f.
-        return self.step * 2.0 * self._rounding_variance(density)
-
-    def mse(self, density: Density | ArrayLike | None = None) -> float:
-        return self.step**2 * self._rounding_variance(density)
-
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
-        return encode_on_lattice(x, self.max_code, clip=clip, stream=rng, threads=threads)
-
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         return self.decode_sum(indices, 1, clip)
 
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         return np.asarray(indices, dtype=np.int64)
 
     def sum_bits(self, num_clients: int) -> int:
         return bits_of_sum(num_clients, self.max_code, _MAX_SUM_BITS)
 
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         sums = checked_sums(total, num_clients, self.max_code, _MAX_SUM_BITS)
         # From the middle, so that 0 is exact.
         steps = sums.astype(np.int64) - num_clients * self.max_code // 2
         return np.asarray(steps * (checks.positive("clip", clip) * self.step / num_clients))
 
-    @property
-    def coordinate_noise(self) -> CoordinateNoise:
-        # One of two neighbouring lattice points, a step apart.
-        return bounded_noise(1.0, 0.0, self.step**2 / 4.0, self.step)
-
     def _rounding_variance(self, density: Density | ArrayLike | None) -> float:
-        return 1.0 / 6.0 if density is None else rounding_variance(self.max_code + 1, density)
-
-    def _header(self) -> dict[str, Any]:
-        return {"name": self.name, "bits": self.bits, "parameters": dict(self.parameters)}
-
-    def _arrays(self) -> list[NDArray[Any]]:
-        return []
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> Self:
-        if body:
-            raise CertificationError(f"mechanism: {len(body)} bytes after the header of 'fixed_point'")
-        return cls(str(header["name"]), int(header["bits"]), dict(header["parameters"]))
+        # Of uniform inputs it is known, for which so many points need not be gone through.
+        return 1.0 / 6.0 if density is None else super()._rounding_variance(density)

@@ -14,9 +14,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from fl_privquant.array_types import ArrayLike, Floats, Words
 from fl_privquant.law.density import Density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.normal import gaussian_delta, gaussian_separation
@@ -24,7 +24,7 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_delta, checked_epsilon, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import LOCAL, View
 
 # So that sensitivity / sigma, rounded, never exceeds the separation that is allowed.
@@ -38,10 +38,6 @@ class GaussianSpec(Spec):
     epsilon: float
     delta: float = 1e-6
 
-    def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
-        checked_delta(self.delta)
-
 
 class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
     """The clipped input plus normal noise; see :class:`ContinuousMechanism`."""
@@ -49,7 +45,7 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
     def _is_private(self) -> bool:
         return gaussian_delta(2.0 / self.scale, self.claimed_epsilon) <= self.claimed_delta
 
-    def _noise(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def _noise(self, words: Words) -> Floats:
         # The lower half of the normal law, where ndtri keeps its digits, and a sign of its own.
         signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
         return np.asarray(signs * ndtri(0.5 * open_uniforms(words)))
@@ -71,7 +67,7 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
         return self.scale**2
 
 
-@register("gaussian", GaussianSpec, cached=False, listing=Listing(150, "#83c5be", plans_for_local=True))
+@register("gaussian", GaussianSpec, 150, "#83c5be", plans_for_local=True)
 def design_gaussian(spec: GaussianSpec) -> GaussianMechanism:
     """The baseline with the least noise at (``epsilon``, ``delta``)."""
     sigma = analytic_sigma(2.0, float(spec.epsilon), float(spec.delta))

@@ -1,6 +1,6 @@
 """GRR: generalised randomized response among evenly spaced levels.
 
-The input is rounded at random to one of ``levels`` points from -1 to 1, unbiased. That point is told with
+The input is rounded at random to one of ``levels`` points from -1 to 1, unbiased. That point is reported with
 probability e^epsilon / (e^epsilon + levels - 1), each other one with 1 / (e^epsilon + levels - 1). The points
 cancel, so values (e^epsilon + levels - 1) / (e^epsilon - 1) times the points make the estimate unbiased.
 
@@ -25,7 +25,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
+from fl_privquant.mechanisms.registry import Spec, register
 
 # The table has a row for each level.
 _MAX_LEVELS = 1024
@@ -39,30 +39,34 @@ class GrrSpec(Spec):
     levels: int = 4
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
-        if checked_levels(self.levels) > _MAX_LEVELS:
+        super().__post_init__()
+        if self.levels > _MAX_LEVELS:
             raise InvalidSpecError(
                 f"levels: {self.levels} is above {_MAX_LEVELS}; its error grows with the levels, use fewer"
             )
 
 
-@register("grr", GrrSpec, cached=False, listing=Listing(160, "#bc6c25"))
+@register("grr", GrrSpec, 160, "#bc6c25")
 def design_grr(spec: GrrSpec) -> TableMechanism:
     """The certified mechanism at ``epsilon``."""
-    levels = int(spec.levels)
+    table = response_table(spec.epsilon, int(spec.levels))
+    return TableMechanism("grr", table, spec.epsilon, spec.parameters())
+
+
+def response_table(epsilon: float, levels: int) -> CertifiedTable:
+    """Randomized response among evenly spaced levels, in integer weights; ends of [-1, 1] are met exactly."""
     # Rounded up, so that the ratio of the two weights stays below e^epsilon; at least 1, for it to exist.
-    exact = TOTAL_WEIGHT / (math.exp(min(spec.epsilon, 700.0)) + (levels - 1))
+    exact = TOTAL_WEIGHT / (math.exp(min(epsilon, 700.0)) + (levels - 1))
     rare = max(math.ceil(exact * (1.0 + 1e-15)), 1)
     common = TOTAL_WEIGHT - (levels - 1) * rare
     if common <= rare:
         raise InvalidSpecError(
-            f"epsilon: {spec.epsilon} is too small for weights of 32 bits among {levels} levels; raise it or "
-            "use fewer levels"
+            f"epsilon: {epsilon} is too small for weights of 32 bits among {levels} levels; use 1e-8 or more "
+            "for 2 levels, and more, or fewer levels, for others"
         )
     weights = np.full((levels, levels), rare, dtype=np.int64)
     np.fill_diagonal(weights, common)
     outermost = TOTAL_WEIGHT / (common - rare)
     codebook = Codebook(np.arange(levels), 2.0 * outermost / (levels - 1), -outermost)
     rows = np.arange(levels)
-    table = CertifiedTable(codebook, weights, rows[:-1], rows[1:])
-    return TableMechanism("grr", table, spec.epsilon, spec.parameters())
+    return CertifiedTable(codebook, weights, rows[:-1], rows[1:])

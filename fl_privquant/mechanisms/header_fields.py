@@ -1,4 +1,7 @@
-"""How the fields of a mechanism are written in the header of its bytes, and read from a header that came."""
+"""How the plain fields of a mechanism are written in the header of its bytes, and read from one that came.
+
+Plain fields are texts, numbers and mappings. Others, such as a table, are left to the mechanism's own class.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,25 @@ _WRITE: dict[Any, Callable[[Any], Any]] = {
 _READ: dict[Any, Callable[[Any], Any]] = {float: float.fromhex, int: int, str: str, Mapping: dict}
 
 
-def written_fields(mechanism: object) -> dict[str, Any]:
-    """The fields of a mechanism as JSON holds them, floats without loss."""
+def written_fields(mechanism: Any) -> dict[str, Any]:
+    """The plain fields of a mechanism as JSON holds them, floats without loss."""
     cls: Any = type(mechanism)
-    kinds = _field_kinds(cls)
-    return {_key(name): _WRITE[kind](getattr(mechanism, name)) for name, kind in kinds.items()}
+    return {_key(name): _WRITE[kind](getattr(mechanism, name)) for name, kind in _plain_fields(cls).items()}
 
 
 def read_fields(cls: Any, header: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a mechanism of that class, from the header that somebody sent."""
-    return {name: _READ[kind](header[_key(name)]) for name, kind in _field_kinds(cls).items()}
+    """The plain fields of a mechanism of that class, from the header that somebody sent."""
+    return {name: _READ[kind](header[_key(name)]) for name, kind in _plain_fields(cls).items()}
 
 
 @cache
-def _field_kinds(cls: Any) -> dict[str, Any]:
-    """The type of each field of a mechanism: str, int, float or Mapping."""
+def _plain_fields(cls: Any) -> dict[str, Any]:
+    """The type of each plain field: str, int, float or Mapping."""
     hints = typing.get_type_hints(cls)
-    return {
-        parameter.name: typing.get_origin(hints[parameter.name]) or hints[parameter.name]
-        for parameter in fields(cls)
-    }
+    kinds = {field.name: typing.get_origin(hints[field.name]) or hints[field.name] for field in fields(cls)}
+    return {name: kind for name, kind in kinds.items() if kind in _WRITE}
 
 
 def _key(name: str) -> str:
-    """A field's key in headers: what is claimed there is checked anyway."""
+    """A field's key in headers: all that a header says is a claim."""
     return name.removeprefix("claimed_")

@@ -1,11 +1,10 @@
 """I-MVU: MVU whose rows are interpolated in the exponents, so that its law is smooth in the input.
 
-Between the rows a and b of two neighbouring grid points MVU dithers: the law has a kink at every grid
-point, and neighbouring inputs can be far easier to tell apart than their distance suggests. I-MVU
-interpolates natural parameters instead, p(t) proportional to a^(1 - t) b^t for t from 0 to 1. The
-Fisher information of such a law is small everywhere, and with it the Rényi divergence per squared
-distance of inputs, so that an update with bounded L2 norm has a cost that does not grow with its
-dimension.
+Between the rows a and b of two neighbouring grid points MVU dithers: the law has a kink at every grid point,
+and neighbouring inputs can be far easier to tell apart than their distance suggests. I-MVU interpolates
+natural parameters instead, p(t) proportional to a^(1 - t) b^t for t from 0 to 1. The Fisher information of
+such a law is small everywhere, and with it the Rényi divergence per squared distance of inputs, so that the
+cost of an update with bounded L2 norm does not grow with its dimension.
 
 What is sampled here is this law at ``rows_per_cell`` points of each grid cell, linear in between: it is
 that law which is certified, and whose divergence :func:`fl_privquant.loss.renyi.renyi_per_squared_distance`
@@ -40,7 +39,7 @@ from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.renyi import fisher_information
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.mvu import MvuSpec, mvu_law, mvu_values
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import PrivacyStatement, Unit
 
 _MOST_STEPS = 12
@@ -50,27 +49,17 @@ _LEAST_PIECE = 1e-5
 
 @dataclass(frozen=True)
 class ImvuSpec(Spec):
-    """The specification of I-MVU.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
-    levels
-        Number of output values, 2 to 64; fewer are used where some of them coincide.
-    input_bits
-        2^input_bits grid points of the MVU that is interpolated.
-    rows_per_cell
-        How many rows each grid cell gets.
-    max_code
-        The lattice that values are rounded to has this many steps.
-    """
+    """The specification of I-MVU."""
 
     epsilon: float
     levels: int = 4
+    """Number of output values, 2 to 64; fewer are used where some of them coincide."""
     input_bits: int = 3
+    """2^input_bits grid points of the MVU that is interpolated."""
     rows_per_cell: int = 16
+    """How many rows each grid cell gets."""
     max_code: int = 4095
+    """The lattice that values are rounded to has this many steps."""
 
     def __post_init__(self) -> None:
         self.grid_spec(self.epsilon)
@@ -82,7 +71,7 @@ class ImvuSpec(Spec):
         return MvuSpec(epsilon, self.levels, self.input_bits, "l1", self.max_code)
 
 
-@register("imvu", ImvuSpec, listing=Listing(50, "#2e6f4e"))
+@register("imvu", ImvuSpec, 50, "#2e6f4e", cached=True)
 def design_imvu(spec: ImvuSpec) -> TableMechanism:
     """The certified mechanism whose interpolated rows have the privacy loss asked for."""
     grid_spec, codebook = _fitting(spec)

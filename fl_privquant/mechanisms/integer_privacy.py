@@ -5,22 +5,20 @@ a shift s apart, is the hockey-stick divergence
 
     delta_s = sum over y of max(P[N = y] - e^epsilon P[N = y - s], 0).
 
-Why the largest shift is the worst. The three noises are log-concave, so the ratio of the two
-probabilities falls with y and the sum runs over a half-line: delta_s is the largest value, over t,
-of P[N <= t] - e^epsilon P[N <= t - s]. For every t this grows with s, hence so does delta_s; by
-symmetry -s is like s. Random rounding of the input mixes integers j, and the divergence is jointly
-convex: a mixture is at most as bad as its worst pair. Reducing modulo a power of two is
-post-processing.
+The largest shift is the worst. The three noises are log-concave, so the ratio of the two probabilities falls
+with y and the sum runs over a half-line: delta_s is the largest value, over t, of P[N <= t] - e^epsilon
+P[N <= t - s]. For every t this grows with s, hence so does delta_s; by symmetry -s is like s. Random rounding
+of the input mixes integers j, and the divergence is jointly convex: a mixture is at most as bad as its worst
+pair. Reducing modulo a power of two is post-processing.
 
-What is drawn is a table of integer units, within ``total_variation`` T of that ideal law. Its own
-delta_D is computed from the units; two laws that are each moved by T move a divergence by at most
-(1 + e^epsilon) T, and going to the ideal law and back for another shift costs that twice.
+What is drawn is a table of integer units, within ``total_variation`` T of that ideal law. Its own delta_D is
+computed from the units; two laws that are each moved by T move a divergence by at most (1 + e^epsilon) T, and
+going to the ideal law and back for another shift costs that twice.
 
-**Pure.** A table ends somewhere, and an output that only some inputs can reach has no finite epsilon.
-So j + N is clamped to C beyond either end of 0..D, where D + C is within the table: what lies further
-out is one output together with the end. This is post-processing, and happens about never. With
-probabilities p_k that fall with k, and tails T_k = p_k + p_{k+1} + ..., the worst ratio of an output is
-p_k / p_{k+D} for some k < C, or T_C / T_{C+D} at an end.
+**Pure.** A table ends somewhere, and an output that only some inputs can reach has no finite epsilon. So
+j + N is clamped to C beyond either end of 0..D, where D + C is within the table. This is post-processing, and
+hardly ever happens. With probabilities p_k that fall with k, and tails T_k = p_k + p_{k+1} + ..., the worst
+ratio of an output is p_k / p_{k+D} for some k < C, or T_C / T_{C+D} at an end.
 
 Guarantee: :func:`certified_delta` and :func:`certified_epsilon` are never below the delta and epsilon of
 what is drawn, for any shift up to D.
@@ -42,7 +40,7 @@ from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.sampling.discrete import IntegerNoise
 
 MAX_EPSILON = 32.0
-"""Beyond this the tables' distance to the ideal law, times e^epsilon, is no longer next to nothing."""
+"""Beyond this the tables' distance to the ideal law, times e^epsilon, is no longer negligible."""
 
 _EXP_BITS = 192
 # 100 digits against the 58 + 14 of e^epsilon in units of 2^-192, for epsilon up to 32.

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import ArrayLike, Floats, Words
 from fl_privquant.law.density import Density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.response import laplace_loss
 from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import LOCAL, View
 
 
@@ -30,9 +30,6 @@ class LaplaceSpec(Spec):
 
     epsilon: float
 
-    def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
-
 
 class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
     """The clipped input plus Laplace noise; see :class:`ContinuousMechanism`."""
@@ -40,7 +37,7 @@ class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
     def _is_private(self) -> bool:
         return 2 / Fraction(self.scale) <= Fraction(self.claimed_epsilon) and self.claimed_delta >= 0.0
 
-    def _noise(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def _noise(self, words: Words) -> Floats:
         # The lowest bit is none of those that make the uniform number.
         signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
         return np.asarray(signs * np.log(open_uniforms(words)))
@@ -55,7 +52,7 @@ class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
         return 2.0 * self.scale**2
 
 
-@register("laplace", LaplaceSpec, cached=False, listing=Listing(140, "#e29578", plans_for_local=True))
+@register("laplace", LaplaceSpec, 140, "#e29578", plans_for_local=True)
 def design_laplace(spec: LaplaceSpec) -> LaplaceMechanism:
     """The baseline at ``epsilon``."""
     # Inputs are at most 2 apart; rounded up, so that the loss is not above epsilon.

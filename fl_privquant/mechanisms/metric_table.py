@@ -25,8 +25,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Ints
 from fl_privquant.design.metric import diameter
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
@@ -49,12 +49,7 @@ _FLOAT_ROOM = 1.0 + 1e-9
 class MetricTableMechanism(TableMechanism, kind="metric-table"):
     """A table mechanism that also claims a loss per distance; see the module for what that guarantees.
 
-    Parameters
-    ----------
-    metric
-        "l1" or "l2-grid".
-    claimed_metric_epsilon
-        The loss per distance that was asked for; what is certified is at most this.
+    ``metric`` is "l1" or "l2-grid".
     """
 
     metric: str = "l1"
@@ -95,25 +90,6 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
         by_metric = response_loss(self.metric_epsilon * distance * _FLOAT_ROOM)
         return [NamedLoss(by_metric, "l1 metric"), *losses]
 
-    def _header(self) -> dict[str, Any]:
-        return {
-            **super()._header(),
-            "metric": self.metric,
-            "metric_epsilon": float(self.claimed_metric_epsilon).hex(),
-        }
-
-    @classmethod
-    def _from_parts(cls, header: dict[str, Any], body: bytes) -> MetricTableMechanism:
-        plain = TableMechanism._from_parts(header, body)
-        return cls(
-            plain.name,
-            plain.table,
-            plain.claimed_epsilon,
-            plain.parameters,
-            str(header["metric"]),
-            float.fromhex(header["metric_epsilon"]),
-        )
-
 
 def certified_law(
     name: str, law: Law, codebook: Codebook, epsilon: float, parameters: Mapping[str, Any], metric: str
@@ -145,7 +121,7 @@ def certified_metric_epsilon(table: CertifiedTable, metric: str) -> float:
     return _l1_slope(weights, means, steps) if metric == "l1" else _l2_rate(weights, means, steps)
 
 
-def _l1_slope(weights: NDArray[np.int64], means: list[int], step: Fraction) -> float:
+def _l1_slope(weights: Ints, means: list[int], step: Fraction) -> float:
     """Largest |w_b - w_a| / (min(w_a, w_b) h) over neighbouring rows: the largest slope of a log p."""
     lengths = float(step) * np.diff(np.array(means, dtype=np.float64))
     slopes = np.abs(np.diff(weights, axis=0)) / np.minimum(weights[1:], weights[:-1]) / lengths[:, None]
@@ -156,7 +132,7 @@ def _l1_slope(weights: NDArray[np.int64], means: list[int], step: Fraction) -> f
     return _rounded_up(worst)
 
 
-def _l2_rate(weights: NDArray[np.int64], means: list[int], step: Fraction) -> float:
+def _l2_rate(weights: Ints, means: list[int], step: Fraction) -> float:
     """Largest log(w_a / w_b) / h^2 over all pairs of rows."""
     knots = float(step) * np.array(means, dtype=np.float64)
     logs = np.log(weights.astype(np.float64))

@@ -32,14 +32,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.law.table import log_ratio_upper
-from fl_privquant.mechanisms.codebook_index import RARE, CodebookIndexMechanism, near_weight
-from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.mechanisms.shared_codebook import SharedCodebookSpec
+from fl_privquant.mechanisms.registry import register
+from fl_privquant.mechanisms.shared_codebook import RARE, CodebookMechanism, SharedCodebookSpec, near_weight
 from fl_privquant.mechanisms.sphere import RandomCodebook, best_height, cap_mean, cap_share
 
 _USUAL_LEVELS = tuple(1 << bits for bits in range(1, 13))
@@ -50,7 +48,7 @@ class MmrcSpec(SharedCodebookSpec):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MmrcMechanism(CodebookIndexMechanism, kind="mmrc"):
+class MmrcMechanism(CodebookMechanism, kind="mmrc"):
     """An index by importance sampling: codewords inside the cap around the update have more weight."""
 
     @property
@@ -70,7 +68,7 @@ class MmrcMechanism(CodebookIndexMechanism, kind="mmrc"):
         return near_weight(self._inner), RARE
 
     @cached_property
-    def _epsilon(self) -> float:
+    def epsilon(self) -> float:
         inside, outside = self._weights
         others = self.levels - 1
         most, least = inside * (others * inside + outside), outside * (inside + others * outside)
@@ -81,13 +79,13 @@ class MmrcMechanism(CodebookIndexMechanism, kind="mmrc"):
         """The least inner product with the update's direction in the cap."""
         return best_height(self._inner, self.dimension)
 
-    def _near(self, codebook: RandomCodebook, direction: Floats) -> NDArray[np.int64]:
+    def _near(self, codebook: RandomCodebook, direction: Floats) -> Ints:
         along = codebook.projections(self.levels, direction)
         # In one coordinate the only height is 1.
         return np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)
 
 
-@register("mmrc", MmrcSpec, cached=False, listing=Listing(197, "#dda15e"))
+@register("mmrc", MmrcSpec, 197, "#dda15e")
 def design_mmrc(spec: MmrcSpec) -> MmrcMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)

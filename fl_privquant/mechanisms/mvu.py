@@ -13,19 +13,9 @@ integer table; unbiased. With a ``metric`` also a loss per distance, see
 Assumes: nothing about the inputs.
 Reference: Chaudhuri, Guo, Rabbat, "Privacy-Aware Compression for Federated Data Analysis", UAI 2022.
 
-The method ends in a local minimum. With 2 input bits and 4 values it finds the alphabets that are in
-print. For uniform inputs, next to the best that is known of the free family with as many values
-(``optm`` with ``lattice=False``):
-
-=======  =================  ==============  ===============
-epsilon  values             MVU, MSE (MAE)  free, MSE (MAE)
-=======  =================  ==============  ===============
-0.5      ±3.600 ±4.335      16.13 (3.961)   16.09 (3.940)
-1        ±1.694 ±2.418      4.147 (1.935)   4.055 (1.770)
-1.5      ±1.113 ±1.830      1.945 (1.261)   1.623 (1.048)
-2        0 ±1.417           0.898 (0.783)   0.829 (0.723)
-3        ±0.403 ±1.210      0.300 (0.401)   0.296 (0.398)
-=======  =================  ==============  ===============
+The method ends in a local minimum. With 2 input bits and 4 values it finds the alphabets that are in print.
+The free family with as many values (``optm`` with ``lattice=False``) has less error for uniform inputs: by a
+share of 0.2 % at epsilon 0.5, 17 % at 1.5 and 1 % at 3.
 """
 
 from __future__ import annotations
@@ -48,13 +38,7 @@ from fl_privquant.law.density import SampleDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
-from fl_privquant.mechanisms.registry import (
-    Listing,
-    Spec,
-    checked_epsilon,
-    checked_levels,
-    register,
-)
+from fl_privquant.mechanisms.registry import Spec, register
 
 _MOST_INPUT_BITS = 6
 _DEFAULT_INPUT_BITS = 3
@@ -65,34 +49,25 @@ _SAME_VALUE = 1e-3
 
 @dataclass(frozen=True)
 class MvuSpec(Spec):
-    """The specification of MVU.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view; under a metric, that between -clip and
-        clip (the published epsilon, whose inputs lie in [0, 1]).
-    levels
-        Number of output values, 2 to 64; fewer are used where some of them coincide.
-    input_bits
-        2^input_bits grid points; if not given, as many bits as the output has, but 3 at most.
-    metric
-        ``none`` (the published "strict"), ``l1`` or ``l2-grid``.
-    max_code
-        The lattice that values are rounded to has this many steps.
-    """
+    """The specification of MVU."""
 
     contained_in: ClassVar[str | None] = "optm"
 
     epsilon: float
+    """Privacy loss, as of every mechanism; under a metric, that between inputs at -clip and clip (the
+    published epsilon, whose inputs lie in [0, 1])."""
     levels: int = 4
+    """Number of output values, 2 to 64; fewer are used where some of them coincide."""
     input_bits: int | None = None
+    """2^input_bits grid points; if not given, as many bits as the output has, but 3 at most."""
     metric: str = "none"
+    """``none`` (the published "strict"), ``l1`` or ``l2-grid``."""
     max_code: int = 4095
+    """The lattice that values are rounded to has this many steps."""
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
-        if checked_levels(self.levels) > _MOST_LEVELS:
+        super().__post_init__()
+        if self.levels > _MOST_LEVELS:
             raise InvalidSpecError(
                 f"levels: {self.levels} is above {_MOST_LEVELS}, beyond which MVU's program takes hours; use "
                 "'optm', whose program is linear"
@@ -101,10 +76,7 @@ class MvuSpec(Spec):
         if self.input_bits is None:
             bits = min(math.ceil(math.log2(self.levels)), _DEFAULT_INPUT_BITS)
             object.__setattr__(self, "input_bits", bits)
-        elif self.input_bits != int(self.input_bits) or not 1 <= self.input_bits <= _MOST_INPUT_BITS:
-            raise InvalidSpecError(
-                f"input_bits: {self.input_bits} is not a whole number from 1 to {_MOST_INPUT_BITS}"
-            )
+        checks.whole("input_bits", self.input_bits, 1, _MOST_INPUT_BITS)
         if not 4 * self.levels <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(
                 f"max_code: {self.max_code} is outside {4 * self.levels}..{FINE_MAX_CODE}, which is for "
@@ -118,14 +90,14 @@ class MvuSpec(Spec):
 
 
 class GridDensity(SampleDensity):
-    """Inputs that are grid points, each as likely: what MVU's variance is averaged over."""
+    """Inputs that are grid points, all equally likely: MVU's variance is averaged over them."""
 
     @property
     def symmetric(self) -> bool:
         return True
 
 
-@register("mvu", MvuSpec, listing=Listing(40, "#66a182"))
+@register("mvu", MvuSpec, 40, "#66a182", cached=True)
 def design_mvu(spec: MvuSpec) -> TableMechanism:
     """The certified mechanism at the local minimum that the published method finds."""
     codebook = mvu_values(spec)
@@ -149,7 +121,7 @@ def mvu_values(spec: MvuSpec) -> Codebook:
     else:
         alphabet = design_alphabet(spec.epsilon, spec.levels, spec.grid, spec.metric)
     distinct = _distinct(alphabet)
-    # Rounding must not bring the outermost value below what epsilon needs, by a hair for the slack.
+    # Rounding must not bring the outermost value below what epsilon needs, with some room for the slack.
     least = least_metric_value(spec.metric, spec.epsilon, spec.grid) * (1.0 + 1e-6)
     edge = max(float(distinct[-1]), least)
     if distinct.size < 2 or not np.isfinite(edge):

@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.array_types import Array, ArrayLike
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import FloatMechanism
 from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
-from fl_privquant.mechanisms.registry import Listing, Spec, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class NoSpec(Spec):
 class NoMechanism(FloatMechanism, kind="none"):
     """The identity on finite floats; ``clip`` and ``rng`` are taken and not used."""
 
+    lossless = True
+
     name: str = "none"
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,24 +52,15 @@ class NoMechanism(FloatMechanism, kind="none"):
     def epsilon(self) -> float:
         return math.inf
 
-    @property
-    def lossless(self) -> bool:
-        return True
-
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """A copy of the inputs, in single or double precision as they are."""
         return encode_in_chunks(
             x, _copy, dtype=None, clip=clip, stream=rng, threads=threads, words_per_input=0
         )
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[Any]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Array:
         """The same floats, bit for bit and in their precision."""
-        values = np.asarray(indices)
-        if values.dtype.kind != "f":
-            raise InvalidUpdateError(f"{self.name}: {values.dtype} values, expected floating point")
-        return values
+        return self._checked_floats(indices)
 
     def for_sums(self) -> FixedPointMechanism:
         return FixedPointMechanism(self.name, parameters=self.parameters)
@@ -80,9 +72,9 @@ class NoMechanism(FloatMechanism, kind="none"):
         return 0.0
 
 
-@register("none", NoSpec, cached=False, listing=Listing(100, "#111111"))
+@register("none", NoSpec, 100, "#111111")
 def design_none(spec: NoSpec) -> NoMechanism | FixedPointMechanism:
-    """The identity, or fixed point."""
+    """The identity, or rounding to fixed point where bits are given."""
     if spec.fixed_point_bits is None:
         return NoMechanism("none", spec.parameters())
     return FixedPointMechanism("none", int(spec.fixed_point_bits), spec.parameters())

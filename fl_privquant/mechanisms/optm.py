@@ -35,20 +35,9 @@ from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
-from fl_privquant.mechanisms.registry import (
-    Listing,
-    Spec,
-    Variant,
-    checked_bins,
-    checked_epsilon,
-    checked_levels,
-    register,
-)
+from fl_privquant.mechanisms.registry import POWERS, Spec, Variant, register
 
-POWERS = {"mae": 1, "mse": 2}
-"""The exponent of the error that each objective minimises."""
-
-# A hair inside the bound, where the two-point mechanism needs every digit of epsilon.
+# Slightly beyond the least value, at which only the two-point mechanism exists, with every digit of epsilon.
 _BEYOND_LEAST = 1.0 + 1e-6
 _SEARCH_KNOTS = 17
 _INTERIOR_POINT_LEVELS = 24
@@ -58,46 +47,13 @@ _GRID_KNOTS = 5
 PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
 """Output values of the paper's OPTM at an epsilon of 1, which its training runs use as well."""
 
-# Constraints with larger factors than e^32 are beyond what solvers of linear programs can tell apart.
-_MOST_EPSILON = 32.0
-
 
 @dataclass(frozen=True)
 class OptmSpec(Spec):
-    """The specification of OPTM.
+    """The specification of OPTM."""
 
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
-    levels
-        Number of output values.
-    family
-        ``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws).
-    objective
-        ``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
-        takes the parameters of ``optm_aggregate`` instead.
-    bins
-        Output values for inputs in [-1, 1], where they are not to be searched.
-    density
-        How inputs are distributed: uniform, a frozen scipy distribution, or samples.
-    lattice
-        Whether searched values have integer codes up to ``max_code``, so that sums stay narrow.
-    max_code
-        Largest code of a lattice; 2 levels - 1 if not given.
-    max_value
-        Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. The
-        mean absolute error alone would send outer values, and the squared error, to infinity.
-    num_knots
-        Knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With
-        ``metric="l2-grid"`` the inputs that the guarantee is for; 5 if not given.
-    constraints
-        For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m).
-    metric
-        What the loss of two inputs may grow with: ``none`` (any two may lose ``epsilon``), ``l1`` or
-        ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case.
-    """
-
+    # Constraints with larger factors than e^32 are beyond what solvers of linear programs can tell apart.
+    most_epsilon = 32.0
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("", {"family": "free"}),
         Variant("paired", {"family": "paired"}, "#4d9bd6"),
@@ -108,20 +64,31 @@ class OptmSpec(Spec):
     epsilon: float
     levels: int = 4
     family: str = "free"
+    """``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws)."""
     objective: str = "mse"
+    """``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
+    takes the parameters of ``optm_aggregate`` instead."""
     bins: tuple[float, ...] | None = None
     density: Density = field(default_factory=UniformDensity)
     lattice: bool = True
+    """Whether searched values have integer codes up to ``max_code``, so that sums stay narrow."""
     max_code: int | None = None
+    """Largest code of a lattice; 2 levels - 1 if not given."""
     max_value: float | None = None
+    """Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. The mean
+    absolute error alone would send outer values, and the squared error, to infinity."""
     num_knots: int | None = None
+    """Knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With ``metric="l2-grid"``
+    the inputs that the guarantee is for; 5 if not given."""
     constraints: str = "constraint1"
+    """For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m)."""
     metric: str = "none"
+    """What the loss of two inputs may grow with: ``none`` (any two may lose ``epsilon``), ``l1`` or
+    ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case."""
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon, _MOST_EPSILON)
+        super().__post_init__()
         checks.choice("family", self.family, ("independent", "paired", "free"))
-        checks.choice("objective", self.objective, tuple(POWERS))
         checks.choice("constraints", self.constraints, ("constraint1", "constraint2"))
         if self.constraints == "constraint2" and self.family != "independent":
             raise InvalidSpecError(
@@ -133,9 +100,8 @@ class OptmSpec(Spec):
                 f"metric: {self.metric!r} goes with family='free', not {self.family!r}, whose law jumps at "
                 "bins: inputs ever closer to each other would keep losing the same"
             )
-        if checked_bins(self.bins) is not None:
-            object.__setattr__(self, "levels", len(self.bins or ()))
-        checked_levels(self.levels)
+        if self.bins is not None:
+            object.__setattr__(self, "levels", len(self.bins))
         if self.max_code is not None and not self.levels - 1 <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(
                 f"max_code: {self.max_code} is outside {self.levels - 1}..{FINE_MAX_CODE}, which is for "
@@ -152,7 +118,7 @@ class OptmSpec(Spec):
         return POWERS[self.objective]
 
 
-@register("optm", OptmSpec, listing=Listing(0, "#0b5fa5", plans_for_sums=True, plans_for_local=True))
+@register("optm", OptmSpec, 0, "#0b5fa5", cached=True, plans_for_sums=True, plans_for_local=True)
 def design_optm(spec: OptmSpec) -> TableMechanism:
     """The certified mechanism with the least error that meets the spec."""
     codebook = _search(spec) if spec.bins is None else Codebook.from_values(spec.bins)

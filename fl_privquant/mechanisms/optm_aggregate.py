@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fl_privquant import checks
 from fl_privquant.cohort import checked_fraction, honest_clients
 from fl_privquant.design.aggregate import aggregate_table, best_shape, least_error_table
 from fl_privquant.design.bits import (
@@ -48,15 +49,7 @@ from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
 from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
 from fl_privquant.mechanisms.pbm import PbmMechanism, binomial_bits
-from fl_privquant.mechanisms.registry import (
-    Listing,
-    Spec,
-    checked_delta,
-    checked_epsilon,
-    checked_levels,
-    checked_whole,
-    register,
-)
+from fl_privquant.mechanisms.registry import Spec, checked_delta, checked_epsilon, checked_whole, register
 from fl_privquant.mechanisms.stratified_bits import StratifiedBits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import Unit
@@ -89,49 +82,36 @@ def planned_norm_ratio(spec: AggregateSpec) -> float:
 
 @dataclass(frozen=True)
 class AggregateSpec(Spec):
-    """The specification of OPTM for the secure sum: give ``run_epsilon`` or ``mse``.
-
-    Parameters
-    ----------
-    num_clients
-        Clients that are asked in a round.
-    dimension
-        Number of coordinates.
-    run_epsilon, run_delta
-        The target: a client, all rounds, aggregate view.
-    rounds
-        Rounds that a client takes part in.
-    mse
-        Mean squared error of one client's coordinate, in units of clip^2, instead of a target.
-    norm_ratio
-        L2 clip over coordinate clip; see :func:`usual_norm_ratio` if not given.
-    levels
-        Most output values, 2 to 256; fewer are used where they serve as well.
-    corrupt_fraction, dropout_fraction
-        Clients of a round that may collude with the server, and that may be lost.
-    density
-        How inputs are distributed, for the error.
-    """
+    """The specification of OPTM for the secure sum: give ``run_epsilon`` or ``mse``."""
 
     spends_on: ClassVar[Unit] = Unit.TOTAL
 
     num_clients: int
+    """Clients that are asked in a round."""
     dimension: int
+    """Number of coordinates."""
     run_epsilon: float | None = None
+    """The target with ``run_delta``: what all rounds may cost a client, in the aggregate view."""
     run_delta: float = 1e-5
     rounds: int = 1
+    """Rounds that a client takes part in."""
     mse: float | None = None
+    """Mean squared error of one client's coordinate, in units of clip^2, instead of a target."""
     norm_ratio: float | None = None
+    """L2 clip over coordinate clip; if not given, :func:`~fl_privquant.design.spread.usual_norm_ratio`."""
     levels: int = 4
+    """Largest number of output values, 2 to 256; fewer are used where they serve as well."""
     corrupt_fraction: float = 0.0
+    """Share of a round's clients that may collude with the server."""
     dropout_fraction: float = 0.0
+    """Share of a round's clients that may be lost."""
     density: Density = field(default_factory=UniformDensity)
 
     def __post_init__(self) -> None:
         checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
         checked_whole("dimension", self.dimension, _MOST_COORDINATES)
         checked_whole("rounds", self.rounds, _MOST_ROUNDS)
-        checked_levels(self.levels)
+        super().__post_init__()
         if self.levels > _MOST_LEVELS:
             raise InvalidSpecError(
                 f"levels: {self.levels} is above {_MOST_LEVELS}; for the sum of many clients 8 are enough"
@@ -144,10 +124,10 @@ class AggregateSpec(Spec):
         if self.run_epsilon is not None:
             checked_epsilon(self.run_epsilon, _MOST_EPSILON)
         checked_delta(self.run_delta)
-        if self.mse is not None and not (math.isfinite(self.mse) and self.mse > 0.0):
-            raise InvalidSpecError(f"mse: {self.mse} is not a finite number above 0")
-        if self.norm_ratio is not None and not (math.isfinite(self.norm_ratio) and self.norm_ratio > 0.0):
-            raise InvalidSpecError(f"norm_ratio: {self.norm_ratio} is not a finite number above 0")
+        if self.mse is not None:
+            checks.positive("mse", self.mse)
+        if self.norm_ratio is not None:
+            checks.positive("norm_ratio", self.norm_ratio)
         for name in ("corrupt_fraction", "dropout_fraction"):
             checked_fraction(name, getattr(self, name))
         honest = honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
@@ -193,9 +173,7 @@ class AggregateSpec(Spec):
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
         """The estimate for stratified bits."""
-        if not wish.in_sum or wish.delta == 0.0:
-            return None
-        return estimate_bits(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified=True)
+        return estimate_bits(wish, stratified=True)
 
     @property
     def num_honest(self) -> int:
@@ -224,8 +202,11 @@ class AggregateSpec(Spec):
 @register(
     _NAME,
     AggregateSpec,
+    10,
+    "#f77f00",
+    cached=True,
     variant_of=("optm", "objective", "aggregate"),
-    listing=Listing(10, "#f77f00", plans_for_sums=True),
+    plans_for_sums=True,
 )
 def design_aggregate(spec: AggregateSpec) -> LatticeMechanism:
     """The certified mechanism with the least error that meets the target, or the safest with that error."""

@@ -1,18 +1,16 @@
 """PBM: the Poisson binomial mechanism, a number of successes whose probability is linear in the input.
 
-For input x in [-1, 1] the code is Binomial(trials, 1/2 + theta x), and the estimate is (code - trials /
-2) / (trials theta), unbiased. The codes are 0..trials: ``levels`` = trials + 1. The sum of the codes of
-n clients is a Poisson binomial variable of n * trials trials, whatever the inputs: bounded, and never
-wrapped.
+For input x in [-1, 1] the code is Binomial(trials, 1/2 + theta x), and the estimate is (code - trials / 2) /
+(trials theta), unbiased. The codes are 0..trials: ``levels`` = trials + 1. The sum of the codes of n clients
+is a Poisson binomial variable of n * trials trials, whatever the inputs: bounded, and never wrapped.
 
-It is sampled as it is defined: ``trials`` times, a bit is drawn from a certified table with two rows,
-of integer weights, that of x = 1 with probability (1 + x) / 2. So the law is exactly binomial, with a
-theta that is a rational number, and both guarantees are for what is sampled, not for a rounding of it.
+It is sampled as it is defined: ``trials`` times, a bit is drawn from a certified table with two rows of
+integer weights, that of x = 1 with probability (1 + x) / 2. So the law is exactly binomial, with a rational
+theta, and both guarantees are for what is sampled, not for a rounding of it.
 
-Guarantee: ``epsilon`` = trials log((1 + 2 theta) / (1 - 2 theta)) for each coordinate and release,
-local view, certified in integers: each trial is randomized response, and all trials 1 (or 0) is the
-output that attains it. :func:`~fl_privquant.loss.bit_sums.aggregate_renyi` bounds what the secure sum over
-n clients reveals of one of them, whatever the others' inputs.
+Guarantee: that of every :class:`~fl_privquant.mechanisms.sum_of_bits.SumOfBits`.
+:func:`~fl_privquant.loss.bit_sums.aggregate_renyi` bounds what the secure sum over n clients reveals of one
+of them, whatever the others' inputs.
 Assumes: nothing about the inputs. For the sum: n clients that draw as they should; subtract corrupt and
 dropped ones.
 Reference: Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
@@ -28,34 +26,24 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
-from fl_privquant.design.bits import (
-    SumOfBitsDesign,
-    error_of_bits,
-    least_error_bits,
-    numbers_of_trials,
-)
-from fl_privquant.design.spread import RunTarget, best_spread, clipped_moments, usual_norm_ratio
+from fl_privquant import checks
+from fl_privquant.array_types import Array, ArrayLike, Floats, code_type
+from fl_privquant.design.bits import SumOfBitsDesign, error_of_bits, least_error_bits, numbers_of_trials
+from fl_privquant.design.spread import RunTarget, best_spread, clipped_moments
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT
-from fl_privquant.loss.bit_sums import (
-    aggregate_renyi,
-    binomial,
-    check_sum,
-    probed_renyi,
-)
+from fl_privquant.loss.bit_sums import aggregate_renyi, binomial, check_sum, probed_renyi
 from fl_privquant.loss.compose import NamedLoss, Part, composed_epsilon
 from fl_privquant.loss.norms import Norms, secure_sum_loss
 from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_levels, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.kernel import Sampler
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness, RandomStream
 from fl_privquant.statement import LOCAL, View
 
 _HALF = TOTAL_WEIGHT // 2
@@ -68,33 +56,22 @@ _MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
 
 @dataclass(frozen=True)
 class PbmSpec(Spec):
-    """The specification of PBM; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
-    levels
-        Number of codes: one more than trials.
-    theta
-        How much the probability of a success moves with the input, above 0 and below 1/2.
-    renyi
-        Rényi divergence of one coordinate, one release, *aggregate view*: what the sum over ``num_clients``
-        clients may reveal of any one of them.
-    order
-        Order of that divergence.
-    num_clients
-        Number of clients whose codes are added up, for ``renyi``; the honest ones that stay.
-    """
+    """The specification of PBM; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given."""
 
     designed_for_sums = True
 
     epsilon: float | None = None
     levels: int = 16
+    """Number of codes: one more than trials."""
     theta: float | None = None
+    """How much the probability of a success moves with the input, above 0 and below 1/2."""
     renyi: float | None = None
+    """Rényi divergence of one coordinate, one release, *aggregate view*: what the sum over ``num_clients``
+    clients may reveal of any one of them."""
     order: float = 2.0
+    """Order of that divergence."""
     num_clients: int | None = None
+    """Number of honest clients whose codes are in the sum, for ``renyi``."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("epsilon", "theta", "renyi") if getattr(self, name) is not None]
@@ -102,14 +79,11 @@ class PbmSpec(Spec):
             raise InvalidSpecError(
                 f"epsilon, theta, renyi: give exactly one of them, not {' and '.join(given) or 'none'}"
             )
-        if self.epsilon is not None:
-            checked_epsilon(self.epsilon)
-        checked_levels(self.levels)
+        super().__post_init__()
         if self.theta is not None and not 0.0 < self.theta < 0.5:
             raise InvalidSpecError(f"theta: {self.theta} is not above 0 and below 0.5")
         if self.renyi is not None:
-            if not (math.isfinite(self.renyi) and self.renyi > 0.0):
-                raise InvalidSpecError(f"renyi: {self.renyi} is not a finite number above 0")
+            checks.positive("renyi", self.renyi)
             if self.num_clients is None:
                 raise InvalidSpecError("num_clients: give the number of clients whose codes are added up")
             check_sum(self.levels - 1, self.num_clients, self.order)
@@ -124,9 +98,7 @@ class PbmSpec(Spec):
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
         """The estimate for bits drawn independently."""
-        if not wish.in_sum or wish.delta == 0.0:
-            return None
-        return estimate_bits(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified=False)
+        return estimate_bits(wish, stratified=False)
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
@@ -134,16 +106,13 @@ class PbmSpec(Spec):
         target = dataclasses.replace(wish.run_target, epsilon=epsilon)
         given = dict(wish.parameters)
         most = int(given.pop("levels", 2**wish.bits)) - 1
-        ratio = usual_norm_ratio(wish.dimension) if wish.norms.l2 is None else wish.norms.l2
-        best = binomial_bits(target, ratio, most)
+        best = binomial_bits(target, wish.norm_ratio, most)
         if best is None:
             raise InfeasibleDesignError(f"no sum of at most {most} bits meets epsilon {epsilon:g}")
         return {"levels": best.trials + 1, "theta": (_HALF - best.rare) / TOTAL_WEIGHT, **given}
 
 
-@register(
-    "pbm", PbmSpec, cached=False, listing=Listing(70, "#8d6a9f", plans_for_sums=True, plans_for_local=True)
-)
+@register("pbm", PbmSpec, 70, "#8d6a9f", plans_for_sums=True, plans_for_local=True)
 def design_pbm(spec: PbmSpec) -> PbmMechanism:
     """The certified mechanism with the largest theta inside the target."""
     trials = spec.levels - 1
@@ -161,7 +130,6 @@ class PbmMechanism(SumOfBits, kind="pbm"):
     """Each bit is from the upper row with probability (1 + x) / 2; see :class:`SumOfBits`."""
 
     def pmf(self, x: ArrayLike) -> Floats:
-        """(n, m) exact output probabilities for inputs in [-1, 1]."""
         inputs = np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0)
         success = 0.5 + self.theta * inputs
         return binomial(np.arange(self.num_levels), self.trials, success[:, None])
@@ -171,35 +139,29 @@ class PbmMechanism(SumOfBits, kind="pbm"):
         """The binomial rows at 129 inputs, linear in between.
 
         For privacy this is the mechanism itself: likelihood ratios are monotone, so that every divergence is
-        worst between -1 and 1, whose rows are exact. Its errors are a hair above those of the mechanism.
+        worst between -1 and 1, whose rows are exact. Its errors are slightly above those of the mechanism.
         """
         knots = np.linspace(-1.0, 1.0, _LAW_KNOTS)
         return Law.from_knots(self.values, knots, self.pmf(knots))
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Mean absolute error for inputs in [-1, 1], to 9 digits; uniform unless a density is given."""
+        """Mean absolute error, as of every mechanism, to 9 digits."""
         inside = self.values[np.abs(self.values) < 1.0]
-        breaks = np.unique(np.concatenate([np.linspace(-1.0, 1.0, _ERROR_PANELS + 1), inside]))
-        nodes, weights = as_density(density).quadrature(breaks)
-        return float(weights @ (self.pmf(nodes) * np.abs(self.values - nodes[:, None])).sum(axis=1))
+        breaks = np.union1d(np.linspace(-1.0, 1.0, _ERROR_PANELS + 1), inside)
+        return self._mean_error(density, breaks, 1)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean squared error for inputs in [-1, 1]: (1 / (4 theta^2) - E X^2) / trials."""
+        """Exact mean squared error: (1 / (4 theta^2) - E X^2) / trials for inputs X."""
         nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))
         return (0.25 / self.theta**2 - float(weights @ nodes**2)) / self.trials
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Random codes; takes ``trials`` words per coordinate from ``rng``."""
         stream = rng if rng is not None else RandomStream.secure()
-        dtype = np.uint8 if self.num_levels <= 256 else np.uint16
-        total: NDArray[Any] = np.asarray(
-            self._sampler.encode(x, clip=clip, stream=stream, threads=threads)
-        ).astype(dtype)
-        for _ in range(self.trials - 1):
+        total = np.zeros(np.shape(x), dtype=code_type(self.trials.bit_length()))
+        for _ in range(self.trials):
             total += self._sampler.encode(x, clip=clip, stream=stream, threads=threads)
-        return np.asarray(total)
+        return total
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
         """The losses of every sum of bits, and those of a blanket, with each bit as a coordinate."""
@@ -219,12 +181,8 @@ def binomial_bits(target: RunTarget, norm_ratio: float, most: int) -> SumOfBitsD
     """The Poisson binomial bits, at most so many, with the least error for rotated updates at the norm bound.
 
     Bits are designed for the exact worst case of the other clients. Few clients, or a lax budget, are counted
-    better by a blanket: there theta grows as far as that allows.
-
-    Parameters
-    ----------
-    norm_ratio
-        L2 clip over coordinate clip.
+    better by a blanket: there theta grows as far as that allows. ``norm_ratio`` is the L2 clip over the
+    coordinate clip.
     """
     spread = math.sqrt(target.dimension) / norm_ratio
     square = clipped_moments(spread)[0] / spread**2

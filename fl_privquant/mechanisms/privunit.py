@@ -40,13 +40,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.cap import cap_share_bounds
 from fl_privquant.law.table import log_ratio_upper
-from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS
+from fl_privquant.mechanisms.bit_messages import SEED_BITS
+from fl_privquant.mechanisms.continuous import UnsummableMechanism
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import (
     best_height,
     cap_mean,
@@ -55,11 +55,9 @@ from fl_privquant.mechanisms.sphere import (
     orthonormal_rows,
     projection_above,
 )
-from fl_privquant.mechanisms.unsummable import UnsummableMechanism
 from fl_privquant.mechanisms.vector import CHANCES, PrivateVectorSpec, ResponseMechanism, happens
 from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _WORD = 32
 _SEED_WORDS = SEED_BITS // _WORD
@@ -70,15 +68,10 @@ _UNIFORMS = 1 << 53
 
 @dataclass(frozen=True, kw_only=True)
 class PrivUnitSpec(PrivateVectorSpec):
-    """The specification of PrivUnit; see :class:`PrivateVectorSpec`.
-
-    Parameters
-    ----------
-    projected
-        Number of random directions that an update is projected onto first. None: not projected.
-    """
+    """The specification of PrivUnit; see :class:`PrivateVectorSpec`."""
 
     projected: int | None = None
+    """Number of random directions that an update is projected onto first. None: not projected."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
@@ -99,7 +92,6 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
     where updates are projected. ``projected`` is 0 where they are not.
     """
 
-    norm: ClassVar[str] = "l2"
     outputs_floats: ClassVar[bool] = True
 
     projected: int = 0
@@ -108,10 +100,6 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         if self.projected:
             _check_projected(self.projected, self.dimension)
         super().__post_init__()
-
-    @property
-    def num_answers(self) -> int:
-        return 2
 
     @property
     def drawn_coordinates(self) -> int:
@@ -141,7 +129,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         low, _ = cap_share_bounds(self.height, self.drawn_coordinates)
         with localcontext() as context:
             context.prec = 100
-            # A hair below what is allowed, so that rounding stays inside.
+            # Slightly below what is allowed, so that rounding stays within it.
             exponent = min(Decimal(self.claimed_epsilon) / self.repeats, Decimal(700))
             odds = exponent.exp() * (1 - Decimal(10) ** -44) * low / (1 - low)
             outside = int(CHANCES / (1 + odds)) + 1
@@ -150,7 +138,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         return CHANCES - outside, outside
 
     @cached_property
-    def _epsilon(self) -> float:
+    def epsilon(self) -> float:
         # The ratio of densities falls as the measure of the cap grows.
         share = Fraction(cap_share_bounds(self.height, self.drawn_coordinates)[0])
         inside, outside = self._weights
@@ -167,22 +155,20 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
 
     def _draw(self, x: Floats, source: Continuation) -> NDArray[np.uint32]:
         length = float(np.linalg.norm(x))
-        words, directions = [], self._new_directions(source)
+        words, seed = [], 0
         if self.projected:
-            words.append(np.array([directions & (1 << _WORD) - 1, directions >> _WORD], dtype=np.uint32))
+            seed = source.below(1 << SEED_BITS)
+            words.append(np.array([seed & (1 << _WORD) - 1, seed >> _WORD], dtype=np.uint32))
         for draw in range(self.repeats):
             sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
             seen = x
             if self.projected:
-                seen = orthonormal_rows(directions, draw, self.drawn_coordinates, self.dimension) @ x
+                seen = orthonormal_rows(seed, draw, self.drawn_coordinates, self.dimension) @ x
             norm = float(np.linalg.norm(seen))
             # A zero update has no direction; any direction serves, because its sign is a fair coin.
             centre = sign / norm * seen if norm else np.eye(1, seen.size)[0] * sign
             words.append(self._near(centre, source).astype("<f4").view("<u4"))
         return np.concatenate(words)
-
-    def _new_directions(self, source: Continuation) -> int:
-        return source.below(1 << SEED_BITS) if self.projected else 0
 
     def _near(self, centre: Floats, source: Continuation) -> Floats:
         """A unit vector from the cap around a unit vector, or from the rest of the sphere."""
@@ -215,21 +201,13 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
                 total += drawn @ orthonormal_rows(seed, draw, self.drawn_coordinates, self.dimension)
         else:
             total = draws.sum(axis=0)
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * total)
+        return np.asarray(self._scale(clip) * total)
 
 
-@register("privunit", PrivUnitSpec, cached=False, listing=Listing(194, "#90a955"))
+@register("privunit", PrivUnitSpec, 194, "#90a955")
 def design_privunit(spec: PrivUnitSpec) -> PrivUnitMechanism:
     """PrivUnit with the best cap, its loss certified for real numbers."""
-    projected = int(spec.projected or 0)
-    return PrivUnitMechanism(
-        "privunit",
-        int(spec.dimension),
-        int(spec.repeats or 1),
-        float(spec.epsilon),
-        spec.parameters(),
-        projected,
-    )
+    return PrivUnitMechanism.of("privunit", spec, projected=int(spec.projected or 0))
 
 
 def _check_projected(projected: int, dimension: int) -> None:

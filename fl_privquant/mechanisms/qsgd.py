@@ -16,23 +16,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import ArrayLike, Bits, Floats
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
-from fl_privquant.mechanisms.quantizer import (
-    LENGTH_BITS,
-    Bits,
-    QuantizerMechanism,
-    QuantizerSpec,
-    from_bits,
-    length_bits,
-    to_bits,
-    uniforms,
-)
-from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.mechanisms.bit_messages import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
+from fl_privquant.mechanisms.registry import register
+from fl_privquant.sampling.stream import Continuation
 
 _MOST_LEVELS = 1 << 16
 # Nodes of the rule that averages over a coordinate of a direction, in each step of the lattice.
@@ -41,24 +30,19 @@ _NODES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class QsgdSpec(QuantizerSpec):
-    """The specification of QSGD; see :class:`QuantizerSpec`.
-
-    Parameters
-    ----------
-    levels
-        Values that a coordinate can have, 3 to 65536; the largest odd number of them is used.
-    """
+    """The specification of QSGD; see :class:`QuantizerSpec`."""
 
     levels: int = 16
+    """Values that a coordinate can have, 3 to 65536; the largest odd number of them is used."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         _check_levels(self.levels)
+        super().__post_init__()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class QsgdMechanism(QuantizerMechanism, kind="qsgd"):
-    """Randomized rounding of an update over its length; see :class:`QuantizerMechanism`."""
+class QsgdMechanism(LengthQuantizer, kind="qsgd"):
+    """Randomized rounding of an update over its length; see :class:`LengthQuantizer`."""
 
     levels: int = 16
 
@@ -76,8 +60,8 @@ class QsgdMechanism(QuantizerMechanism, kind="qsgd"):
         return (2 * self.steps).bit_length()
 
     @property
-    def message_size(self) -> int:
-        return LENGTH_BITS + self.dimension * self._width
+    def direction_bits(self) -> int:
+        return self.dimension * self._width
 
     def squared_error(self, x: ArrayLike) -> float:
         inputs = np.asarray(x, dtype=np.float64)
@@ -104,26 +88,24 @@ class QsgdMechanism(QuantizerMechanism, kind="qsgd"):
         mean = float(density @ (share * (1.0 - share)) / density.sum())
         return self.dimension * mean / self.steps**2
 
-    def _draw(self, x: Floats, source: Continuation) -> Bits:
+    def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:
         length = float(np.linalg.norm(x))
         scaled = np.abs(x) / length * self.steps if length else np.abs(x)
         rounded = np.minimum(np.floor(scaled + uniforms(source, x.size)), self.steps)
         codes = self.steps + (np.sign(x) * rounded).astype(np.int64)
-        return np.concatenate([length_bits(length), to_bits(codes, self._width)])
+        return length, to_bits(codes, self._width)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        length, bits = self._split(indices)
+    def _estimate(self, length: float, bits: Bits) -> Floats:
         codes = from_bits(bits, self._width)
         if int(codes.max()) > 2 * self.steps:
             raise CodeOverflowError(f"message: code {int(codes.max())} is outside 0..{2 * self.steps}")
-        scale = checks.positive("clip", clip) * length / self.steps
-        return np.asarray(scale * (codes - self.steps))
+        return np.asarray(length / self.steps * (codes - self.steps))
 
 
-@register("qsgd", QsgdSpec, cached=False, listing=Listing(220, "#adb5bd"))
+@register("qsgd", QsgdSpec, 220, "#adb5bd")
 def design_qsgd(spec: QsgdSpec) -> QsgdMechanism:
     """The quantizer for so many values of a coordinate."""
-    return QsgdMechanism("qsgd", int(spec.dimension), 1, math.inf, spec.parameters(), int(spec.levels))
+    return QsgdMechanism.of("qsgd", spec, levels=int(spec.levels))
 
 
 def _check_levels(levels: int) -> None:

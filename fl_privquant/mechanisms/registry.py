@@ -23,8 +23,15 @@ from fl_privquant.mechanisms.bits_estimate import Estimate
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import Unit
 
+POWERS = {"mae": 1, "mse": 2}
+"""The exponent of the error that each objective minimises."""
+
 # More bits of a code hardly move the best clip.
 _MOST_TRIALS = 255
+# e^epsilon of a coordinate must be a float; beyond 23 no table of 32 bits differs.
+MOST_EPSILON = 700.0
+# With less, errors are beyond what floats are good for.
+_LEAST_EPSILON = 1e-12
 # This is part of every cache key, so that designs of earlier versions are not read after results changed.
 _DESIGN_VERSION = 4
 
@@ -33,14 +40,8 @@ _DESIGN_VERSION = 4
 class Variant:
     """A design of a mechanism that is worth a row of its own beside others.
 
-    Parameters
-    ----------
-    suffix
-        The word that its label adds to the mechanism's name.
-    parameters
-        The parameters that define the variant.
-    colour
-        Its colour in pictures; that of the mechanism if empty.
+    Its ``parameters`` define it, its label is the mechanism's name and ``suffix``, and it is drawn in
+    ``colour``, or in the mechanism's colour if that is empty.
     """
 
     suffix: str = ""
@@ -50,16 +51,43 @@ class Variant:
 
 @dataclass(frozen=True)
 class Spec:
-    """The specification of a mechanism: its fields are the parameters of ``design`` and of YAML files."""
+    """The specification of a mechanism: its fields are the parameters of ``design`` and of YAML files.
 
+    Fields of these names have one meaning, and are checked here, in every mechanism that has them:
+
+    * ``epsilon``, ``delta``: the privacy loss of one coordinate and release in the local view, or of what the
+      mechanism :attr:`spends_on`;
+    * ``levels``: the number of output values, which ``bits=`` sets too;
+    * ``objective``: the error that is minimised: ``mse``, which governs averages over clients, or ``mae``;
+    * ``density``: how inputs are distributed, for the objective: uniform, a frozen scipy distribution, or
+      samples;
+    * ``bins``: the output values for inputs in [-1, 1], where they are not to be searched;
+    * ``keep``: the probability with which an inner bin is kept.
+    """
+
+    most_epsilon: ClassVar[float] = MOST_EPSILON
+    """The largest epsilon that can be designed for."""
     spends_on: ClassVar[Unit] = Unit.COORDINATE
     """What a design's epsilon is for: one coordinate, one round of a client, or its whole run."""
     variants: ClassVar[tuple[Variant, ...]] = (Variant(),)
-    """What is compared with other mechanisms."""
+    """The designs that are compared with other mechanisms."""
     designed_for_sums: ClassVar[bool] = False
     """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
     contained_in: ClassVar[str | None] = None
     """A mechanism whose designs include these: where it has less error, this one's search got stuck."""
+
+    def __post_init__(self) -> None:
+        given = self._given()
+        if "epsilon" in given:
+            checked_epsilon(given["epsilon"], self.most_epsilon)
+        for name, check in _FIELD_CHECKS.items():
+            if name in given:
+                check(given[name])
+
+    def _given(self) -> dict[str, Any]:
+        """The fields that are not None."""
+        fields = {parameter.name: getattr(self, parameter.name) for parameter in dataclasses.fields(self)}
+        return {name: value for name, value in fields.items() if value is not None}
 
     @classmethod
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +127,7 @@ class Spec:
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """A quick estimate of its :meth:`proposal`, if there is one: to choose by, never to state."""
+        """A quick estimate of its :meth:`proposal`, if there is one: for choosing, never for a statement."""
         return None
 
     @classmethod
@@ -110,50 +138,18 @@ class Spec:
 
     def text(self, name: str) -> str:
         """The whole spec of mechanism ``name`` in one line: what the design cache keeps a design under."""
-        fields = {parameter.name: getattr(self, parameter.name) for parameter in dataclasses.fields(self)}
-        described = {
-            key: value.describe() if isinstance(value, Density) else value for key, value in fields.items()
-        }
-        return json.dumps([_DESIGN_VERSION, name, described], sort_keys=True)
+        fields = dict.fromkeys(parameter.name for parameter in dataclasses.fields(self))
+        return json.dumps([_DESIGN_VERSION, name, fields | self.parameters()], sort_keys=True)
 
     def parameters(self) -> dict[str, Any]:
-        """The spec as plain values, for reports."""
-        fields = {parameter.name: getattr(self, parameter.name) for parameter in dataclasses.fields(self)}
+        """The fields that are given as plain values, for reports."""
         return {
-            key: value.describe() if isinstance(value, Density) else value
-            for key, value in fields.items()
-            if value is not None
+            name: value.describe() if isinstance(value, Density) else value
+            for name, value in self._given().items()
         }
 
 
 SpecT = TypeVar("SpecT", bound=Spec)
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The place of a mechanism in lists, legends and plans, and its colour.
-
-    Parameters
-    ----------
-    rank
-        Its place in lists and legends.
-    colour
-        Its colour in pictures; chosen by the name if empty.
-    plans_for_sums, plans_for_local
-        Whether plans for sums, and for the local view, consider it by default.
-    scouts
-        Whether planners try it first, to know where to search: it is designed at once, and the others cost
-        about as much.
-    """
-
-    rank: int = 1000
-    colour: str = ""
-    plans_for_sums: bool = False
-    plans_for_local: bool = False
-    scouts: bool = False
-
-
-_UNLISTED = Listing()
 
 
 @dataclass(frozen=True)
@@ -163,15 +159,19 @@ class Entry(Generic[SpecT]):
     name: str
     spec: type[SpecT]
     build: Callable[[SpecT], Mechanism]
+    rank: int
+    """Its place in lists and legends."""
+    colour: str
+    """Its colour in pictures; chosen by the name if empty."""
     cached: bool
-    listing: Listing
+    """Whether designs are kept on disk, which pays where they take longer to find than to load."""
+    plans_for_sums: bool
+    """Whether plans for secure sums consider it by default."""
+    plans_for_local: bool
+    """Whether plans for the local view consider it by default."""
+    scouts: bool
+    """Whether planners try it first, to know where to search: it is designed at once, others cost as much."""
 
-
-MOST_EPSILON = 700.0
-"""Largest epsilon of a coordinate: e^epsilon must be a float, and beyond 23 no table of 32 bits differs."""
-
-# The smallest epsilon: with less, errors are beyond what floats are good for.
-_LEAST_EPSILON = 1e-12
 
 _ENTRIES: dict[str, Entry[Any]] = {}
 _VARIANTS: dict[str, tuple[str, str, str]] = {}
@@ -180,20 +180,25 @@ _VARIANTS: dict[str, tuple[str, str, str]] = {}
 def register(
     name: str,
     spec: type[SpecT],
+    rank: int = 1000,
+    colour: str = "",
     *,
-    cached: bool = True,
+    cached: bool = False,
+    plans_for_sums: bool = False,
+    plans_for_local: bool = False,
+    scouts: bool = False,
     variant_of: tuple[str, str, str] | None = None,
-    listing: Listing = _UNLISTED,
 ) -> Callable[[Callable[[SpecT], Mechanism]], Callable[[SpecT], Mechanism]]:
-    """Register the decorated function as the builder of mechanism ``name``.
+    """Register the decorated function as the builder of mechanism ``name``; see :class:`Entry` for the rest.
 
-    ``cached`` designs are kept on disk: for those that take longer to find than to load. ``variant_of`` is
-    a mechanism, a parameter of ``design`` and the value of it that stand for this one: for a variant that is
-    specified in other words. ``listing`` says where it stands beside others.
+    ``variant_of`` names another mechanism, and a parameter of ``design`` with the value that stands for this
+    one: for a variant of that mechanism with a spec of its own.
     """
 
     def decorate(build: Callable[[SpecT], Mechanism]) -> Callable[[SpecT], Mechanism]:
-        _ENTRIES[name] = Entry(name, spec, build, cached, listing)
+        _ENTRIES[name] = Entry(
+            name, spec, build, rank, colour, cached, plans_for_sums, plans_for_local, scouts
+        )
         if variant_of is not None:
             _VARIANTS[name] = variant_of
         return build
@@ -216,16 +221,14 @@ def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
     For sums of updates with a norm bound (``by_norm``), a mechanism with a variant designed for them is left
     out.
     """
-    replaced = {_VARIANTS[name][0] for name in _VARIANTS if _ENTRIES[name].listing.plans_for_sums}
+    replaced = {_VARIANTS[name][0] for name in _VARIANTS if _ENTRIES[name].plans_for_sums}
     chosen = [
         listed
         for listed in _ENTRIES.values()
-        if (listed.listing.plans_for_sums if in_sum else listed.listing.plans_for_local)
+        if (listed.plans_for_sums if in_sum else listed.plans_for_local)
         and not (in_sum and by_norm and listed.name in replaced)
     ]
-    chosen.sort(
-        key=lambda listed: (listed.spec.spends_on is not Unit.TOTAL, listed.listing.rank, listed.name)
-    )
+    chosen.sort(key=lambda listed: (listed.spec.spends_on is not Unit.TOTAL, listed.rank, listed.name))
     return tuple(listed.name for listed in chosen)
 
 
@@ -236,15 +239,15 @@ def planned_for(wish: Wish) -> tuple[str, ...]:
 
 def scout_mechanism() -> str:
     """The mechanism that planners try first, to know where to search."""
-    return next(name for name, listed in _ENTRIES.items() if listed.listing.scouts)
+    return next(name for name, listed in _ENTRIES.items() if listed.scouts)
 
 
 def colours() -> dict[str, str]:
     """The fixed colour of each mechanism and variant that has one, in the order of their ranks."""
     shades: dict[str, str] = {}
-    for listed in sorted(_ENTRIES.values(), key=lambda listed: (listed.listing.rank, listed.name)):
+    for listed in sorted(_ENTRIES.values(), key=lambda listed: (listed.rank, listed.name)):
         for variant in listed.spec.variants:
-            shades[f"{listed.name} {variant.suffix}".strip()] = variant.colour or listed.listing.colour
+            shades[f"{listed.name} {variant.suffix}".strip()] = variant.colour or listed.colour
     return {label: colour for label, colour in shades.items() if colour}
 
 
@@ -293,8 +296,6 @@ def design(
     **parameters
         The fields of the mechanism's spec, such as ``epsilon``.
 
-    Examples
-    --------
     >>> mechanism = design("one_bit", epsilon=1.0)
     >>> mechanism.epsilon <= 1.0, mechanism.values.round(4)
     (True, array([-2.164,  2.164]))
@@ -385,10 +386,7 @@ def checked_whole(name: str, value: int, largest: int) -> int:
     return checks.whole(name, value, 1, largest)
 
 
-def checked_bins(bins: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    """Output values that a user fixes, if they are finite, increase and cover [-1, 1]."""
-    if bins is None:
-        return None
+def _check_bins(bins: tuple[float, ...]) -> None:
     values = np.array(bins)
     checked_levels(values.size)
     if not np.all(np.isfinite(values)) or np.any(np.diff(values) <= 0.0):
@@ -397,4 +395,21 @@ def checked_bins(bins: tuple[float, ...] | None) -> tuple[float, ...] | None:
         raise InvalidSpecError(
             f"bins: from {values[0]:g} to {values[-1]:g} do not cover [-1, 1], where clipped inputs lie"
         )
-    return tuple(bins)
+
+
+def _check_keep(keep: float) -> None:
+    if not 0.0 < keep < 1.0:
+        raise InvalidSpecError(f"keep: {keep} is not a probability between 0 and 1")
+
+
+def _check_objective(objective: str) -> None:
+    checks.choice("objective", objective, tuple(POWERS))
+
+
+_FIELD_CHECKS: dict[str, Callable[[Any], object]] = {
+    "delta": checked_delta,
+    "levels": checked_levels,
+    "objective": _check_objective,
+    "bins": _check_bins,
+    "keep": _check_keep,
+}

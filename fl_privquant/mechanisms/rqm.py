@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from fl_privquant import checks
+from fl_privquant.array_types import Floats
 from fl_privquant.design.free import least_outer_value
 from fl_privquant.design.selection import mirrored_selection
 from fl_privquant.design.tuning import tune_rate
@@ -28,14 +28,7 @@ from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.optm import POWERS
-from fl_privquant.mechanisms.registry import (
-    Listing,
-    Spec,
-    checked_epsilon,
-    checked_levels,
-    register,
-)
+from fl_privquant.mechanisms.registry import POWERS, Spec, register
 
 _KEEP_RATES = np.linspace(0.01, 0.999, 60)
 _ROUNDING_ROOM = 1e-7
@@ -46,8 +39,7 @@ _WIDEST = 8.0
 class RqmSpec(Spec):
     """The specification of RQM: tuned to ``epsilon``, or with ``margin`` and ``keep`` as given.
 
-    ``margin`` is how far the outermost bins lie beyond [-1, 1] (the paper's Delta), ``keep`` the
-    probability of keeping an inner bin (its q).
+    ``margin`` is how far the outermost bins lie beyond [-1, 1]: the paper's Delta. ``keep`` is its q.
     """
 
     epsilon: float | None = None
@@ -58,19 +50,14 @@ class RqmSpec(Spec):
     keep: float | None = None
 
     def __post_init__(self) -> None:
-        checked_levels(self.levels)
-        checks.choice("objective", self.objective, tuple(POWERS))
-        if self.epsilon is not None:
-            checked_epsilon(self.epsilon)
-        elif self.margin is None or self.keep is None:
+        super().__post_init__()
+        if self.epsilon is None and (self.margin is None or self.keep is None):
             raise InvalidSpecError("epsilon: give the privacy loss to tune for, or both margin and keep")
-        if self.margin is not None and not 0.0 < self.margin < np.inf:
-            raise InvalidSpecError(f"margin: {self.margin} is not a finite number above 0")
-        if self.keep is not None and not 0.0 < self.keep < 1.0:
-            raise InvalidSpecError(f"keep: {self.keep} is not a probability between 0 and 1")
+        if self.margin is not None:
+            checks.positive("margin", self.margin)
 
 
-@register("rqm", RqmSpec, listing=Listing(20, "#d1495b"))
+@register("rqm", RqmSpec, 20, "#d1495b", cached=True)
 def design_rqm(spec: RqmSpec) -> TableMechanism:
     """The certified mechanism, with the least error inside epsilon where parameters are free."""
     if spec.epsilon is None:
@@ -80,22 +67,32 @@ def design_rqm(spec: RqmSpec) -> TableMechanism:
     else:
         epsilon = spec.epsilon
         margin, keep, law = _tune(spec, epsilon * (1.0 - _ROUNDING_ROOM))
-    codebook = Codebook(np.arange(spec.levels), 2.0 * (1.0 + margin) / (spec.levels - 1), -1.0 - margin)
-    table = CertifiedTable.from_law(law, codebook, epsilon)
+    table = CertifiedTable.from_law(law, uniform_codebook(spec.levels, margin), epsilon)
     return TableMechanism("rqm", table, epsilon, {**spec.parameters(), "margin": margin, "keep": keep})
 
 
-def rqm_law(bins: NDArray[np.float64], keep: float) -> Law:
+def rqm_law(bins: Floats, keep: float) -> Law:
     """The exact law of RQM on the given bins (uniform in the published mechanism)."""
-    selection = []
-    for n in range(1, bins.size + 1):
-        weights = keep * (1.0 - keep) ** np.arange(n - 1, -1, -1.0)
-        weights[0] = (1.0 - keep) ** (n - 1)
-        selection.append(weights)
-    return mirrored_selection(bins, selection)
+    return mirrored_selection(bins, [nearest_kept(count, keep) for count in range(1, bins.size + 1)])
 
 
-def _bins(levels: int, margin: float) -> NDArray[np.float64]:
+def nearest_kept(count: int, keep: float) -> Floats:
+    """(count,) probabilities that each of so many bins, the last one next to the input, is the nearest kept.
+
+    >>> nearest_kept(3, 0.5)
+    array([0.25, 0.25, 0.5 ])
+    """
+    chances = keep * (1.0 - keep) ** np.arange(count - 1, -1, -1.0)
+    chances[0] = (1.0 - keep) ** (count - 1)
+    return np.asarray(chances)
+
+
+def uniform_codebook(levels: int, margin: float) -> Codebook:
+    """Evenly spaced bins from -1 - margin to 1 + margin."""
+    return Codebook(np.arange(levels), 2.0 * (1.0 + margin) / (levels - 1), -1.0 - margin)
+
+
+def _bins(levels: int, margin: float) -> Floats:
     return np.linspace(-1.0 - margin, 1.0 + margin, levels)
 
 

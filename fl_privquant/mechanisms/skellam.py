@@ -10,7 +10,6 @@ variance. There that sum protects, here each client's noise does so alone: the l
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from fl_privquant.design.noise_lattice import SKELLAM
@@ -18,9 +17,7 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
 from fl_privquant.mechanisms.additive import AdditiveMechanism
 from fl_privquant.mechanisms.additive_spec import ApproximateSpec
-from fl_privquant.mechanisms.gaussian import analytic_sigma
-from fl_privquant.mechanisms.integer_privacy import calibrate
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import Skellam
 
 
@@ -40,22 +37,8 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
     def _theorem(self, update: NoisyUpdate) -> NamedLoss:
         return skellam_theorem(update, self.noise)
 
-    @classmethod
-    def _log_moment(cls, noise: Skellam, rate: float) -> float:
-        # variance (cosh(rate) - 1), written so that a small rate loses no digits.
-        return 2.0 * float(noise.variance) * math.sinh(rate / 2.0) ** 2
 
-    @classmethod
-    def _best_rate(cls, noise: Skellam, mean: float) -> float:
-        return math.asinh(mean / float(noise.variance))
-
-
-@register("skellam", SkellamSpec, listing=Listing(130, "#6ec5e9", plans_for_sums=True, plans_for_local=True))
+@register("skellam", SkellamSpec, 130, "#6ec5e9", cached=True, plans_for_sums=True, plans_for_local=True)
 def design_skellam(spec: SkellamSpec) -> SkellamMechanism:
     """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""
-    if (given := spec.noise) is not None:
-        return SkellamMechanism.of_variance("skellam", spec, given, spec.delta)
-    epsilon = float(spec.epsilon or 0.0)
-    guess = analytic_sigma(spec.max_shift, epsilon, spec.delta) ** 2
-    noise = calibrate(Skellam, guess, spec.max_shift, epsilon, spec.delta)
-    return SkellamMechanism.fit("skellam", spec, noise, epsilon, spec.delta)
+    return SkellamMechanism.calibrated("skellam", spec)

@@ -38,19 +38,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints, Words, code_type
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.density import Density, as_density
+from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, checked_whole, register
+from fl_privquant.mechanisms.registry import Spec, checked_whole, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.rounding import code_type
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Continuation, Randomness
 
 # What the floats of down, stay and up can be off by, relative to each, in the ratio of any two.
 _FLOAT_ROOM = Decimal(2) ** -46
@@ -60,61 +57,42 @@ _PANELS = 256
 _BLOCK_SCALES = 12.0
 # How far inside epsilon to design, so that the rounding of chances has room.
 _RELATIVE_ROOM, _ABSOLUTE_ROOM = 1e-9, 2e-12
-# A step that is a hair below the scale is as good, and spares inputs twice the step.
+# A step slightly below the scale is as good, and avoids one that is twice as large.
 _LEAST_RATE = 1.0 - 1e-6
 _MAX_REACH = 512
-# Rates, not exponentials of epsilon, are what it computes with.
-_MOST_EPSILON = 1e6
 _GRID = 4097
 _EXPONENTS = range(-9, 41)
 
 
 @dataclass(frozen=True)
 class SnappingSpec(Spec):
-    """The specification of the snapping mechanism.
+    """The specification of the snapping mechanism."""
 
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one coordinate, one release, local view.
-    bound
-        Outputs are clamped to [-bound, bound] times the clip, or the next multiple of the lattice's step.
-        If not given, 14 scales of the noise beyond the inputs.
-    """
+    # Rates, not exponentials of epsilon, are what it computes with.
+    most_epsilon = 1e6
 
     epsilon: float
     bound: float | None = None
+    """Outputs are clamped to [-bound, bound] times the clip, or the next multiple of the lattice's step. If
+    not given, 14 scales of the noise beyond the inputs."""
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon, _MOST_EPSILON)
+        super().__post_init__()
         if self.bound is not None and not (math.isfinite(self.bound) and self.bound > 1.0):
             raise InvalidSpecError(f"bound: {self.bound} is not a finite number above 1, where inputs end")
 
 
 @dataclass(frozen=True, eq=False)
 class SnappingMechanism(LatticeMechanism, kind="snapping"):
-    """Laplace noise, snapped and clamped; see the module for guarantee and reference.
-
-    Parameters
-    ----------
-    name
-        The registered name.
-    step_exponent
-        The lattice's step is 2^step_exponent, for inputs in [-1, 1].
-    rate
-        The step over the scale of the noise (rho), 1 to 2.
-    reach
-        Largest output, in steps; there are 2 reach + 1 levels.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this.
-    parameters
-        How it was designed, for reports.
-    """
+    """Laplace noise, snapped and clamped; see the module for guarantee and reference."""
 
     name: str
     step_exponent: int
+    """The lattice's step is 2^step_exponent, for inputs in [-1, 1]."""
     rate: float
+    """The step over the scale of the noise (rho), 1 to 2."""
     reach: int
+    """Largest output, in steps; there are 2 reach + 1 levels."""
     claimed_epsilon: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -137,10 +115,6 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         )
 
     @property
-    def epsilon(self) -> float:
-        return self._epsilon
-
-    @property
     def step(self) -> float:
         """Distance of lattice points (Lambda), for inputs in [-1, 1]."""
         return 2.0**self.step_exponent
@@ -157,11 +131,10 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 
     @cached_property
     def codebook(self) -> Codebook:
-        """Integer codes and their values."""
         return Codebook(np.arange(2 * self.reach + 1), self.step, -self.bound)
 
     def pmf(self, x: ArrayLike) -> Floats:
-        """(n, num_levels) output probabilities for inputs in [-1, 1]: Laplace mass of each cell."""
+        """(n, m) output probabilities for inputs in [-1, 1]: the Laplace mass of each cell."""
         inputs = np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0)
         edges = self.values[:-1] + 0.5 * self.step
         distance = (edges - inputs[:, None]) / self.scale
@@ -198,17 +171,10 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         return self._error(density, 2)
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+        dtype = code_type((self.num_levels - 1).bit_length())
         return encode_in_chunks(
-            x,
-            self._encode_chunk,
-            dtype=code_type((self.num_levels - 1).bit_length()),
-            clip=clip,
-            stream=rng,
-            threads=threads,
-            words_per_input=2,
+            x, self._encode_chunk, dtype=dtype, clip=clip, stream=rng, threads=threads, words_per_input=2
         )
 
     def _encode_chunk(self, chunk: Chunk) -> int:
@@ -231,7 +197,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         chunk.out[...] = (np.clip(moved, -self.reach, self.reach) + self.reach).astype(chunk.out.dtype)
         return 0
 
-    def _cells_further(self, chunk: Chunk) -> NDArray[np.int64]:
+    def _cells_further(self, chunk: Chunk) -> Ints:
         rising = self._further[::-1]
         words = np.empty(chunk.x.size, dtype=np.uint64)
         chunk.stream.fill(words, chunk.second_words)
@@ -248,7 +214,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         return np.asarray(cells)
 
     @cached_property
-    def _further(self) -> NDArray[np.uint64]:
+    def _further(self) -> Words:
         """Chances of 2^64 to go at least 1, 2, ... cells further: exp(-rate n), for a block of cells."""
         return np.array([int(power * 2**64) for power in self._powers[1:]], dtype=np.uint64)
 
@@ -260,7 +226,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
             return [(-rate * n).exp() for n in range(math.floor(_BLOCK_SCALES / self.rate) + 1)]
 
     @cached_property
-    def _epsilon(self) -> float:
+    def epsilon(self) -> float:
         """The loss of the law, 2 / scale, and twice what a probability is off by, as a logarithm.
 
         A probability is that of down, stay or up, times that of so many whole blocks of cells, times that of
@@ -281,12 +247,10 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     def _error(self, density: Density | ArrayLike | None, power: int) -> float:
         kinks = np.concatenate([self.values, self.values + 0.5 * self.step])
         breaks = np.union1d(np.linspace(-1.0, 1.0, _PANELS + 1), kinks[np.abs(kinks) < 1.0])
-        nodes, weights = as_density(density).quadrature(breaks)
-        errors = np.abs(self.values - nodes[:, None]) ** power
-        return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
+        return self._mean_error(density, breaks, power)
 
 
-@register("snapping", SnappingSpec, cached=False, listing=Listing(170, "#dda15e"))
+@register("snapping", SnappingSpec, 170, "#dda15e")
 def design_snapping(spec: SnappingSpec) -> SnappingMechanism:
     """The certified mechanism at ``epsilon``."""
     # Inputs are at most 2 apart.

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from fl_privquant.array_types import Floats
+from fl_privquant.mechanisms.bit_messages import SEED_BITS
 from fl_privquant.mechanisms.continuous import open_uniforms
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS
 from fl_privquant.sampling.stream import RandomStream
 
 _DOMAIN = b"fl_privquant codebook v1"
@@ -193,7 +193,7 @@ def projection_above(share: float, dimension: int) -> float:
     if dimension == 1:
         return 1.0
     half = 0.5 * (dimension - 1.0)
-    # The square near 0, or what it lacks of 1: that of which more digits are kept.
+    # From the square, or from 1 less the square: whichever keeps more digits.
     if share > 0.01:
         return math.sqrt(float(special.betaincinv(0.5, half, 1.0 - 2.0 * share)))
     return math.sqrt(1.0 - float(special.betaincinv(half, 0.5, 2.0 * share)))

@@ -1,11 +1,10 @@
-"""SQKR: signs of a few coordinates in a random frame, told together by randomized response.
+"""SQKR: signs of a few coordinates in a random frame, reported together by randomized response.
 
 **The mechanism.** Subsampled and quantized Kashin's response represents an update in a frame in which it is
-spread evenly, samples k of its coordinates there, rounds each to one bit, and tells the k bits together by
+spread evenly, samples k of its coordinates there, rounds each to one bit, and reports the k bits together by
 randomized response among 2^k answers. The published frame is Kashin's, with twice as many vectors as
-coordinates; here it is a random orthonormal one. A sample of its
-coordinates is the inner products with k random orthonormal vectors, which come from a seed that the
-receiver knows.
+coordinates; here it is a random orthonormal one. The coordinates sampled there are inner products with k
+random orthonormal vectors, which come from a seed that the receiver knows.
 
 With such a frame a coordinate need not be rounded without bias: its sign is enough, as the law of the frame
 is the same after each rotation, so that the mean of sum_j sign(<u_j, x>) u_j has the direction of x. Its
@@ -24,42 +23,35 @@ Reference: Chen, Kairouz, Ozgur, "Breaking the Communication-Privacy-Accuracy Tr
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.mechanisms.registry import Listing, checked_whole, register
-from fl_privquant.mechanisms.seeded_vector import SEED_BITS, SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.bit_messages import SeededVectorMechanism, bits_of, number_of
+from fl_privquant.mechanisms.registry import checked_whole, register
 from fl_privquant.mechanisms.sphere import mean_projection, orthonormal_rows
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens, respond
 from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import Continuation
 
 _MOST_SAMPLED = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class SqkrSpec(PrivateVectorSpec):
-    """The specification of SQKR; see :class:`PrivateVectorSpec`.
-
-    Parameters
-    ----------
-    sampled
-        Number of coordinates in the random frame that are told, 1 to 24. None: that with the least error.
-    """
+    """The specification of SQKR; see :class:`PrivateVectorSpec`."""
 
     sampled: int | None = None
+    """Number of coordinates in the random frame that are reported, 1 to 24; by default the best one."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The design knows how many coordinates to tell."""
+        """How many coordinates are reported is left to the design, which takes the best number."""
         return super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
     def __post_init__(self) -> None:
@@ -70,12 +62,10 @@ class SqkrSpec(PrivateVectorSpec):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
-    """Signs in a random frame, for updates of norm at most clip; see :class:`VectorMechanism`.
+    """Signs in a random frame, for updates of norm at most clip; see :class:`SeededVectorMechanism`.
 
-    A message is the bits of the seed, lowest first, and for each draw its signs (1 is negative).
+    The bits of a draw's answer are its signs; 1 is negative.
     """
-
-    norm: ClassVar[str] = "l2"
 
     sampled: int = 1
 
@@ -83,14 +73,10 @@ class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
         checked_whole("sampled", self.sampled, min(_MOST_SAMPLED, self.dimension))
         super().__post_init__()
 
-    def for_dimension(self, dimension: int) -> Self:
-        if dimension == self.dimension:
-            return self
-        sampled = min(self.sampled, dimension)
-        if self.parameters.get("sampled") is None:
-            sampled = best_sampled(self.claimed_epsilon / self.repeats, dimension)
-        parameters = {**self.parameters, "dimension": dimension}
-        return dataclasses.replace(self, dimension=dimension, sampled=sampled, parameters=parameters)
+    def _chosen_for(self, dimension: int) -> dict[str, Any]:
+        if self.parameters.get("sampled") is not None:
+            return {"sampled": min(self.sampled, dimension)}
+        return {"sampled": best_sampled(self.claimed_epsilon / self.repeats, dimension)}
 
     @property
     def num_answers(self) -> int:
@@ -101,33 +87,26 @@ class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
         return self._gain / (math.sqrt(self.sampled) * mean_projection(self.dimension))
 
     @property
-    def message_size(self) -> int:
-        return SEED_BITS + self.repeats * self.sampled
+    def answer_bits(self) -> int:
+        return self.sampled
 
-    def _draw(self, x: Floats, source: Continuation) -> list[int]:
-        length = float(np.linalg.norm(x))
-        seed = self._new_seed(source)
-        message = bits_of(seed, SEED_BITS)
-        for draw in range(self.repeats):
-            positive = happens(0.5 * (1.0 + length), source)
-            frame = orthonormal_rows(seed, draw, self.sampled, self.dimension)
-            negative = (frame @ x < 0.0) ^ (not positive)
-            answer = respond(number_of([int(bit) for bit in negative]), self._weights, source)
-            message += bits_of(answer, self.sampled)
-        return message
+    def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
+        positive = happens(0.5 * (1.0 + float(np.linalg.norm(x))), source)
+        frame = orthonormal_rows(seed, draw, self.sampled, self.dimension)
+        negative = (frame @ x < 0.0) ^ (not positive)
+        return respond(number_of([int(bit) for bit in negative]), self._weights, source)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        bits = self._checked_message(indices)
-        seed = number_of(bits[:SEED_BITS].tolist())
-        signs = 1.0 - 2.0 * bits[SEED_BITS:].reshape(self.repeats, self.sampled)
-        total = np.zeros(self.dimension)
-        for draw in range(self.repeats):
-            total += signs[draw] @ orthonormal_rows(seed, draw, self.sampled, self.dimension)
-        scale = self.output_norm / (math.sqrt(self.sampled) * self.repeats)
-        return np.asarray(checks.positive("clip", clip) * scale * total)
+    def _reported(self, answer: int, seed: int, draw: int) -> Floats:
+        signs = 1.0 - 2.0 * np.array(bits_of(answer, self.sampled))
+        return np.asarray(signs @ orthonormal_rows(seed, draw, self.sampled, self.dimension))
+
+    def _scale(self, clip: float) -> float:
+        # Signed orthonormal vectors, as many as are sampled, add up to a vector of this length.
+        length = math.sqrt(self.sampled)
+        return checks.positive("clip", clip) * (self.output_norm / (length * self.repeats))
 
 
-@register("sqkr", SqkrSpec, cached=False, listing=Listing(196, "#bc6c25"))
+@register("sqkr", SqkrSpec, 196, "#bc6c25")
 def design_sqkr(spec: SqkrSpec) -> SqkrMechanism:
     """The certified mechanism for updates of Euclidean norm at most clip."""
     epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)

@@ -22,21 +22,18 @@ ones.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats
 from fl_privquant.errors import CertificationError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits
-from fl_privquant.sampling.bit_draws import draw_bit_sums
-from fl_privquant.sampling.rounding import encode_on_lattice
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.rounding import draw_bit_sums, encode_on_lattice
+from fl_privquant.sampling.stream import Randomness, RandomStream
 
 _MOST_TRIALS = 255
 
@@ -58,21 +55,17 @@ class StratifiedBits(SumOfBits, kind="stratified_bits"):
         return Law.from_knots(self.values, knots, self._rows)
 
     def pmf(self, x: ArrayLike) -> Floats:
-        """(n, m) exact output probabilities for inputs in [-1, 1]."""
         return self.law.pmf(np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0))
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean absolute error for inputs in [-1, 1]; uniform unless a density is given."""
         return self.law.mae(density)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
-        """Exact mean squared error for inputs in [-1, 1], as above; uniform unless a density is given."""
+        """Exact mean squared error: the variance in the module's docstring, averaged over inputs."""
         rounding = 4.0 * rounding_variance(self.trials + 1, density) / self.trials**2
         return (0.25 / self.theta**2 - 1.0) / self.trials + rounding
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Random codes; takes a word a coordinate from ``rng``, and half a word for each of its bits."""
         stream = rng if rng is not None else RandomStream.secure()
         upper = encode_on_lattice(x, self.trials, clip=clip, stream=stream, threads=threads)

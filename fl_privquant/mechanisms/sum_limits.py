@@ -52,31 +52,21 @@ _CLIP_ROOM = 1.0 + 1e-4
 
 @dataclass(frozen=True)
 class CoordinateNoise:
-    """Bounds on one honest client's decoded value of a coordinate, for *every* input in [-1, 1].
-
-    Parameters
-    ----------
-    largest_mean
-        Upper bound of the absolute value of its mean.
-    max_bias
-        Upper bound of the distance of the mean to the input.
-    variance
-        Upper bound of its variance.
-    log_moment
-        Upper bound of log E exp(±rate (value - mean)) for each rate > 0, infinite where there is none.
-        Divided by rate^2 it must not decrease.
-    largest
-        Upper bound of the distance of the value to its mean.
-    slip
-        Odds that one draw does not follow the law for which these bounds are stated.
-    """
+    """Bounds on one honest client's decoded value of a coordinate, for *every* input in [-1, 1]."""
 
     largest_mean: float
+    """Upper bound of the absolute value of its mean."""
     max_bias: float
+    """Upper bound of the distance of the mean to the input."""
     variance: float
+    """Upper bound of its variance."""
     log_moment: Callable[[float], float]
+    """Upper bound of log E exp(±rate (value - mean)) for each rate > 0, infinite where there is none. Divided
+    by rate^2 it must not decrease."""
     largest: float = math.inf
+    """Upper bound of the distance of the value to its mean."""
     slip: float = 0.0
+    """Odds that one draw does not follow the law for which these bounds are stated."""
 
     def tail(self, count: float, log_odds: float) -> float:
         """A bound that a sum of ``count`` noises exceeds with probability at most exp(-log_odds)."""
@@ -107,24 +97,16 @@ def bounded_noise(largest_mean: float, max_bias: float, variance: float, largest
 
 @dataclass(frozen=True)
 class SumLimits:
-    """Limits, in units of the clip, that the mean of honest codes exceeds with at most these odds.
-
-    Parameters
-    ----------
-    coordinate
-        Largest absolute value of a coordinate.
-    energy
-        Largest sum of squares over the coordinates.
-    odds
-        Odds that a round of honest clients exceeds any of the limits, whatever their data.
-    absolute_sum
-        Largest sum of absolute values over the coordinates, where it is bounded.
-    """
+    """Limits, in units of the clip, that the mean of honest codes exceeds with at most these odds."""
 
     coordinate: float
+    """Largest absolute value of a coordinate."""
     energy: float
+    """Largest sum of squares over the coordinates."""
     odds: float
+    """Odds that a round of honest clients exceeds any of the limits, whatever their data."""
     absolute_sum: float = math.inf
+    """Largest sum of absolute values over the coordinates, where it is bounded."""
 
 
 def sum_limits(
@@ -132,16 +114,8 @@ def sum_limits(
 ) -> SumLimits:
     """The limits of a mechanism that encodes each coordinate on its own; the module has the proof.
 
-    Parameters
-    ----------
-    noise
-        One client's value of one coordinate.
-    num_clients, dimension
-        How many codes are in each sum, and how many sums there are.
-    l2_bound
-        Largest L2 norm of a client's inputs in units of the clip; None: that of inputs at the clip.
-    odds
-        Odds of a false alarm.
+    There are ``dimension`` sums of ``num_clients`` values. ``l2_bound`` is the largest L2 norm of a client's
+    inputs in units of the clip (None: that of inputs at the clip), ``odds`` are those of a false alarm.
     """
     if not 0.0 < odds < 1.0:
         raise InvalidSpecError(f"odds: {odds} of a false alarm, expected a number between 0 and 1")

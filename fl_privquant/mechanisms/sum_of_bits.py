@@ -46,25 +46,13 @@ def loss_of_bits(trials: int, rare: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class SumOfBits(LatticeMechanism):
-    """``trials`` certified bits of randomized response a coordinate, of which the number of ones is sent.
-
-    Parameters
-    ----------
-    name
-        The registered name.
-    trials
-        Number of bits.
-    rare
-        The integer weight, of 2^32, of a 1 at the lower row and of a 0 at the upper; below one half.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this.
-    parameters
-        How it was designed, for reports.
-    """
+    """``trials`` certified bits of randomized response a coordinate, of which the number of ones is sent."""
 
     name: str
     trials: int
+    """Number of bits."""
     rare: int
+    """The integer weight, of 2^32, of a 1 at the lower row and of a 0 at the upper; below one half."""
     claimed_epsilon: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
 

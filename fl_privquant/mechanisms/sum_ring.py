@@ -1,9 +1,10 @@
 """Sums of codes modulo less than they could reach: how far the sum of honest codes spreads.
 
-The codes of n clients lie between 0 and n max_code, but their sum, honest clients' noise being independent,
-stays near its mean. Let z be the code that stands for an input of 0 (it may lie between two codes). A sum is
-taken modulo 2^w, and the server takes the representative nearest to n z. That is the sum itself whenever it
-is within 2^(w - 1) of n z. (Where the window around n z exceeds 0..n max_code it is moved inside.)
+A sum of the codes of n clients can be anything from 0 to n max_code. But the noise of honest clients is
+independent, so that their sum stays near its mean, and fewer bits are enough to tell it. Let z be the code
+that stands for an input of 0 (it may lie between two codes). A sum is taken modulo 2^w, and the server takes
+the representative nearest to n z, which is the sum itself whenever that is within 2^(w - 1) of n z. (Where
+the window around n z exceeds 0..n max_code it is moved inside.)
 
 **Bound.** Let C_c be the code of client c. By Markov's inequality, for each rate r > 0,
 
@@ -16,10 +17,6 @@ So t = min over r of (n log M(r) + K) / r is exceeded with odds of e^-K at most.
 d sums of a round stay within t on both sides, except with ``odds``. Signal and noise are in M(r) together:
 the bound holds for *all* inputs in [-1, 1], even if all clients' coordinates are at the clip. It grows with
 n, so that fewer survivors than clients that were asked stay within it too.
-
-An assumption about the inputs would gain little. After the rotation a coordinate of an update is below
-sqrt(2 log(2 d / odds)) of its standard deviations, eight of them for d = 10^4 and odds of 1e-9. The clip, at
-two or three of them, is a sharper bound.
 
 **Privacy** is not touched by the width. The residue of a sum is a function of the sum, and reveals no more;
 a masked code is uniform modulo 2^w whatever w is. A server that asks for too narrow a ring learns less and
@@ -36,12 +33,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.errors import CodeOverflowError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
@@ -60,20 +56,6 @@ _FLOAT_ROOM = 1.0 + 1e-9
 class SumRing:
     """The integers modulo 2^bits, in which codes are added up.
 
-    Parameters
-    ----------
-    bits
-        Width of a sum.
-    max_code
-        Largest code, where all sums of codes are below 2^bits; None where codes are residues.
-    centre
-        The code that stands for an input of 0, where the ring is narrower than the range of sums: residues
-        are then opened to the representative nearest to it. None: they are opened as they are.
-    largest
-        Largest code before it is reduced, where there is a ``centre``.
-
-    Examples
-    --------
     >>> ring = SumRing(bits=3, max_code=None, centre=0.5, largest=1)
     >>> codes = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 1]] * 4)
     >>> ring.opened(ring.residues(codes.sum(axis=0)), num_clients=12), codes.sum(axis=0)
@@ -81,15 +63,20 @@ class SumRing:
     """
 
     bits: int
+    """Width of a sum."""
     max_code: int | None
+    """Largest code, where all sums of codes are below 2^bits; None where codes are residues."""
     centre: float | None = None
+    """The code that stands for an input of 0, where the ring is narrower than the range of sums: residues are
+    then opened to the representative nearest to it. None: they are opened as they are."""
     largest: int = 0
+    """Largest code before it is reduced, where there is a ``centre``."""
 
-    def residues(self, codes: NDArray[Any]) -> NDArray[Any]:
+    def residues(self, codes: Array) -> Array:
         """A client's codes, or the sum of several clients' codes, modulo 2^bits."""
         return codes if self.centre is None else codes & ((1 << self.bits) - 1)
 
-    def opened(self, total: ArrayLike, num_clients: int) -> NDArray[Any]:
+    def opened(self, total: ArrayLike, num_clients: int) -> Array:
         """The sums of ``num_clients`` clients' codes, of which the residues are ``total``.
 
         Raises CodeOverflowError for a residue that no codes of so few clients add up to.
@@ -100,7 +87,7 @@ class SumRing:
         most, size = num_clients * self.largest, 1 << self.bits
         lowest = math.ceil(num_clients * self.centre) - size // 2
         lowest = max(0, min(lowest, most + 1 - size))
-        sums: NDArray[np.int64] = ((residues.astype(np.int64) - lowest) & (size - 1)) + lowest
+        sums: Ints = ((residues.astype(np.int64) - lowest) & (size - 1)) + lowest
         if sums.size and int(sums.max()) > most:
             raise CodeOverflowError(
                 f"a sum of {num_clients} codes lies in 0..{most}, received the residue of {int(sums.max())}; "
@@ -111,15 +98,9 @@ class SumRing:
 
 @lru_cache(maxsize=64)
 def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension: int) -> SumRing:
-    """The narrowest ring in which no honest sum wraps, except for :data:`WRAP_ODDS` in a round.
+    """The narrowest ring in which none of ``dimension`` honest sums wraps, except for :data:`WRAP_ODDS`.
 
-    Parameters
-    ----------
-    codebook, law
-        The codebook and the law of one coordinate. Without a law, or where no ring is narrower, the result is
-        the ring of all sums.
-    num_clients, dimension
-        How many codes are in each sum, at the most, and how many sums there are.
+    Without a law of a coordinate, or where no ring is narrower, the result is the ring of all sums.
     """
     every = SumRing(codebook.sum_bits(num_clients), codebook.max_code)
     if law is None or law.rows.size > _MOST_NUMBERS:
@@ -131,7 +112,7 @@ def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension
 
 
 def log_wrap_odds(dimension: int) -> float:
-    """K of the module, for sums of so many coordinates."""
+    """The K of this module's docstring, for sums of so many coordinates."""
     return math.log(2.0 * dimension / WRAP_ODDS)
 
 
@@ -144,12 +125,7 @@ def bits_of_reach(reach: float) -> int:
 def honest_reach(deviations: Floats, rows: Floats, num_clients: int, log_odds: float) -> float:
     """A two-sided bound that the sum of ``num_clients`` draws exceeds with odds of at most exp(-log_odds).
 
-    Parameters
-    ----------
-    deviations
-        (m,) the numbers that are drawn.
-    rows
-        (r, m) the laws that each of them may be drawn from: any of these, or any mixture.
+    Each draw is one of the (m,) ``deviations``, by any of the (r, m) laws in ``rows`` or a mixture of them.
     """
     scale = math.sqrt(float((rows @ deviations**2).max()))
     if scale == 0.0:

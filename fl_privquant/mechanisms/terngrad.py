@@ -14,39 +14,28 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import integrate, special
 
-from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import ArrayLike, Bits, Floats
 from fl_privquant.errors import CodeOverflowError
-from fl_privquant.mechanisms.quantizer import (
-    LENGTH_BITS,
-    Bits,
-    QuantizerMechanism,
-    QuantizerSpec,
-    from_bits,
-    length_bits,
-    to_bits,
-    uniforms,
-)
-from fl_privquant.mechanisms.registry import Listing, register
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.mechanisms.bit_messages import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
+from fl_privquant.mechanisms.registry import register
+from fl_privquant.sampling.stream import Continuation
 
 # Digits to the base of 3 in a byte.
 _DIGITS = 5
 
 
-class TernGradMechanism(QuantizerMechanism, kind="terngrad"):
-    """Three values for each coordinate; see :class:`QuantizerMechanism`."""
+class TernGradMechanism(LengthQuantizer, kind="terngrad"):
+    """Three values for each coordinate, the largest being the length; see :class:`LengthQuantizer`."""
 
     @property
     def _num_bytes(self) -> int:
         return -(-self.dimension // _DIGITS)
 
     @property
-    def message_size(self) -> int:
-        return LENGTH_BITS + 8 * self._num_bytes
+    def direction_bits(self) -> int:
+        return 8 * self._num_bytes
 
     def squared_error(self, x: ArrayLike) -> float:
         inputs = np.abs(np.asarray(x, dtype=np.float64))
@@ -63,25 +52,23 @@ class TernGradMechanism(QuantizerMechanism, kind="terngrad"):
         mean, _ = integrate.quad(rest, 0.0, 40.0, limit=500, epsabs=1e-13, points=[2.0, 5.0, 10.0])
         return math.sqrt(2.0 / math.pi) * mean - 1.0
 
-    def _draw(self, x: Floats, source: Continuation) -> Bits:
+    def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:
         largest = float(np.abs(x).max())
-        told = uniforms(source, x.size) * largest < np.abs(x)
+        kept = uniforms(source, x.size) * largest < np.abs(x)
         digits = np.zeros(_DIGITS * self._num_bytes, dtype=np.int64)
-        digits[: x.size] = 1 + np.where(told, np.sign(x), 0.0)
+        digits[: x.size] = 1 + np.where(kept, np.sign(x), 0.0)
         numbers = digits.reshape(-1, _DIGITS) @ 3 ** np.arange(_DIGITS)
-        return np.concatenate([length_bits(largest), to_bits(numbers, 8)])
+        return largest, to_bits(numbers, 8)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        largest, bits = self._split(indices)
+    def _estimate(self, length: float, bits: Bits) -> Floats:
         numbers = from_bits(bits, 8)
         if int(numbers.max()) >= 3**_DIGITS:
             raise CodeOverflowError(f"message: {int(numbers.max())} is outside 0..{3**_DIGITS - 1}")
         digits = numbers[:, None] // 3 ** np.arange(_DIGITS) % 3
-        scale = checks.positive("clip", clip) * largest
-        return np.asarray(scale * (digits.reshape(-1)[: self.dimension] - 1.0))
+        return np.asarray(length * (digits.reshape(-1)[: self.dimension] - 1.0))
 
 
-@register("terngrad", QuantizerSpec, cached=False, listing=Listing(221, "#868e96"))
+@register("terngrad", QuantizerSpec, 221, "#868e96")
 def design_terngrad(spec: QuantizerSpec) -> TernGradMechanism:
     """The quantizer to three values."""
-    return TernGradMechanism("terngrad", int(spec.dimension), 1, math.inf, spec.parameters())
+    return TernGradMechanism.of("terngrad", spec)

@@ -15,35 +15,25 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
-from fl_privquant.mechanisms.quantizer import Bits, QuantizerMechanism, QuantizerSpec, from_bits, to_bits
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.mechanisms.bit_messages import QuantizerMechanism, QuantizerSpec, from_bits, to_bits
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import largest_sum
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import Continuation
 
 _VALUE_BITS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopKSpec(QuantizerSpec):
-    """The specification of top-k; see :class:`QuantizerSpec`.
-
-    Parameters
-    ----------
-    share
-        Share of the coordinates that is sent, above 0 and up to 1; at least one is.
-    """
+    """The specification of top-k; see :class:`QuantizerSpec`."""
 
     share: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_share(self.share)
+    """Share of the coordinates that is sent, above 0 and up to 1; at least one is."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,10 +46,11 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_share(self.share)
+        if not 0.0 < checks.number("share", self.share) <= 1.0:
+            raise InvalidSpecError(f"share: {self.share} of the coordinates, expected above 0 and up to 1")
 
     def kept(self, dimension: int) -> int:
-        """How many of so many coordinates are sent."""
+        """How many coordinates of an update of that dimension are sent."""
         return max(1, math.ceil(self.share * dimension - 1e-9))
 
     @property
@@ -70,7 +61,7 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
     def message_size(self) -> int:
         return self.kept(self.dimension) * (self._place_bits + _VALUE_BITS)
 
-    def bias(self, x: ArrayLike) -> NDArray[np.float64]:
+    def bias(self, x: ArrayLike) -> Floats:
         inputs = np.asarray(x, dtype=np.float64)
         missing = -inputs.reshape(-1)
         missing[_largest(inputs.reshape(-1), self.kept(inputs.size))] = 0.0
@@ -91,8 +82,8 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
             density = np.exp(-0.5 * quantile**2) / math.sqrt(2.0 * math.pi)
             return np.asarray(2.0 * quantile * density + share)
 
-        told = largest_sum(self.dimension, self.kept(self.dimension), upper) / self.dimension
-        return max(1.0 - told, 0.0)
+        kept = largest_sum(self.dimension, self.kept(self.dimension), upper) / self.dimension
+        return max(1.0 - kept, 0.0)
 
     def _draw(self, x: Floats, source: Continuation) -> Bits:
         places = np.sort(_largest(x, self.kept(x.size)))
@@ -113,17 +104,12 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
         return np.asarray(checks.positive("clip", clip) * estimate)
 
 
-@register("top_k", TopKSpec, cached=False, listing=Listing(223, "#ced4da"))
+@register("top_k", TopKSpec, 223, "#ced4da")
 def design_top_k(spec: TopKSpec) -> TopKMechanism:
     """The quantizer that keeps a share of the coordinates."""
-    return TopKMechanism("top_k", int(spec.dimension), 1, math.inf, spec.parameters(), float(spec.share))
+    return TopKMechanism.of("top_k", spec, share=float(spec.share))
 
 
-def _largest(x: Floats, count: int) -> NDArray[np.int64]:
+def _largest(x: Floats, count: int) -> Ints:
     """(count,) places of the coordinates of largest magnitude; of equal ones the first."""
     return np.argsort(-np.abs(x), kind="stable")[:count]
-
-
-def _check_share(share: float) -> None:
-    if not 0.0 < checks.number("share", share) <= 1.0:
-        raise InvalidSpecError(f"share: {share} of the coordinates, expected above 0 and up to 1")

@@ -25,16 +25,10 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
-from fl_privquant.errors import (
-    CertificationError,
-    CodeOverflowError,
-    InvalidSpecError,
-    InvalidUpdateError,
-)
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints, code_type
+from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.table import log_ratio_upper
@@ -43,9 +37,8 @@ from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whol
 from fl_privquant.mechanisms.sum_limits import SumLimits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.packing.wire_format import PackedIntegers
-from fl_privquant.sampling.rejection import Continuation
-from fl_privquant.sampling.rounding import code_type
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.chunks import checked_inputs
+from fl_privquant.sampling.stream import Continuation, Randomness, RandomStream
 from fl_privquant.statement import Unit
 
 CHANCES = 1 << 128
@@ -62,21 +55,16 @@ _SHARES = 1 << 53
 
 @dataclass(frozen=True, kw_only=True)
 class VectorSpec(Spec):
-    """The specification of a vector mechanism.
-
-    Parameters
-    ----------
-    dimension
-        Number of coordinates of an update. A codec sets it to that of its layout.
-    repeats
-        Independent draws that a message holds. Their average has 1 / repeats of the variance. None: the
-        number with the least error where the mechanism knows it, else 1.
-    """
+    """The specification of a vector mechanism."""
 
     dimension: int = 1
+    """Number of coordinates of an update. A codec sets it to that of its layout."""
     repeats: int | None = None
+    """Independent draws that a message holds. Their average has 1 / repeats of the variance. None: the number
+    with the least error where the mechanism knows it, else 1."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checked_whole("dimension", self.dimension, _MAX_DIMENSION)
         if self.repeats is not None:
             checked_whole("repeats", self.repeats, MAX_REPEATS)
@@ -84,27 +72,19 @@ class VectorSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateVectorSpec(VectorSpec):
-    """The specification of a private vector mechanism; see :class:`VectorSpec`.
+    """The specification of a private vector mechanism; see :class:`VectorSpec`."""
 
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share.
-    """
-
+    most_epsilon = _MOST_EPSILON
     spends_on: ClassVar[Unit] = Unit.ROUND
 
     epsilon: float
+    """Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """One draw tells at most a bit or a coordinate: a large epsilon is better spent on several."""
+        """One draw reports at most a bit or a coordinate: a large epsilon is better spent on several."""
         repeats = min(max(round(epsilon), 1), MAX_REPEATS)
         return {"repeats": repeats} | super().candidate(wish, epsilon)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_epsilon(self.epsilon, _MOST_EPSILON)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,29 +94,18 @@ class VectorMechanism(Mechanism):
     Guarantee: ``epsilon``-differential privacy of one client round against an adversary who sees the message,
     for any two updates; infinite if not ``private``.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
-
-    Parameters
-    ----------
-    name
-        The registered name.
-    dimension
-        Number of coordinates; :meth:`for_dimension` gives the mechanism for another one.
-    repeats
-        Independent draws in a message.
-    claimed_epsilon
-        What the design was asked for; the certified loss is at most this. Infinite if not ``private``.
-    parameters
-        How it was designed, for reports.
     """
 
     name: str
     dimension: int
+    """Number of coordinates; :meth:`for_dimension` gives the mechanism for another one."""
     repeats: int
+    """Independent draws in a message."""
     claimed_epsilon: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     unit: ClassVar[str] = "client round"
-    norm: ClassVar[str]
+    norm: ClassVar[str] = "l2"
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -156,12 +125,12 @@ class VectorMechanism(Mechanism):
         )
 
     @classmethod
-    def of(cls, name: str, spec: VectorSpec) -> Self:
-        """The certified mechanism that meets the spec."""
+    def of(cls, name: str, spec: VectorSpec, **fields: Any) -> Self:
+        """The certified mechanism that meets the spec, with further fields of its own class."""
         epsilon = float(spec.epsilon) if isinstance(spec, PrivateVectorSpec) else math.inf
         dimension = int(spec.dimension)
         repeats = int(spec.repeats or cls.best_repeats(epsilon, dimension))
-        return cls(name, dimension, repeats, epsilon, spec.parameters())
+        return cls(name, dimension, repeats, epsilon, spec.parameters(), **fields)
 
     @classmethod
     def best_repeats(cls, epsilon: float, dimension: int) -> int:
@@ -171,21 +140,15 @@ class VectorMechanism(Mechanism):
     def for_dimension(self, dimension: int) -> Self:
         if dimension == self.dimension:
             return self
-        repeats = self.repeats
-        if self.parameters.get("repeats") is None:
-            repeats = self.best_repeats(self.claimed_epsilon, dimension)
         parameters = {**self.parameters, "dimension": dimension}
-        return dataclasses.replace(self, dimension=dimension, repeats=repeats, parameters=parameters)
+        chosen = self._chosen_for(dimension)
+        return dataclasses.replace(self, dimension=dimension, parameters=parameters, **chosen)
 
-    @property
-    def epsilon(self) -> float:
-        """Certified privacy loss of one client round, local view: that of all draws together."""
-        return self._epsilon
-
-    @property
-    @abstractmethod
-    def _epsilon(self) -> float:
-        """The certified loss; infinite if not private."""
+    def _chosen_for(self, dimension: int) -> dict[str, Any]:
+        """The fields that the design chooses by the number of coordinates, unless its user gave them."""
+        if self.parameters.get("repeats") is not None:
+            return {}
+        return {"repeats": self.best_repeats(self.claimed_epsilon, dimension)}
 
     @property
     @abstractmethod
@@ -193,9 +156,9 @@ class VectorMechanism(Mechanism):
         """Number of integers of a message."""
 
     @property
-    @abstractmethod
     def message_bits(self) -> int:
-        """Bits of each of them."""
+        """Width of each integer of a message: 1, where messages are bits."""
+        return 1
 
     @property
     def bits_per_coordinate(self) -> float:
@@ -209,9 +172,20 @@ class VectorMechanism(Mechanism):
     def squared_error(self, x: ArrayLike) -> float:
         """Exact mean squared Euclidean error for an input in the unit ball."""
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    def mae(self, density: Density | ArrayLike | None = None) -> float:
+        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
+        if self.dimension > 1:
+            raise InvalidSpecError(
+                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
+                "of them and has no closed form; use mse, or squared_error of an input"
+            )
+        return self._mae_of_one(density)
+
+    @abstractmethod
+    def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
+        """Mean absolute error of an update of one coordinate."""
+
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """The random message of one update, a vector of ``dimension`` floats; one thread is enough."""
         if threads < 1:
             raise InvalidSpecError(f"threads: {threads} is below 1")
@@ -226,23 +200,11 @@ class VectorMechanism(Mechanism):
 
     def _in_ball(self, x: ArrayLike, clip: float) -> Floats:
         """The update divided by the clip, in the unit ball; privacy does not rest on it being so."""
-        given = np.asarray(x)
-        if given.dtype.kind != "f":
+        inputs, clip = checked_inputs(x), checks.positive("clip", clip)
+        if inputs.shape != (self.dimension,):
             raise InvalidUpdateError(
-                f"update: {given.dtype} inputs, expected floating point; convert with astype(numpy.float32)"
-            )
-        if given.shape != (self.dimension,):
-            raise InvalidUpdateError(
-                f"update: shape {given.shape}, but {self.name} encodes whole updates, here of shape "
+                f"update: shape {inputs.shape}, but {self.name} encodes whole updates, here of shape "
                 f"({self.dimension},); flatten it, or use for_dimension"
-            )
-        clip = checks.positive("clip", clip)
-        with np.errstate(over="ignore"):
-            inputs = given.astype(np.float64)
-        if not np.isfinite(inputs).all():
-            raise InvalidUpdateError(
-                f"update: {np.count_nonzero(~np.isfinite(inputs))} of {inputs.size} inputs are not finite; "
-                "nothing was encoded, look for divergence upstream"
             )
         with np.errstate(over="ignore"):
             if self.norm == "linf":
@@ -255,7 +217,7 @@ class VectorMechanism(Mechanism):
             length = float(np.linalg.norm(direction))
             return np.asarray(direction * (min(largest / clip * length, 1.0) / length))
 
-    def _checked_message(self, indices: ArrayLike) -> NDArray[np.int64]:
+    def _checked_message(self, indices: ArrayLike) -> Ints:
         message = np.asarray(indices)
         if message.dtype.kind not in "ui" or message.shape != (self.message_size,):
             raise InvalidUpdateError(
@@ -276,23 +238,24 @@ class VectorMechanism(Mechanism):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResponseMechanism(VectorMechanism):
-    """A vector mechanism whose draws are unbiased estimates of one length, told by randomized response.
+    """A vector mechanism whose draws are unbiased estimates of one length, released by randomized response.
 
     Guarantee: as :class:`VectorMechanism`, certified on the integer chances that are drawn with; unbiased
     for updates in the ball.
     """
 
     @cached_property
-    def _epsilon(self) -> float:
+    def epsilon(self) -> float:
+        """Certified privacy loss of one client round, local view: that of all draws together."""
         if not self.private:
             return math.inf
         common, rare = self._weights
         return log_ratio_upper(common**self.repeats, rare**self.repeats)
 
     @property
-    @abstractmethod
     def num_answers(self) -> int:
-        """Number of answers that randomized response chooses among."""
+        """Number of answers that randomized response chooses among: two signs, unless there are more."""
+        return 2
 
     @property
     @abstractmethod
@@ -319,13 +282,7 @@ class ResponseMechanism(VectorMechanism):
             length = self.dimension * float(weights @ nodes**2)
         return (self.output_norm**2 - length) / (self.repeats * self.dimension)
 
-    def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
-        if self.dimension > 1:
-            raise InvalidSpecError(
-                f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
-                "of them and has no closed form; use mse, or squared_error of an input"
-            )
+    def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
         # Of one coordinate, every draw is one of two opposite values.
         counts = np.arange(self.repeats + 1)
         outputs = self.output_norm * (2.0 * counts / self.repeats - 1.0)
@@ -349,6 +306,10 @@ class ResponseMechanism(VectorMechanism):
         common, rare = self._weights
         return CHANCES / (common - rare)
 
+    def _scale(self, clip: float) -> float:
+        """The factor from the sum of what the draws report to the estimate of the update."""
+        return checks.positive("clip", clip) * self.output_norm / self.repeats
+
 
 class AxisMechanism(ResponseMechanism):
     """A vector mechanism whose draws are ± one axis: index 2 i is axis i, and 2 i + 1 its opposite.
@@ -356,11 +317,6 @@ class AxisMechanism(ResponseMechanism):
     Their sum is a vector of small integers, so these messages can be added up by secure aggregation (which
     then carries every coordinate, and no longer a few bits).
     """
-
-    @property
-    def num_points(self) -> int:
-        """Number of axes and their opposites."""
-        return 2 * self.dimension
 
     @property
     def message_size(self) -> int:
@@ -372,13 +328,12 @@ class AxisMechanism(ResponseMechanism):
 
     @property
     def _largest(self) -> int:
-        return self.num_points - 1
+        return 2 * self.dimension - 1
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        net = self.to_codes(np.asarray(indices)) - self.repeats
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * net)
+        return np.asarray(self._scale(clip) * (self.to_codes(np.asarray(indices)) - self.repeats))
 
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         """(dimension,) how often each axis was drawn less how often its opposite was, plus ``repeats``."""
         message = self._checked_message(indices)
         codes = np.full(self.dimension, self.repeats, dtype=np.int64)
@@ -390,8 +345,7 @@ class AxisMechanism(ResponseMechanism):
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         sums = checked_sums(total, num_clients, 2 * self.repeats)
-        net = sums.astype(np.float64) / num_clients - self.repeats
-        return np.asarray(checks.positive("clip", clip) * self.output_norm / self.repeats * net)
+        return np.asarray(self._scale(clip) * (sums.astype(np.float64) / num_clients - self.repeats))
 
     def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
         """A client draws ``repeats`` axes: the absolute values of its codes' sum add up to no more, ever."""
@@ -408,7 +362,7 @@ def response_weights(epsilon: float, num_answers: int, repeats: int = 1) -> tupl
     """
     with localcontext() as context:
         context.prec = 60
-        # A hair below what is allowed, and rounded up, so that the ratio stays inside; never 0.
+        # Slightly below what is allowed, and rounded up, so that the ratio stays within it; never 0.
         factor = (min(Decimal(epsilon) / repeats, Decimal(700))).exp() * (1 - Decimal(10) ** -50)
         rare = int(Decimal(CHANCES) / (factor + (num_answers - 1))) + 1
     common = CHANCES - (num_answers - 1) * rare

@@ -27,11 +27,11 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_privquant.mechanisms.registry import Listing, register
+from fl_privquant.array_types import Floats
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.vector import AxisMechanism, PrivateVectorSpec, VectorSpec, respond
-from fl_privquant.sampling.rejection import Continuation
+from fl_privquant.sampling.stream import Continuation
 
 _SHARES = 1 << 53
 
@@ -39,20 +39,19 @@ _SHARES = 1 << 53
 class VqsgdMechanism(AxisMechanism, kind="vqsgd"):
     """A corner of the cross-polytope, for updates of norm at most clip; see :class:`AxisMechanism`."""
 
-    norm: ClassVar[str] = "l2"
     private: ClassVar[bool] = False
 
     @property
     def num_answers(self) -> int:
-        return self.num_points
+        return 2 * self.dimension
 
     @property
     def output_norm(self) -> float:
         return math.sqrt(self.dimension) * self._gain
 
-    def _draw(self, x: NDArray[np.float64], source: Continuation) -> list[int]:
-        corners = _Corners(x)
-        return [corners.draw(source) for _ in range(self.repeats)]
+    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+        cumulated = np.cumsum(np.abs(x)) / math.sqrt(x.size)
+        return [_corner(x, cumulated, source) for _ in range(self.repeats)]
 
 
 class PrivateVqsgdMechanism(VqsgdMechanism, kind="vqsgd_private"):
@@ -60,35 +59,26 @@ class PrivateVqsgdMechanism(VqsgdMechanism, kind="vqsgd_private"):
 
     private: ClassVar[bool] = True
 
-    def _draw(self, x: NDArray[np.float64], source: Continuation) -> list[int]:
+    def _draw(self, x: Floats, source: Continuation) -> list[int]:
         return [respond(corner, self._weights, source) for corner in super()._draw(x, source)]
 
 
-@register("vqsgd", VectorSpec, cached=False, listing=Listing(200, "#c77dff"))
+@register("vqsgd", VectorSpec, 200, "#c77dff")
 def design_vqsgd(spec: VectorSpec) -> VqsgdMechanism:
     """The quantizer without privacy."""
     return VqsgdMechanism.of("vqsgd", spec)
 
 
-@register(
-    "vqsgd_private", PrivateVectorSpec, cached=False, listing=Listing(210, "#7b2cbf", plans_for_local=True)
-)
+@register("vqsgd_private", PrivateVectorSpec, 210, "#7b2cbf", plans_for_local=True)
 def design_private_vqsgd(spec: PrivateVectorSpec) -> PrivateVqsgdMechanism:
     """The certified mechanism at ``epsilon`` a client round."""
     return PrivateVqsgdMechanism.of("vqsgd_private", spec)
 
 
-class _Corners:
-    """The corners that an input is a mean of, to be drawn from."""
-
-    def __init__(self, x: NDArray[np.float64]) -> None:
-        self._x = x
-        self._cumulated = np.cumsum(np.abs(x)) / math.sqrt(x.size)
-
-    def draw(self, source: Continuation) -> int:
-        """The index of a corner: 2 i for e_i, 2 i + 1 for its opposite."""
-        at = source.below(_SHARES) / _SHARES
-        axis = int(np.searchsorted(self._cumulated, at, side="right"))
-        if axis == self._x.size:
-            return source.below(2 * axis)
-        return 2 * axis + (1 if self._x[axis] < 0.0 else 0)
+def _corner(x: Floats, cumulated: Floats, source: Continuation) -> int:
+    """A corner drawn by the cumulated weights of the axes: index 2 i for e_i, 2 i + 1 for its opposite."""
+    at = source.below(_SHARES) / _SHARES
+    axis = int(np.searchsorted(cumulated, at, side="right"))
+    if axis == x.size:
+        return source.below(2 * axis)
+    return 2 * axis + (1 if x[axis] < 0.0 else 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fl_privquant import checks
-from fl_privquant.design.spread import RunTarget
+from fl_privquant.design.spread import RunTarget, usual_norm_ratio
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.norms import Norms
@@ -21,52 +21,37 @@ _MOST = {"num_clients": MOST_CLIENTS, "dimension": 1 << 31, "rounds": 10**9, "bi
 
 @dataclass(frozen=True)
 class Wish:
-    """The run and the privacy target that a plan is made for.
-
-    Parameters
-    ----------
-    num_clients
-        Clients whose updates are averaged in a round.
-    dimension
-        Number of coordinates.
-    rounds
-        Number of rounds that a client takes part in.
-    epsilon, delta
-        The target.
-    unit
-        What the target is for: one coordinate and release, one round of a client, or all its rounds.
-    in_sum
-        Whether the target is for the aggregate view (secure aggregation), or for the local one.
-    bits
-        Bits of a code before it is masked: 2^bits output values. Integer noise for a target takes more bits
-        where so few cannot hold it; else it has 2^bits lattice points.
-    corrupt, dropped
-        Clients of each round that collude with the adversary, and that drop out.
-    norms
-        Norms that updates are clipped to, in units of the coordinate clip. Updates with an L2 norm are
-        rotated.
-    own_clips
-        Whether updates have an L2 norm and each mechanism chooses its coordinate clip, and so ``norms``.
-    exact_sums
-        Whether the secure sum holds whatever codes add up to, or is as narrow as honest codes allow.
-    parameters
-        Further parameters of designs, each a name and its value.
-    """
+    """The run and the privacy target that a plan is made for."""
 
     num_clients: int
+    """Clients whose updates are averaged in a round."""
     dimension: int
+    """Number of coordinates."""
     rounds: int
+    """Number of rounds that a client takes part in."""
     epsilon: float
+    """The target, with ``delta``."""
     delta: float = 1e-5
     unit: Unit = Unit.TOTAL
+    """What the target is for: one coordinate and release, one round of a client, or all its rounds."""
     in_sum: bool = True
+    """Whether the target is for the aggregate view (secure aggregation), or for the local one."""
     bits: int = 2
+    """Bits of a code before it is masked: 2^bits output values. Integer noise for a target takes more bits
+    where so few cannot hold it; else it has 2^bits lattice points."""
     corrupt: int = 0
+    """Clients of each round that collude with the adversary."""
     dropped: int = 0
+    """Clients of each round that drop out."""
     norms: Norms = field(default_factory=Norms)
+    """Norms that updates are clipped to, in units of the coordinate clip. Updates with an L2 norm are
+    rotated."""
     own_clips: bool = False
+    """Whether updates have an L2 norm and each mechanism chooses its coordinate clip, and so ``norms``."""
     exact_sums: bool = False
+    """Whether the secure sum holds whatever codes add up to, or is as narrow as honest codes allow."""
     parameters: tuple[tuple[str, Any], ...] = ()
+    """Further parameters of designs, each a name and its value."""
 
     def __post_init__(self) -> None:
         for name in ("num_clients", "dimension", "rounds", "bits"):
@@ -87,6 +72,11 @@ class Wish:
     def view(self) -> View:
         """What the adversary sees."""
         return View.aggregate(self.num_clients, self.corrupt, self.dropped) if self.in_sum else View()
+
+    @property
+    def norm_ratio(self) -> float:
+        """L2 clip over coordinate clip: that of :attr:`norms`, or the usual one for rotated updates."""
+        return usual_norm_ratio(self.dimension) if self.norms.l2 is None else self.norms.l2
 
     @property
     def spread(self) -> float | None:

@@ -13,17 +13,17 @@ bytes  holds   meaning
 16-    body    see below
 ====== ======= ====================================================================
 
-**Fixed width.** Value i occupies the bits i*width to (i+1)*width - 1 of the body, bit b of the body
-being bit b % 8 of byte b // 8; the bits that remain in the last byte are 0. Codes and masked sums
-are sent so, and indices of m levels, at ceil(log2 m) bits.
+**Fixed width.** Value i occupies the bits i*width to (i+1)*width - 1 of the body, bit b of the body being bit
+b % 8 of byte b // 8; the bits that remain in the last byte are 0. Codes and masked sums are sent so, and
+indices of m levels, at ceil(log2 m) bits.
 
-**Grouped.** Where m is no power of two, as many base-m digits as fit a 64-bit word share one (the
-first is the least significant), if that takes fewer bits: 1.6 instead of 2 for m = 3, 2.37 instead
-of 3 for m = 5. The digits left over at the end take the fewest bytes that can hold them.
+**Grouped.** Where m is no power of two, as many base-m digits as fit a 64-bit word share one (the first is
+the least significant), if that takes fewer bits: 1.6 instead of 2 for m = 3, 2.37 instead of 3 for m = 5. The
+digits left over at the end take the fewest bytes that can hold them.
 
-The layout follows from the header, and every vector has exactly one payload: a payload with another
-size, a digit out of range or a padding bit that is set is refused. Sizes depend on the number of
-coordinates and levels alone, never on the data.
+The layout follows from the header, and every vector has exactly one payload: a payload with another size, a
+digit out of range or a padding bit that is set is refused. Sizes depend on the number of coordinates and
+levels alone, never on the data.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant import checks
+from fl_privquant.array_types import code_type
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, other_version
 from fl_privquant.law.codebook import MAX_LEVELS
 
@@ -81,7 +83,7 @@ def pack_indices(indices: ArrayLike, num_levels: int) -> bytes:
     body_size = packed_size(values.size, num_levels=num_levels) - HEADER_BYTES
     target = _PayloadBuffer(header, body_size)
     if per_word:
-        _join(_in_container(values, width), num_levels, per_word, target.body)
+        _join(values.astype(code_type(width), copy=False), num_levels, per_word, target.body)
     else:
         _narrow(values, width, target.body)
     return target.finish()
@@ -90,8 +92,7 @@ def pack_indices(indices: ArrayLike, num_levels: int) -> bytes:
 def unpack_indices(payload: Payload, num_levels: int, length: int) -> NDArray[np.uint8] | NDArray[np.uint16]:
     """The ``length`` indices of a payload: uint8, or uint16 past 256 levels.
 
-    Raises InvalidUpdateError unless this is the one payload that :func:`pack_indices` makes of
-    ``length`` indices below ``num_levels``.
+    Raises InvalidUpdateError unless it is the one payload that :func:`pack_indices` makes of such indices.
 
     >>> unpack_indices(pack_indices([0, 1, 2, 3, 3], 4), num_levels=4, length=5)
     array([0, 1, 2, 3, 3], dtype=uint8)
@@ -100,7 +101,7 @@ def unpack_indices(payload: Payload, num_levels: int, length: int) -> NDArray[np
     width = _index_width(num_levels)
     expected = packed_size(length, num_levels=num_levels) - HEADER_BYTES
     body = read_body(payload, KIND_INDICES, num_levels, length, expected)
-    out = np.empty(length, dtype=_container(width))
+    out = np.empty(length, dtype=code_type(width))
     per_word = _digits_per_word(num_levels)
     if per_word:
         _split(body, num_levels, per_word, out)
@@ -128,8 +129,7 @@ def pack_codes(codes: ArrayLike, width: int) -> bytes:
 def unpack_codes(payload: Payload, width: int, length: int) -> NDArray[np.uint32]:
     """The ``length`` integers of a payload of ``width`` bits each.
 
-    Raises InvalidUpdateError unless this is the one payload that :func:`pack_codes` makes of
-    ``length`` integers of that width.
+    Raises InvalidUpdateError unless it is the one payload that :func:`pack_codes` makes of such integers.
 
     >>> unpack_codes(pack_codes([1, 2, 3], width=12), width=12, length=3)
     array([1, 2, 3], dtype=uint32)
@@ -139,18 +139,6 @@ def unpack_codes(payload: Payload, width: int, length: int) -> NDArray[np.uint32
     out = np.empty(length, dtype=np.uint32)
     _expand(body, width, out)
     return out
-
-
-def bits_per_coordinate(num_levels: int) -> float:
-    """Bits that an index of ``num_levels`` levels takes on the wire, for long vectors.
-
-    >>> [bits_per_coordinate(m) for m in (2, 3, 4, 6, 16)]
-    [1.0, 1.6, 2.0, 2.6666666666666665, 4.0]
-    """
-    num_levels = _checked_levels(num_levels)
-    width = _index_width(num_levels)
-    per_word = _digits_per_word(num_levels)
-    return 64.0 / per_word if per_word else float(width)
 
 
 def packed_size(length: int, *, num_levels: int | None = None, width: int | None = None) -> int:
@@ -254,18 +242,11 @@ def integers(values: ArrayLike, name: str, largest: int) -> Ints:
 
 
 def _checked_width(width: int | None) -> int:
-    # numpy's integers would overflow in what follows; Python's do not.
-    bits = 0 if width is None else operator.index(width)
-    if not 1 <= bits <= MAX_WIDTH:
-        raise InvalidSpecError(f"width: {width} bits, expected 1 to {MAX_WIDTH}")
-    return bits
+    return checks.whole("width", width, 1, MAX_WIDTH)
 
 
 def _checked_levels(num_levels: int) -> int:
-    levels = operator.index(num_levels)
-    if not 2 <= levels <= MAX_LEVELS:
-        raise InvalidSpecError(f"num_levels: {num_levels}, expected 2 to {MAX_LEVELS}")
-    return levels
+    return checks.whole("num_levels", num_levels, 2, MAX_LEVELS)
 
 
 def _index_width(num_levels: int) -> int:
@@ -288,15 +269,6 @@ def _tail_bytes(num_levels: int, count: int) -> int:
     return (largest.bit_length() + 7) // 8
 
 
-def _container(width: int) -> np.dtype[Any]:
-    """The smallest unsigned integers of ``width`` bits."""
-    return np.dtype(np.uint8 if width <= 8 else np.uint16 if width <= 16 else np.uint32)
-
-
-def _in_container(values: Ints, width: int) -> Ints:
-    return values.astype(_container(width), copy=False)
-
-
 @functools.lru_cache(maxsize=MAX_WIDTH)
 def _steps(width: int) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
     """Bits of a word's worth of values, and the three steps that join neighbouring fields in pairs.
@@ -304,7 +276,7 @@ def _steps(width: int) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDA
     The values stand in lanes of 8, 16 or 32 bits; wider lanes take fewer steps, so the first ones
     then leave the word as it is.
     """
-    lane = 8 * _container(width).itemsize
+    lane = 8 * code_type(width).itemsize
     field = width
     shifts: list[int] = []
     low: list[int] = []
@@ -327,7 +299,7 @@ def _steps(width: int) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDA
 
 def _narrow(values: Ints, width: int, body: NDArray[np.uint8]) -> None:
     """Write values, checked to be below 2^width, at ``width`` bits each."""
-    container = _container(width)
+    container = code_type(width)
     if width == 8 * container.itemsize:
         np.copyto(body.view(container.newbyteorder("<")), values, casting="unsafe")
         return
@@ -354,7 +326,7 @@ def _narrow(values: Ints, width: int, body: NDArray[np.uint8]) -> None:
 
 def _expand(body: NDArray[np.uint8], width: int, out: Ints) -> None:
     """Read values of ``width`` bits each into ``out``; bits beyond the last one must be 0."""
-    container = _container(width)
+    container = code_type(width)
     if width == 8 * container.itemsize:
         np.copyto(out, body.view(container.newbyteorder("<")))
         return

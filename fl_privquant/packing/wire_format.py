@@ -19,8 +19,8 @@ from functools import cached_property
 from typing import Any, Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Array, Ints
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.packing.pack import (
     HEADER_BYTES,
@@ -37,36 +37,27 @@ from fl_privquant.packing.pack import (
 # Beside the kinds of fl_privquant.packing.pack: floating-point numbers that no mechanism quantized.
 _KIND_FLOATS: Final = 16
 
-AddOnDemand = Callable[[slice, NDArray[Any]], NDArray[Any]]
+AddOnDemand = Callable[[slice, Array], Array]
 """Old coordinates plus the estimates of those in a part of the update, as a new array."""
 
 
 class Decoder(Protocol):
     """The interface of a mechanism that a wire format needs."""
 
-    def decode(self, indices: NDArray[Any], clip: float = 1.0) -> NDArray[Any]:
+    def decode(self, indices: Array, clip: float = 1.0) -> Array:
         """Estimates of the inputs that were encoded."""
         ...
 
-    def to_codes(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+    def to_codes(self, indices: Array) -> Ints:
         """The integers to be added up."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class WireFormat(ABC):
-    """How the encoded form of an update is written.
+    """How an update of ``dimension`` coordinates is written that ``mechanism`` encoded with this clip.
 
-    Parameters
-    ----------
-    mechanism
-        What encoded it.
-    dimension
-        Number of coordinates.
-    clip
-        Coordinates were clipped to [-clip, clip].
-    dtype
-        Precision of estimates.
+    Estimates have the type ``dtype``.
     """
 
     mechanism: Decoder
@@ -80,22 +71,22 @@ class WireFormat(ABC):
         """Size of every payload."""
 
     @abstractmethod
-    def pack(self, encoded: NDArray[Any]) -> bytes:
+    def pack(self, encoded: Array) -> bytes:
         """The payload of what the mechanism's ``encode`` gave."""
 
     @abstractmethod
-    def unpack(self, payload: bytes) -> NDArray[Any]:
+    def unpack(self, payload: bytes) -> Array:
         """The input of :meth:`pack`; raises InvalidUpdateError for bytes that it never writes."""
 
-    def codes(self, encoded: NDArray[Any]) -> NDArray[np.int64]:
+    def codes(self, encoded: Array) -> Ints:
         """The integers of an encoded update that can be added up over clients."""
         return self.mechanism.to_codes(encoded)
 
-    def add_codes(self, payload: bytes, total: NDArray[np.int64]) -> None:
+    def add_codes(self, payload: bytes, total: Ints) -> None:
         """Add the :meth:`codes` of a payload to a vector, in place; a bad payload adds nothing."""
         total += self.codes(self.unpack(payload))
 
-    def estimate(self, payload: bytes) -> NDArray[Any]:
+    def estimate(self, payload: bytes) -> Array:
         """The estimates of the coordinates, as they were when they were encoded."""
         return self.mechanism.decode(self.unpack(payload), self.clip).astype(self.dtype, copy=False)
 
@@ -117,18 +108,18 @@ class PackedIndices(WireFormat):
     def num_bytes(self) -> int:
         return packed_size(self.dimension, num_levels=self.num_levels)
 
-    def pack(self, encoded: NDArray[Any]) -> bytes:
+    def pack(self, encoded: Array) -> bytes:
         return pack_indices(encoded, self.num_levels)
 
-    def unpack(self, payload: bytes) -> NDArray[Any]:
+    def unpack(self, payload: bytes) -> Array:
         return unpack_indices(payload, self.num_levels, self.dimension)
 
-    def add_codes(self, payload: bytes, total: NDArray[np.int64]) -> None:
+    def add_codes(self, payload: bytes, total: Ints) -> None:
         from fl_privquant.packing.pack_loops import add_codes
 
         add_codes(self.unpack(payload), self._level_codes, total)
 
-    def estimate(self, payload: bytes) -> NDArray[Any]:
+    def estimate(self, payload: bytes) -> Array:
         from fl_privquant.packing.pack_loops import look_up
 
         estimates = np.empty(self.dimension, dtype=self.dtype)
@@ -140,7 +131,7 @@ class PackedIndices(WireFormat):
 
         indices = self.unpack(payload)
 
-        def add(place: slice, old: NDArray[Any]) -> NDArray[Any]:
+        def add(place: slice, old: Array) -> Array:
             new = np.empty(old.shape, dtype=self.dtype)
             look_up_and_add(indices[place], self._level_values, old.reshape(-1), new.reshape(-1))
             return new
@@ -148,11 +139,11 @@ class PackedIndices(WireFormat):
         return add
 
     @cached_property
-    def _level_values(self) -> NDArray[Any]:
+    def _level_values(self) -> Array:
         return self.mechanism.decode(np.arange(self.num_levels), self.clip).astype(self.dtype)
 
     @cached_property
-    def _level_codes(self) -> NDArray[np.int64]:
+    def _level_codes(self) -> Ints:
         return np.ascontiguousarray(self.mechanism.to_codes(np.arange(self.num_levels)), dtype=np.int64)
 
 
@@ -174,10 +165,10 @@ class PackedIntegers(WireFormat):
     def num_bytes(self) -> int:
         return packed_size(self.count, width=self.width)
 
-    def pack(self, encoded: NDArray[Any]) -> bytes:
+    def pack(self, encoded: Array) -> bytes:
         return pack_codes(encoded, self.width)
 
-    def unpack(self, payload: bytes) -> NDArray[np.int64]:
+    def unpack(self, payload: bytes) -> Ints:
         integers = unpack_codes(payload, self.width, self.count)
         if self.largest is not None:
             check_range(integers, "codes", self.largest)
@@ -191,13 +182,13 @@ class PackedFloats(WireFormat):
     def num_bytes(self) -> int:
         return HEADER_BYTES + self.dimension * self.dtype.itemsize
 
-    def pack(self, encoded: NDArray[Any]) -> bytes:
+    def pack(self, encoded: Array) -> bytes:
         with np.errstate(over="ignore"):
             body = np.asarray(encoded).astype(self._little_endian)
         check_finite(body)
         return write_header(_KIND_FLOATS, self.dtype.itemsize, self.dimension) + body.tobytes()
 
-    def unpack(self, payload: bytes) -> NDArray[Any]:
+    def unpack(self, payload: bytes) -> Array:
         size = self.dimension * self.dtype.itemsize
         body = read_body(payload, _KIND_FLOATS, self.dtype.itemsize, self.dimension, size)
         values = body.view(self._little_endian).astype(self.dtype)
@@ -209,7 +200,7 @@ class PackedFloats(WireFormat):
         return self.dtype.newbyteorder("<")
 
 
-def check_finite(values: NDArray[Any]) -> None:
+def check_finite(values: Array) -> None:
     """Refuse a payload of floats with one that is not finite."""
     if not np.isfinite(values).all():
         raise InvalidUpdateError("payload: a value is not finite; the client's training diverged")

@@ -3,12 +3,11 @@
 How it is drawn. All three laws are tabulated (:mod:`fl_privquant.sampling.noise_table`) in units of
 2^-127 with a certified total-variation distance below 2^-100 to the ideal law. A draw is then one
 random word, one look-up and one comparison, in vector code: a few nanoseconds, whatever is drawn.
-Rejection (Canonne, Kamath, Steinke 2020; :mod:`fl_privquant.sampling.rejection`) has no distance at
-all, but takes thousands of times as long and tells by its time what it drew; and it knows no Skellam
-noise. What its exactness would buy is bounded: N draws from the tables add at most
-(1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12 for 10^17 draws at epsilon 2.
-Where a table would be too large (sigma above 20 000, a Laplace scale above 3 700), Laplace and
-Gaussian noise are drawn by rejection; for Skellam noise, use a coarser lattice.
+Rejection sampling (Canonne, Kamath, Steinke 2020) has no distance at all, but takes thousands of times as
+long, reveals by its running time what it drew, and knows no Skellam noise. What its exactness would buy is
+bounded: N draws from the tables add at most (1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12
+for 10^17 draws at epsilon 2. Where a table would be too large (sigma above 20 000, a Laplace scale above
+3 700) the law is known, for bounds of sums, but nothing is drawn; use a coarser lattice.
 
 One word is reserved in the stream for each draw, so the same seed gives the same noise in whatever
 pieces it is drawn.
@@ -25,9 +24,8 @@ from functools import cached_property, lru_cache
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import ArrayLike, Floats, Ints, Words
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.sampling.noise_table import (
     NoiseTable,
@@ -37,14 +35,7 @@ from fl_privquant.sampling.noise_table import (
     laplace_ratios,
     skellam_ratios,
 )
-from fl_privquant.sampling.rejection import (
-    Continuation,
-    Uniform,
-    continuation_address,
-    draw_gaussian,
-    draw_laplace,
-)
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import RandomStream, continuation_address
 
 _CHUNK = 1 << 15
 # Beyond these a table would have more magnitudes than it may.
@@ -71,68 +62,55 @@ class _IntegerNoise(ABC):
 
     @property
     def total_variation(self) -> float:
-        """Upper bound of the distance of one draw to the closed form; 0 where drawing is exact."""
-        return 0.0 if self._table is None else self._table.total_variation
+        """Upper bound of the distance of one draw to the closed form; 0 where nothing is drawn."""
+        return _tabulate(self).total_variation if self._tabulated else 0.0
 
     @property
     def largest(self) -> int | None:
-        """The largest magnitude that can be drawn; None where there is no bound."""
-        return None if self._table is None else self._table.largest
+        """The largest magnitude that can be drawn; None where a table would be too large."""
+        return _tabulate(self).largest if self._tabulated else None
 
-    def sample(self, shape: int | tuple[int, ...], stream: RandomStream) -> NDArray[np.int64]:
+    def sample(self, shape: int | tuple[int, ...], stream: RandomStream) -> Ints:
         """Independent draws (int64) of the given shape."""
         out = np.empty(shape, dtype=np.int64)
         self.fill(out.reshape(-1), stream, stream.reserve(out.size))
         return out
 
-    def fill(self, out: NDArray[np.int64], stream: RandomStream, first_word: int) -> None:
+    def fill(self, out: Ints, stream: RandomStream, first_word: int) -> None:
         """Write draws into a vector, one for each reserved word from address ``first_word`` on."""
-        _draw_from_table(_tabulate(self), out, stream, first_word)
+        _draw_from_table(self._table, out, stream, first_word)
 
     def units(self) -> list[int]:
         """Probability of each magnitude 0, 1, ... in units of 2^-127, exactly as it is drawn."""
-        table = self._table
-        if table is None:
-            raise InvalidSpecError(f"{self.parameter}: too large to be drawn from a table")
-        return table.units()[: table.largest + 1]
+        return self._table.units()[: self._table.largest + 1]
 
     @property
-    def _table(self) -> NoiseTable | None:
-        """The table that draws come from; None if they need no table."""
+    def _table(self) -> NoiseTable:
+        """The table that draws come from."""
+        if not self._tabulated:
+            raise InvalidSpecError(f"{self.parameter}: too large to be drawn from a table")
         return _tabulate(self)
+
+    @property
+    def _tabulated(self) -> bool:
+        """Whether the law is narrow enough for a table."""
+        return True
+
+    @abstractmethod
+    def log_moment(self, rate: float) -> float:
+        """Upper bound of log E exp(rate N) for a draw N."""
+
+    @abstractmethod
+    def best_rate(self, mean: float) -> float:
+        """The rate at which log_moment(rate) - rate * mean is least, or near it: any rate gives a bound."""
 
     @abstractmethod
     def _ratios(self) -> Ratios:
         """The law, as ratios of neighbouring probabilities."""
 
 
-class _NoiseWithoutBound(_IntegerNoise):
-    """Noise that is drawn by rejection where a table would be too large."""
-
-    def fill(self, out: NDArray[np.int64], stream: RandomStream, first_word: int) -> None:
-        """Write draws into a vector, one for each reserved word from address ``first_word`` on."""
-        if self._tabulated:
-            super().fill(out, stream, first_word)
-            return
-        for i in range(out.size):
-            out[i] = self._draw(Continuation(stream, first_word + i))
-
-    @property
-    def _table(self) -> NoiseTable | None:
-        return _tabulate(self) if self._tabulated else None
-
-    @property
-    @abstractmethod
-    def _tabulated(self) -> bool:
-        """Whether draws come from a table, or else from :meth:`_draw`."""
-
-    @abstractmethod
-    def _draw(self, source: Uniform) -> int:
-        """One draw by rejection, exact."""
-
-
 @dataclass(frozen=True)
-class DiscreteLaplace(_NoiseWithoutBound):
+class DiscreteLaplace(_IntegerNoise):
     """Integer noise k with probability proportional to exp(-|k| / scale).
 
     Guarantee: added to an integer of sensitivity D, the output is D / scale differentially private
@@ -165,6 +143,19 @@ class DiscreteLaplace(_NoiseWithoutBound):
         half = float(1 / self.scale) / 2.0
         return 0.5 / math.sinh(half) ** 2 if half < 300.0 else 2.0 * math.exp(-2.0 * half)
 
+    def log_moment(self, rate: float) -> float:
+        # E exp(rate N) = (1 - p)^2 / ((1 - p e^rate) (1 - p e^-rate)) with p = exp(-1 / scale).
+        fall = 1.0 / float(self.scale)
+        parts = (math.log(-math.expm1(exponent)) for exponent in (rate - fall, -rate - fall))
+        return 2.0 * math.log(-math.expm1(-fall)) - sum(parts)
+
+    def best_rate(self, mean: float) -> float:
+        # Where the derivative sinh(rate) / (cosh(1 / scale) - cosh(rate)) is the mean: a quadratic in e^rate.
+        fall = 1.0 / float(self.scale)
+        middle = mean * math.cosh(fall)
+        rate = math.log((middle + math.sqrt(middle**2 + 1.0 - mean**2)) / (mean + 1.0))
+        return min(max(rate, 0.0), fall * (1.0 - 1e-9))
+
     @property
     def _tabulated(self) -> bool:
         return self.scale <= _MAX_TABLE_SCALE
@@ -172,12 +163,9 @@ class DiscreteLaplace(_NoiseWithoutBound):
     def _ratios(self) -> Ratios:
         return laplace_ratios(self.scale)
 
-    def _draw(self, source: Uniform) -> int:
-        return draw_laplace(self.scale, source)
-
 
 @dataclass(frozen=True)
-class DiscreteGaussian(_NoiseWithoutBound):
+class DiscreteGaussian(_IntegerNoise):
     """Integer noise k with probability proportional to exp(-k^2 / (2 sigma^2)).
 
     Guarantee: added to an integer of sensitivity D, the output has D^2 / (2 sigma^2) zero-concentrated
@@ -210,6 +198,13 @@ class DiscreteGaussian(_NoiseWithoutBound):
         """Variance: at most sigma^2, and next to it unless sigma is small."""
         return 2.0 * self._sum_above(0, np.square) / self._normalizer
 
+    def log_moment(self, rate: float) -> float:
+        # As small as for the continuous Gaussian, or smaller (Canonne, Kamath, Steinke, section 2).
+        return rate**2 * float(self.sigma_squared) / 2.0
+
+    def best_rate(self, mean: float) -> float:
+        return mean / float(self.sigma_squared)
+
     @cached_property
     def _normalizer(self) -> float:
         return 1.0 + 2.0 * self._sum_above(0, np.ones_like)
@@ -231,9 +226,6 @@ class DiscreteGaussian(_NoiseWithoutBound):
 
     def _ratios(self) -> Ratios:
         return gaussian_ratios(self.sigma_squared)
-
-    def _draw(self, source: Uniform) -> int:
-        return draw_gaussian(self.sigma_squared, source)
 
 
 @dataclass(frozen=True)
@@ -282,6 +274,13 @@ class Skellam(_IntegerNoise):
         # From the smallest up, so that none is lost.
         return 2.0 * float(table.probabilities[:k:-1].sum()) + table.total_variation
 
+    def log_moment(self, rate: float) -> float:
+        # variance (cosh(rate) - 1), written so that a small rate loses no digits.
+        return 2.0 * float(self.variance) * math.sinh(rate / 2.0) ** 2
+
+    def best_rate(self, mean: float) -> float:
+        return math.asinh(mean / float(self.variance))
+
     def _ratios(self) -> Ratios:
         return skellam_ratios(self.variance)
 
@@ -295,11 +294,9 @@ def _tabulate(noise: _IntegerNoise) -> NoiseTable:
     return build_table(noise._ratios())
 
 
-def _draw_from_table(
-    table: NoiseTable, out: NDArray[np.int64], stream: RandomStream, first_word: int
-) -> None:
-    # Numba takes a second to import: only who draws pays for it.
-    from fl_privquant.sampling.noise_loops import draw_noise
+def _draw_from_table(table: NoiseTable, out: Ints, stream: RandomStream, first_word: int) -> None:
+    # Numba takes a second to import: not before something is drawn.
+    from fl_privquant.sampling.loops import draw_noise
 
     words = np.empty(min(_CHUNK, out.size), dtype=np.uint64)
     for start in range(0, out.size, _CHUNK):
@@ -310,14 +307,8 @@ def _draw_from_table(
             _break_ties(table, part_words, part, stream, first_word + start)
 
 
-def _break_ties(
-    table: NoiseTable,
-    words: NDArray[np.uint64],
-    out: NDArray[np.int64],
-    stream: RandomStream,
-    first_word: int,
-) -> None:
-    """Draw again, with a second word, where a word equals its threshold: about never."""
+def _break_ties(table: NoiseTable, words: Words, out: Ints, stream: RandomStream, first_word: int) -> None:
+    """Draw again, with a second word, where a word equals its threshold, which practically never happens."""
     rest_bits = 63 - table.cell_bits
     own = words >> np.uint64(64 - table.cell_bits)
     thresholds = table.cells[own] & np.uint64((1 << rest_bits) - 1)

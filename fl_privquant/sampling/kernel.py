@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.law.table import CertifiedTable
+from fl_privquant.array_types import code_type
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.stream import RandomStream
-from fl_privquant.sampling.tables import prepare
+from fl_privquant.sampling.stream import Randomness
+
+_MIN_GRID = 64
+_MAX_GRID = 1 << 20
 
 
 class Sampler:
@@ -22,8 +27,6 @@ class Sampler:
     from one of the certified rows, whatever the input, the clip and the rounding of either.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
 
-    Examples
-    --------
     >>> from fl_privquant.law.codebook import Codebook
     >>> from fl_privquant.law.law import Law
     >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
@@ -35,47 +38,98 @@ class Sampler:
 
     def __init__(self, table: CertifiedTable) -> None:
         self.table = table
-        self._tables = prepare(table)
-
-    @property
-    def dtype(self) -> np.dtype[np.uint8] | np.dtype[np.uint16]:
-        """Type of the indices: uint8 up to 256 levels, else uint16."""
-        return np.dtype(np.uint8) if self.table.codebook.num_levels <= 256 else np.dtype(np.uint16)
+        self._dtype = code_type((table.codebook.num_levels - 1).bit_length())
+        self._tables = _prepare(table)
 
     def encode(
-        self,
-        x: ArrayLike,
-        *,
-        clip: float = 1.0,
-        stream: RandomStream | None = None,
-        threads: int = 1,
+        self, x: ArrayLike, *, clip: float = 1.0, stream: Randomness = None, threads: int = 1
     ) -> NDArray[np.uint8] | NDArray[np.uint16]:
         """Random indices of the shape of ``x``: the values they stand for, times ``clip``, average to ``x``.
 
-        Parameters
-        ----------
-        x
-            Floating-point inputs of any shape and strides, clipped to [-clip, clip]. Integers are
-            refused: an update that holds counts or indices is a mistake upstream.
-        clip
-            Half the width of the input range.
-        stream
-            Where randomness comes from: by default a stream with a fresh key from the operating
-            system. A call takes ``x.size`` words from it. The same words give the same indices,
-            however many threads, and in single as in double precision.
-        threads
-            Threads that share the work; more than one pays off from some 10^5 inputs on.
-
-        Raises
-        ------
-        InvalidUpdateError
-            If an input is not a finite floating-point number; nothing is encoded then.
+        Arguments and errors are those of :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes
+        ``x.size`` words from the stream. The same words give the same indices, however many threads, and in
+        single as in double precision.
         """
         return encode_in_chunks(
-            x, self._encode_chunk, dtype=self.dtype, clip=clip, stream=stream, threads=threads
+            x, self._encode_chunk, dtype=self._dtype, clip=clip, stream=stream, threads=threads
         )
 
     def _encode_chunk(self, chunk: Chunk) -> int:
         from fl_privquant.sampling import loops
 
         return loops.encode_chunk(chunk.x, chunk.clip, chunk.words, self._tables, chunk.out)
+
+
+class Tables(NamedTuple):
+    """The arrays of the kernel, in the order in which it reads them."""
+
+    grid: NDArray[np.int32]
+    """(G + 1,) for each cell of a uniform grid over [-1, 1], the first piece that it meets."""
+    cells_per_unit: float
+    """G / 2: input x lies in grid cell floor((x + 1) * cells_per_unit)."""
+    first_step: int
+    """The first step of a bisection of the pieces that a cell meets, a power of two; 0 if no cell meets more
+    than one."""
+    starts: NDArray[np.float64]
+    """(K + padding,) start of each piece, then infinities for the bisection to run into."""
+    scales: NDArray[np.float64]
+    """(K,) 2^32 / length of each piece."""
+    rows: NDArray[np.int64]
+    """(2 K,) for each piece, where in ``cells`` its start row and its end row begin."""
+    cells: NDArray[np.uint32]
+    """(R * C,) alias cells of all rows, C = 2^(32 - shift) a row; see
+    :func:`fl_privquant.sampling.loops.alias_cells`."""
+    shift: int
+    """The highest 32 - shift bits of a draw choose the cell, the other ones choose inside it."""
+
+
+def _prepare(table: CertifiedTable) -> Tables:
+    """The kernel's tables for the law of ``table``, exactly: nothing is rounded but the dither."""
+    # Numba takes a second to import: not before something is encoded.
+    from fl_privquant.sampling import loops
+
+    starts, ends = table.knots[table.start_rows], table.knots[table.end_rows]
+    grid, cells_per_unit, first_step = _search_grid(starts)
+    padding = np.full(2 * first_step + 1, np.inf)
+    shift = 32 - (table.codebook.num_levels - 1).bit_length()
+    row_cells = TOTAL_WEIGHT >> shift
+    rows = np.stack([table.start_rows, table.end_rows], axis=1).ravel() * row_cells
+    tables = Tables(
+        grid,
+        cells_per_unit,
+        first_step,
+        np.concatenate([starts, padding]),
+        TOTAL_WEIGHT / (ends - starts),
+        rows,
+        loops.alias_cells(table.weights, shift),
+        shift,
+    )
+    for array in tables:
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+    return tables
+
+
+def _search_grid(starts: NDArray[np.float64]) -> tuple[NDArray[np.int32], float, int]:
+    """The smallest grid of which no cell meets more than two pieces, else the best one in bounds."""
+    largest = min(max(1024, 4 << starts.size.bit_length()), _MAX_GRID)
+    best: tuple[NDArray[np.int32], float, int] | None = None
+    size = _MIN_GRID
+    while size <= largest and (best is None or best[2] > 1):
+        candidate = _grid_of(starts, size)
+        if best is None or candidate[2] < best[2]:
+            best = candidate
+        size *= 2
+    return best or _grid_of(starts, _MIN_GRID)
+
+
+def _grid_of(starts: NDArray[np.float64], size: int) -> tuple[NDArray[np.int32], float, int]:
+    cells_per_unit = size / 2
+    # Computed as the kernel computes it. Rounding keeps the order, so an input whose cell is above
+    # that of a start is itself above that start: the grid is right to the last bit.
+    cell_of_start = np.floor((starts + 1.0) * cells_per_unit)
+    cell_of_start[starts <= -1.0] = -1.0
+    below = np.searchsorted(cell_of_start, np.arange(size + 2), side="left")
+    most_starts = int(np.diff(below).max())
+    first_step = (1 << most_starts.bit_length()) >> 1
+    return np.maximum(below[:-1] - 1, 0).astype(np.int32), cells_per_unit, first_step

@@ -1,4 +1,4 @@
-"""Compiled loops of :mod:`fl_privquant.sampling.kernel` and :mod:`fl_privquant.sampling.rounding`.
+"""Compiled loops of the encoders and of noise.
 
 Kept apart so that numba is imported with the first draw, not with the package.
 
@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.compiled import compiled
-from fl_privquant.sampling.tables import Tables
+from fl_privquant.sampling.kernel import Tables
 
 _BLOCK = 1024
 _HALF_WORD = np.uint64(32)
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+_ONE = np.uint64(1)
 _SIGN = np.int32(31)
 _TWO = np.int32(2)
 
@@ -165,10 +167,7 @@ def _load_cells(
 
 @compiled
 def _draw(
-    words: NDArray[np.uint64],
-    cell: NDArray[np.uint32],
-    shift: int,
-    out: NDArray[np.unsignedinteger[Any]],
+    words: NDArray[np.uint64], cell: NDArray[np.uint32], shift: int, out: NDArray[np.unsignedinteger[Any]]
 ) -> None:
     """A cell's own output, or its alias, by the rest of the low half-words."""
     places = np.uint32(shift)
@@ -215,3 +214,51 @@ def add_noise(
     for i in range(noise.size):
         total = np.int64(out[i]) + noise[i]
         out[i] = min(max(total, low), high) & mask
+
+
+@compiled
+def draw_noise(
+    words: NDArray[np.uint64], cells: NDArray[np.uint64], cell_bits: int, out: NDArray[np.int64]
+) -> int:
+    """Number of words that tie with a threshold; ``out`` holds a draw for every other one.
+
+    See :class:`fl_privquant.sampling.noise_table.NoiseTable` for the cells. No index is out of
+    bounds whatever the words are: there is a cell for every value of the highest bits.
+    """
+    to_cell = np.uint64(64 - cell_bits)
+    rest_bits = np.uint64(63 - cell_bits)
+    rest_mask = (_ONE << rest_bits) - _ONE
+    ties = 0
+    for i in range(words.size):
+        word = words[i]
+        own = word >> to_cell
+        rest = (word >> _ONE) & rest_mask
+        cell = cells[own]
+        threshold = cell & rest_mask
+        magnitude = np.int64(own) if rest < threshold else np.int64(cell >> rest_bits)
+        ties += int(rest == threshold)
+        # -1 in two's complement is all ones: this negates where the sign bit is set.
+        sign = -np.int64(word & _ONE)
+        out[i] = (magnitude ^ sign) - sign
+    return ties
+
+
+@compiled
+def add_two_bits(
+    words: NDArray[np.uint64],
+    upper: NDArray[np.unsignedinteger[Any]],
+    first: int,
+    last: int,
+    rare: int,
+    out: NDArray[np.unsignedinteger[Any]],
+) -> None:
+    """Add the bits ``first`` to ``last``, two or one, of each input, from the halves of its word.
+
+    Those below ``upper`` are 1 except for ``rare`` of 2^32 half-words, the others are 0 except for these.
+    """
+    weight, all_words = np.uint64(rare), np.uint64(1 << 32)
+    for i in range(words.size):
+        low, high = words[i] & _LOW_HALF, words[i] >> _HALF_WORD
+        total = low < (all_words - weight if first < upper[i] else weight)
+        again = high < (all_words - weight if last < upper[i] else weight)
+        out[i] += np.uint8(total) + np.uint8(again and last > first)

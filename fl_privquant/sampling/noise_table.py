@@ -1,10 +1,9 @@
 """Tables of symmetric integer noise whose distance to the ideal law is certified.
 
 A law with P[X = k] = P[X = -k] and falling ratios P[X = k+1] / P[X = k] (all three noises of
-:mod:`fl_privquant.sampling.discrete`) is determined by those ratios. They are computed in fixed
-point of 256 bits, always rounded down, with a count of how far down they may be; so every
-probability is known between two integers. The magnitude |X| is then tabulated in units of 2^-127
-and cut where the rest is below 2^-100 of the whole.
+:mod:`fl_privquant.sampling.discrete`) is determined by those ratios. They are computed in fixed point of 256
+bits, always rounded down, with a count of how far down they may be; so every probability is known between two
+integers. The magnitude |X| is then tabulated in units of 2^-127 and cut where the rest is below 2^-100.
 
 Guarantee: :attr:`NoiseTable.total_variation` bounds the total-variation distance between the table
 and the ideal law, in exact arithmetic. For N draws together it is at most N times as large.
@@ -20,8 +19,8 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats, Words
 from fl_privquant.errors import InvalidSpecError
 
 MAX_MAGNITUDES: Final = 1 << 18
@@ -41,26 +40,18 @@ Ratios = Iterable[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class NoiseTable:
-    """Alias cells from which a magnitude is drawn with one word, two if the first one is a tie.
+    """Alias cells from which a magnitude is drawn with one word, two if the first one is a tie."""
 
-    Parameters
-    ----------
-    cells
-        (2^b,) for each cell, ``alias << (63 - b) | threshold``. The highest b bits of a word choose
-        the cell, the next 63 - b bits choose the cell's own number where they are below the
-        threshold and its alias where they are above; the lowest bit is the sign.
-    ties
-        (2^b,) where those bits equal the threshold, a second word below this chooses the own number.
-    probabilities
-        (largest + 1,) probability of 0, 1, ... under the ideal law, to the last digit of a float.
-    total_variation
-        Upper bound of the total-variation distance to the ideal law.
-    """
-
-    cells: NDArray[np.uint64]
-    ties: NDArray[np.uint64]
-    probabilities: NDArray[np.float64]
+    cells: Words
+    """(2^b,) for each cell, ``alias << (63 - b) | threshold``. The highest b bits of a word choose the cell,
+    the next 63 - b bits choose the cell's own number where they are below the threshold and its alias where
+    they are above; the lowest bit is the sign."""
+    ties: Words
+    """(2^b,) where those bits equal the threshold, a second word below this chooses the own number."""
+    probabilities: Floats
+    """(largest + 1,) probability of 0, 1, ... under the ideal law, to the last digit of a float."""
     total_variation: float
+    """Upper bound of the total-variation distance to the ideal law."""
 
     @property
     def largest(self) -> int:
@@ -181,7 +172,7 @@ def _skellam_reach(variance: Fraction) -> tuple[int, int]:
     return keep, start
 
 
-def _alias_cells(units: list[int]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _alias_cells(units: list[int]) -> tuple[Words, Words]:
     """Walker's alias method in integers: cells that draw each number with exactly its units."""
     cell_bits = max(1, (len(units) - 1).bit_length())
     rest_bits = _UNIT_BITS - 64 - cell_bits

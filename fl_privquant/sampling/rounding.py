@@ -1,4 +1,4 @@
-"""Randomized rounding to a lattice, with or without integer noise: the encoder of additive mechanisms."""
+"""Randomized rounding to a lattice, and what is drawn on top of it: integer noise, or certified bits."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.array_types import code_type
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.discrete import IntegerNoise
-from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.sampling.stream import Randomness, RandomStream
 
 # More than any noise that is drawn from a table.
 _FAR = 1 << 40
+# Bits that are drawn at a time.
+_CHUNK = 1 << 14
 
 
 def encode_on_lattice(
@@ -24,7 +27,7 @@ def encode_on_lattice(
     reach: int | None = None,
     bits: int | None = None,
     clip: float = 1.0,
-    stream: RandomStream | None = None,
+    stream: Randomness = None,
     threads: int = 1,
 ) -> NDArray[Any]:
     """Random integers of the shape of ``x``: a neighbouring lattice point each, plus noise modulo 2^bits.
@@ -36,21 +39,10 @@ def encode_on_lattice(
     noise is added to an integer in 0..max_code, in integers; so no digit of the input is left in the
     output but through that integer.
 
-    Parameters
-    ----------
-    x
-        Floating-point inputs of any shape and strides, clipped to [-clip, clip].
-    max_code
-        Number of lattice points less one.
-    noise
-        What is added; None for rounding alone.
-    reach
-        With noise, the sum is clamped to -reach..max_code + reach; None for no bound.
-    bits
-        With noise, the output is reduced modulo 2^bits, at least ``max_code + 1``.
-    clip, stream, threads
-        As for :meth:`fl_privquant.sampling.kernel.Sampler.encode`. A call takes one word an input
-        from the stream, two with noise.
+    With noise, the sum is clamped to -reach..max_code + reach, if there is a ``reach``, and reduced modulo
+    2^bits, at least ``max_code + 1``. Other arguments are as for
+    :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes one word an input from the stream,
+    two with noise.
 
     >>> encode_on_lattice([-1.0, 0.0, 0.5, 7.0], 4, stream=RandomStream.seeded(1))
     array([0, 2, 3, 4], dtype=uint8)
@@ -71,7 +63,7 @@ def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) 
     """A function that encodes a chunk and returns how many of its inputs are not finite."""
 
     def encode_chunk(chunk: Chunk) -> int:
-        # Numba takes a second to import: only who encodes pays for it.
+        # Numba takes a second to import: not before something is encoded.
         from fl_privquant.sampling import loops
 
         not_finite = loops.round_chunk(chunk.x, chunk.clip, max_code, chunk.words, chunk.out)
@@ -84,6 +76,34 @@ def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) 
     return encode_chunk
 
 
-def code_type(bits: int) -> np.dtype[Any]:
-    """The smallest unsigned integers that hold ``bits`` bits, up to 32."""
-    return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
+def draw_bit_sums(upper: NDArray[Any], trials: int, rare: int, stream: RandomStream) -> NDArray[np.uint8]:
+    """The number of ones among ``trials`` bits of each input, of which ``upper`` are from the upper row.
+
+    A bit of the upper row is 0, and one of the lower row is 1, with the weight ``rare`` of 2^32, exactly. A
+    call takes half a word a bit and input from the stream, rounded up, whatever the numbers are. There are at
+    most 255 bits; ``upper`` holds whole numbers up to that many, and may have any shape.
+
+    >>> draw_bit_sums(np.array([0, 4, 7]), 7, 1 << 20, RandomStream.seeded(1))
+    array([0, 4, 7], dtype=uint8)
+    """
+    from fl_privquant.sampling.loops import add_two_bits
+
+    numbers = np.ascontiguousarray(upper, dtype=np.uint8).reshape(-1)
+    out = np.zeros(numbers.size, dtype=np.uint8)
+    pairs = -(-trials // 2)
+    first_word = stream.reserve(pairs * numbers.size)
+    words = np.empty(min(_CHUNK, numbers.size), dtype=np.uint64)
+    for pair in range(pairs):
+        reader = stream.reader(first_word + pair * numbers.size)
+        for start in range(0, numbers.size, _CHUNK):
+            part = slice(start, min(start + _CHUNK, numbers.size))
+            reader.read(words[: part.stop - start])
+            add_two_bits(
+                words[: part.stop - start],
+                numbers[part],
+                2 * pair,
+                min(2 * pair + 1, trials - 1),
+                rare,
+                out[part],
+            )
+    return out.reshape(np.shape(upper))

@@ -15,11 +15,12 @@ import operator
 import os
 import sys
 import threading
+from typing import TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Words
 from fl_privquant.errors import InvalidSpecError
 
 _KEY_BYTES = 32
@@ -30,6 +31,8 @@ _MAX_WORDS = 2 << 128
 # What is encrypted to get the bare keystream; its length bounds one call of the cipher.
 _ZEROS = memoryview(bytes(1 << 18))
 _DOMAIN = "fl_privquant random stream v1"
+# Words that a continuation takes at a time.
+_WORDS_AT_ONCE = 32
 
 
 class RandomStream:
@@ -37,17 +40,9 @@ class RandomStream:
 
     A word must not serve twice: two draws from the same word are not independent, and no privacy
     guarantee survives that. So a stream hands out its words through :meth:`reserve`, each once,
-    and refuses to be copied or pickled. Do not share one across ``os.fork``.
+    and refuses to be copied or pickled. Do not share one across ``os.fork``. Where others can know the key,
+    of 32 bytes, privacy is ``simulated`` only.
 
-    Parameters
-    ----------
-    key
-        32 bytes.
-    simulated
-        Whether the key can be known to others, so that privacy is simulated only.
-
-    Examples
-    --------
     >>> stream = RandomStream.seeded(7, round=2, client=5)
     >>> stream.simulated, [hex(word) for word in stream.words(2)]
     (True, ['0x76b3e8979328345b', '0xe24f29c46f5a4a28'])
@@ -105,13 +100,13 @@ class RandomStream:
             self._reserved += count
         return first_word
 
-    def words(self, count: int) -> NDArray[np.uint64]:
+    def words(self, count: int) -> Words:
         """(count,) the next words."""
         out = np.empty(count, dtype=np.uint64)
         self.fill(out, self.reserve(count))
         return out
 
-    def fill(self, out: NDArray[np.uint64], first_word: int) -> None:
+    def fill(self, out: Words, first_word: int) -> None:
         """Write the words from address ``first_word`` on into ``out``; threads may do so at once.
 
         Nothing is reserved here: the address should come from :meth:`reserve`.
@@ -123,10 +118,14 @@ class RandomStream:
         return WordReader(self._algorithm, first_word)
 
 
+Randomness: TypeAlias = RandomStream | None
+"""Where random words come from: a stream, or None for a fresh one with a key from the operating system."""
+
+
 class WordReader:
     """Words of a stream one after the other, for one thread.
 
-    To begin at an address costs as much as thousands of words: whoever reads on keeps its reader.
+    To begin at an address costs as much as thousands of words, so that who reads on keeps the reader.
     """
 
     def __init__(self, algorithm: algorithms.AES, first_word: int) -> None:
@@ -140,7 +139,7 @@ class WordReader:
         if skipped_words:
             self._encryptor.update(_ZEROS[: skipped_words * _WORD_BYTES])
 
-    def read(self, out: NDArray[np.uint64]) -> None:
+    def read(self, out: Words) -> None:
         """Write the next words into ``out``: the keystream's bytes as little-endian, on every machine."""
         if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous:
             raise InvalidSpecError(f"out: {out.ndim}-d {out.dtype}, expected a contiguous vector of uint64")
@@ -155,3 +154,41 @@ class WordReader:
             self._encryptor.update_into(_ZEROS[: len(part)], part)
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
+
+
+def continuation_address(word: int) -> int:
+    """The part of the stream for a draw that needs more than its own word: 2^64 words for each word.
+
+    Streams hand out addresses from 0 on and have 2^129 of them. So whoever reserved a word below
+    2^64 owns these too, and how many of them a draw uses changes no other draw.
+    """
+    return (word + 1) << 64
+
+
+class Continuation:
+    """Uniform integers from the words that belong to one word of a stream."""
+
+    def __init__(self, stream: RandomStream, word: int) -> None:
+        self._stream = stream
+        self._address = continuation_address(word)
+        self._pool = 0
+        self._pool_bits = 0
+
+    def below(self, bound: int) -> int:
+        """A uniform integer in 0..bound - 1, by rejection of what is too large."""
+        bits = (bound - 1).bit_length()
+        while True:
+            while self._pool_bits < bits:
+                self._refill()
+            drawn = self._pool & ((1 << bits) - 1)
+            self._pool >>= bits
+            self._pool_bits -= bits
+            if drawn < bound:
+                return drawn
+
+    def _refill(self) -> None:
+        words = np.empty(_WORDS_AT_ONCE, dtype=np.uint64)
+        self._stream.fill(words, self._address)
+        self._address += words.size
+        self._pool |= int.from_bytes(words.astype("<u8").tobytes(), "little") << self._pool_bits
+        self._pool_bits += 64 * words.size

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from fl_privquant.packing.pack import (
-    bits_per_coordinate,
     pack_codes,
     pack_indices,
     packed_size,
@@ -73,7 +72,7 @@ def _indices(num_levels: int) -> list[Row]:
     indices = np.random.default_rng(0).integers(0, num_levels, COORDINATES, dtype=dtype)
     payload = pack_indices(indices, num_levels)
     return _against_copy(
-        f"{num_levels} levels, {bits_per_coordinate(num_levels):.3g} bits",
+        f"{num_levels} levels, {8 * len(payload) / COORDINATES:.3g} bits",
         indices.copy,
         lambda: pack_indices(indices, num_levels),
         lambda: unpack_indices(payload, num_levels, COORDINATES),

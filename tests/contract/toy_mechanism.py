@@ -26,7 +26,7 @@ from fl_privquant.loss.distribution import PrivacyLoss
 from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.response import response_loss
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.registry import Listing, Spec, checked_epsilon, register
+from fl_privquant.mechanisms.registry import Spec, checked_epsilon, register
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, View
@@ -131,5 +131,4 @@ def design_toy(spec: ToySpec) -> ToyMechanism:
 
 def register_toy() -> Callable[[ToySpec], Any]:
     """What a file in ``mechanisms/`` does when it is imported."""
-    listing = Listing(colour="#123456", plans_for_sums=True, plans_for_local=True)
-    return register("toy", ToySpec, cached=False, listing=listing)(design_toy)
+    return register("toy", ToySpec, colour="#123456", plans_for_sums=True, plans_for_local=True)(design_toy)

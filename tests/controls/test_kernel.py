@@ -16,9 +16,8 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.sampling import loops
-from fl_privquant.sampling.kernel import Sampler
+from fl_privquant.sampling.kernel import Sampler, Tables
 from fl_privquant.sampling.stream import RandomStream
-from fl_privquant.sampling.tables import Tables
 from tests.controls.mutation import mutated
 
 Words = NDArray[np.uint64]

@@ -12,8 +12,7 @@ from scipy import integrate, stats
 
 import fl_privquant as pq
 from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError
-from fl_privquant.mechanisms.codebook_index import near_weight, subset_response
-from fl_privquant.mechanisms.shared_codebook import near_sum
+from fl_privquant.mechanisms.shared_codebook import near_sum, near_weight, subset_response
 from fl_privquant.mechanisms.sphere import RandomCodebook, privunit_squared_error
 from tests.mechanisms.forgery import forged
 

@@ -80,7 +80,7 @@ def test_coarse_chances_are_not_certified() -> None:
     mechanism = pq.design("snapping", epsilon=1.0)
     coarse = (mechanism._further >> np.uint64(40)) << np.uint64(40)
     mechanism.__dict__["_further"] = coarse
-    del mechanism.__dict__["_epsilon"]
+    del mechanism.__dict__["epsilon"]
     with pytest.raises(CertificationError, match="above the claimed"):
         mechanism.__post_init__()
 

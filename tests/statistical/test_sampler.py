@@ -17,9 +17,8 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.sampling.kernel import Sampler
+from fl_privquant.sampling.kernel import Sampler, Tables
 from fl_privquant.sampling.stream import RandomStream
-from fl_privquant.sampling.tables import Tables
 from tests.typical import typical
 
 DRAWS = 10**7

@@ -1,0 +1,187 @@
+"""Common code of mechanisms that encode whole updates to messages of bits, which have no sum.
+
+*Seeded* messages begin with a seed, which both ends expand, and have a few bits for each draw. The seed does
+not depend on the data, so that the receiver may know it. Messages with seeds of their own have no sum that
+means anything: these mechanisms are for the local view.
+
+*Quantizers* are not private. Most send a length in double precision before their other bits
+(:class:`LengthQuantizer`), so that the error is that of the direction times the squared length, whatever the
+clip. Updates outside of the ball are moved to its surface, as for every mechanism.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fl_privquant import checks
+from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.law.density import Density
+from fl_privquant.mechanisms.continuous import UnsummableMechanism, open_uniforms
+from fl_privquant.mechanisms.vector import ResponseMechanism, VectorMechanism, VectorSpec
+from fl_privquant.sampling.stream import Continuation, RandomStream
+
+SEED_BITS = 64
+"""Bits of a seed, which seeded messages begin with."""
+
+_LENGTH_BITS = 64
+
+
+def bits_of(number: int, count: int) -> list[int]:
+    """The lowest ``count`` bits of a number, the lowest first.
+
+    >>> bits_of(6, 4)
+    [0, 1, 1, 0]
+    """
+    return [number >> place & 1 for place in range(count)]
+
+
+def number_of(bits: Sequence[int]) -> int:
+    """The number with these bits, the lowest first.
+
+    >>> number_of([0, 1, 1, 0])
+    6
+    """
+    return sum(bit << place for place, bit in enumerate(bits))
+
+
+class SeededVectorMechanism(UnsummableMechanism, ResponseMechanism):
+    """A :class:`ResponseMechanism` whose message is the bits of a seed, then those of each draw's answer."""
+
+    @property
+    @abstractmethod
+    def answer_bits(self) -> int:
+        """Bits that the answer of one draw takes."""
+
+    @abstractmethod
+    def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
+        """The random answer of one draw for an input in the unit ball."""
+
+    @abstractmethod
+    def _reported(self, answer: int, seed: int, draw: int) -> Floats:
+        """(dimension,) the vector that the answer of a draw stands for, up to a constant."""
+
+    @property
+    def message_size(self) -> int:
+        return SEED_BITS + self.repeats * self.answer_bits
+
+    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+        seed = source.below(1 << SEED_BITS)
+        message = bits_of(seed, SEED_BITS)
+        for draw in range(self.repeats):
+            message += bits_of(self._answer(x, seed, draw, source), self.answer_bits)
+        return message
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        bits = self._checked_message(indices).tolist()
+        seed = number_of(bits[:SEED_BITS])
+        total = np.zeros(self.dimension)
+        for draw in range(self.repeats):
+            first = SEED_BITS + draw * self.answer_bits
+            total += self._reported(number_of(bits[first : first + self.answer_bits]), seed, draw)
+        return np.asarray(self._scale(clip) * total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizerSpec(VectorSpec):
+    """The specification of a quantizer; see :class:`VectorSpec`. It encodes an update once."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.repeats not in (None, 1):
+            raise InvalidSpecError(
+                f"repeats: {self.repeats}, but this mechanism encodes an update once; use 1"
+            )
+
+
+class QuantizerMechanism(UnsummableMechanism, VectorMechanism):
+    """A quantizer of whole updates; its message is bits."""
+
+    private: ClassVar[bool] = False
+
+    @property
+    def epsilon(self) -> float:
+        return math.inf
+
+    @property
+    @abstractmethod
+    def unit_error(self) -> float:
+        """Mean squared Euclidean error for an input uniform on the unit sphere."""
+
+    def mse(self, density: Density | ArrayLike | None = None) -> float:
+        """Mean squared error of a coordinate, for inputs uniform in the unit ball."""
+        if density is not None and self.dimension > 1:
+            raise InvalidSpecError(
+                f"{self.name}: its error depends on all {self.dimension} coordinates together; use "
+                "squared_error of an input"
+            )
+        # A squared length is d / (d + 2) on average.
+        return self.unit_error / (self.dimension + 2.0)
+
+    def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
+        # The only coordinate is sent as it is.
+        return 0.0
+
+
+class LengthQuantizer(QuantizerMechanism):
+    """A quantizer whose message begins with a length of at most 1; what follows is relative to it."""
+
+    @property
+    @abstractmethod
+    def direction_bits(self) -> int:
+        """Number of bits after the length."""
+
+    @abstractmethod
+    def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:
+        """The length that is sent of an input in the unit ball, and the bits after it."""
+
+    @abstractmethod
+    def _estimate(self, length: float, bits: Bits) -> Floats:
+        """The estimate that the bits give, for a length in units of the model."""
+
+    @property
+    def message_size(self) -> int:
+        return _LENGTH_BITS + self.direction_bits
+
+    def _draw(self, x: Floats, source: Continuation) -> Bits:
+        length, bits = self._quantized(x, source)
+        as_bytes = np.array([length], dtype="<f8").view(np.uint8)
+        return np.concatenate([np.unpackbits(as_bytes, bitorder="little"), bits])
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        bits = self._checked_message(indices).astype(np.uint8)
+        length = float(np.packbits(bits[:_LENGTH_BITS], bitorder="little").view("<f8")[0])
+        if not 0.0 <= length <= 1.0 + 1e-9:
+            raise InvalidUpdateError(f"message: a length of {length}, expected 0 to 1")
+        return self._estimate(checks.positive("clip", clip) * length, bits[_LENGTH_BITS:])
+
+
+def to_bits(numbers: Ints, width: int) -> Bits:
+    """The lowest ``width`` bits of each number, the lowest first.
+
+    >>> to_bits(np.array([1, 6]), 3)
+    array([1, 0, 0, 0, 1, 1], dtype=uint8)
+    """
+    places = np.arange(width)
+    return ((numbers[:, None] >> places) & 1).astype(np.uint8).reshape(-1)
+
+
+def from_bits(bits: Bits, width: int) -> Ints:
+    """The numbers whose bits these are.
+
+    >>> from_bits(np.array([1, 0, 0, 0, 1, 1], dtype=np.uint8), 3)
+    array([1, 6])
+    """
+    return np.asarray(bits.reshape(-1, width).astype(np.int64) @ (1 << np.arange(width)))
+
+
+def uniforms(source: Continuation, count: int) -> Floats:
+    """(count,) random numbers in (0, 1)."""
+    stream = RandomStream(source.below(1 << 256).to_bytes(32, "little"), simulated=True)
+    return open_uniforms(stream.words(count))
