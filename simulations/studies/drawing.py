@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -40,3 +41,12 @@ def draw_point(
     spread = np.nan_to_num(np.abs(np.array([[mean - low], [high - mean]])))
     where = {"x": place, "y": mean, "yerr": spread} if upright else {"x": mean, "y": place, "xerr": spread}
     axis.errorbar(**where, color=colour, marker=marker, markersize=5, capsize=2, linestyle="")
+
+
+def label_values(axis: Any, values: Iterable[float], logarithmic: bool = True) -> None:
+    """Label the horizontal axis at these values alone."""
+    ticks = sorted(values)
+    if logarithmic:
+        axis.set_xscale("log")
+    axis.set_xticks(ticks, [f"{value:g}" for value in ticks])
+    axis.minorticks_off()

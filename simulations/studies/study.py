@@ -159,7 +159,7 @@ class Computed(Part):
     ``table_names`` are the names of its tables, where there is not one of the part's own name.
     """
 
-    function: Callable[[Scale, Tell], Tables]
+    function: Callable[[Scale, Tell], Tables | pd.DataFrame]
     table_names: tuple[str, ...] = ()
 
     @property
@@ -173,7 +173,19 @@ class Computed(Part):
 
     def compute(self, scale: Scale, tell: Tell) -> Tables:
         """Its tables by name."""
-        return self.function(scale, tell)
+        computed = self.function(scale, tell)
+        return {self.name: computed} if isinstance(computed, pd.DataFrame) else computed
+
+
+def rows_of(
+    cells: Iterable[tuple[Any, ...]], row: Callable[..., Mapping[str, Any] | None], tell: Tell
+) -> pd.DataFrame:
+    """The table with a row for each cell of a grid; cells for which there is none (None) are left out."""
+    listed, rows = list(cells), []
+    for place, cell in enumerate(listed):
+        tell(place / len(listed), ", ".join(map(str, cell)))
+        rows.append(row(*cell))
+    return pd.DataFrame([found for found in rows if found is not None])
 
 
 @dataclass(frozen=True)

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
+from omegaconf import OmegaConf
+
+# Both modules enter their checks when they are imported.
 from simulations.studies.paper import experiment_checks, theorem_checks
+from simulations.studies.paper.findings import RUNS
 from simulations.studies.study import Computed, Scale, Tables, Tell
 
-CHECKS = (*experiment_checks.CHECKS, *theorem_checks.CHECKS)
+__all__ = ["CHECKS", "CORRECTIONS", "experiment_checks", "theorem_checks"]
+
+CHECKS: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("checks.yaml")))
+"""The words of each check by its name."""
 
 
 def _compute(scale: Scale, tell: Tell) -> Tables:
     records = []
-    for number, check in enumerate(CHECKS):
-        tell(number / len(CHECKS), check.name)
-        finding = check.run(scale.configurations)
-        records.append(
-            {
-                "check": check.name,
-                "where": check.where,
-                "claim": check.claim,
-                "finding": finding.text,
-                "verdict": check.verdict,
-                "confirmed": finding.confirmed,
-            }
-        )
+    for number, (name, words) in enumerate(CHECKS.items()):
+        tell(number / len(CHECKS), name)
+        finding = RUNS[name](scale.configurations)
+        figures = {**finding.measured, "configurations": scale.configurations}
+        found = {**words, "finding": words["finding"] % figures, "confirmed": finding.confirmed}
+        columns = ("where", "claim", "finding", "verdict", "confirmed")
+        records.append({"check": name, **{column: found[column] for column in columns}})
     return {"corrections": pd.DataFrame(records)}
 
 
