@@ -110,9 +110,9 @@ def epsilon_cell(epsilon: float) -> str:
     return PrivacyStatement(epsilon, 0.0, Unit.TOTAL).epsilon_cell
 
 
-def number(value: float, digits: int = 3) -> str:
+def number(value: float | None, digits: int = 3) -> str:
     """A number with some decimals; nothing where it is missing."""
-    if math.isnan(value):
+    if value is None or math.isnan(value):
         return ""
     return "∞" if math.isinf(value) else f"{value:.{digits}f}"
 

@@ -125,7 +125,7 @@ def sweeps_of(path: Path) -> tuple[Sweep, ...]:
     for name, own in content["sweeps"].items():
         given = {**content.get("common", {}), **own}
         kind = PairedSweep if given.pop("paired", False) else Sweep
-        listed = {
+        listed: dict[str, Any] = {
             "overrides": tuple(_flat(given.pop("overrides", []))),
             "variants": tuple(tuple(overrides) for overrides in given.pop("variants", [])),
             "shown": tuple(given.pop("shown", [])),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import fl_privquant as pq
 from simulations.studies.mean_estimation.local import CLIENTS, DATA, DIMENSIONS
-from simulations.studies.study import Computed, Scale, Tables, Tell
+from simulations.studies.study import Computed, Scale, Tell, rows_of
 
 __all__ = ["ALIKE", "CORRELATED", "PARTS", "correlated_row"]
 
@@ -77,13 +77,8 @@ def correlated_row(data: str, num_clients: int, dimension: int) -> dict[str, Any
     return row
 
 
-def _compute(scale: Scale, tell: Tell) -> Tables:
-    cases = list(itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS))
-    rows = []
-    for place, (data, num_clients, dimension) in enumerate(cases):
-        tell(place / len(cases), f"{data}, {num_clients} clients, {dimension} coordinates")
-        rows.append(correlated_row(data, num_clients, dimension))
-    return {CORRELATED: pd.DataFrame(rows)}
+def _compute(scale: Scale, tell: Tell) -> pd.DataFrame:
+    return rows_of(itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS), correlated_row, tell)
 
 
 PARTS = (
