@@ -27,10 +27,10 @@ def write_page(study: Study, store: Store) -> Path:
     return store.page
 
 
-def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
-    """The page of a study in Markdown, from its tables; parts that were not computed are named as such."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([study.home, Path(__file__).parent]),
+def markdown_environment(*folders: Path) -> jinja2.Environment:
+    """What fills the templates of Markdown pages in these folders."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -38,6 +38,11 @@ def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
         # Markdown, written by us from numbers of ours.
         autoescape=False,
     )
+
+
+def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
+    """The page of a study in Markdown, from its tables; parts that were not computed are named as such."""
+    environment = markdown_environment(study.home, Path(__file__).parent)
     environment.filters |= {
         "number": number,
         "rounded_up": rounded_up,
