@@ -1,16 +1,20 @@
-"""All that a study is turned into, in order."""
+"""All that a study is turned into, in order: tables, figures, and the page."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+from fl_privquant.files import replace_file
 from simulations.report.charts import LATE_ROUNDS
-from simulations.report.collect import write_atomically, write_tidy_tables
 from simulations.report.drawings import drawings_of
 from simulations.report.html_page import render
 from simulations.report.study_data import Study
 from simulations.report.summary_tables import privacy_table, summary_table
 from simulations.report.terminal import print_summary
+
+# Of use inside the report only: what they say is in label and in the columns of what varies.
+_INTERNAL = ["series", "setting", "private"]
 
 
 def build_report(study_dir: Path) -> Path:
@@ -35,9 +39,25 @@ def _report_on(study: Study) -> Path:
     if study.runs:
         write_tidy_tables(study)
         for table in (privacy_table(study), summary_table(study)):
-            write_atomically(study.directory / "tables" / f"{table.name}.md", table.markdown().encode())
-            write_atomically(study.directory / "tables" / f"{table.name}.tex", table.latex().encode())
+            _write(study.directory / "tables" / f"{table.name}.md", table.markdown())
+            _write(study.directory / "tables" / f"{table.name}.tex", table.latex())
         for drawing in drawings:
             if drawing.place.get("rounds") != LATE_ROUNDS:
                 drawing.save(study.directory / "figures")
-    return write_atomically(study.directory / "report.html", render(study, drawings).encode())
+    return _write(study.directory / "report.html", render(study, drawings))
+
+
+def write_tidy_tables(study: Study) -> None:
+    """Write ``rounds`` and ``summary`` of all finished runs, as parquet and as CSV."""
+    keys = {"rounds": ["run", "round"], "summary": ["run"]}
+    for name, frame in (("rounds", study.rounds), ("summary", study.summary)):
+        tidy = frame.drop(columns=_INTERNAL, errors="ignore").drop_duplicates(keys[name], ignore_index=True)
+        for ending, write in (("parquet", tidy.to_parquet), ("csv", tidy.to_csv)):
+            path = study.directory / f"{name}.{ending}"
+            replace_file(path, partial(write, index=False), durable=False)
+
+
+def _write(path: Path, text: str) -> Path:
+    """Write a file so that a reader finds the old or the new one, never a part."""
+    replace_file(path, lambda file: file.write_text(text, encoding="utf-8"), durable=False)
+    return path

@@ -216,7 +216,7 @@ def charts_of(study: Study) -> list[Chart]:
             f"How much {metric.word.lower()} for the bytes that are sent?"
             if metric.percent
             else "Which loss for the bytes that are sent?",
-            "What all clients together have sent up to then, one point a round.",
+            "What all clients together have sent up to then, one point per round.",
             "MB sent by all clients",
             metric.axis,
             _by_round(study, dimensions, metric.column, x="bytes_up"),

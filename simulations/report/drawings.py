@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from fl_privquant.cli.plots import STYLE, draw_law, pyplot
+from fl_privquant.files import replace_file
+from fl_privquant.mechanisms.base import Mechanism
 from simulations.report.charts import (
     ALL_ROUNDS,
     Chart,
@@ -24,11 +27,10 @@ from simulations.report.charts import (
     findings_of,
     log_ticks,
     panels_of,
+    place_of,
     shown,
     ticks_of,
 )
-from simulations.report.collect import write_atomically
-from simulations.report.laws import DrawnLaw, laws_of
 from simulations.report.marks import Mark, marks_of
 from simulations.report.study_data import Study
 from simulations.report.words import scientific
@@ -78,9 +80,40 @@ class Drawing:
         # Without its date a file is the same whenever it is drawn from the same rows.
         with pyplot().rc_context(_STYLE):
             for ending, metadata in (("pdf", {"CreationDate": None}), ("png", None)):
-                buffer = io.BytesIO()
-                self.figure.savefig(buffer, format=ending, dpi=180, metadata=metadata)
-                write_atomically(folder / f"{self.name}.{ending}", buffer.getvalue())
+                options = {"format": ending, "dpi": 180, "metadata": metadata}
+                path = folder / f"{self.name}.{ending}"
+                replace_file(path, partial(self.figure.savefig, **options), durable=False)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnLaw:
+    """A mechanism of the study whose law is drawn, its label, its series, and where it is shown."""
+
+    series: str
+    place: dict[str, float | str]
+    title: str
+    mechanism: Mechanism
+
+
+def laws_of(study: Study, dimensions: tuple[Dimension, ...]) -> tuple[list[DrawnLaw], list[str]]:
+    """Each law once, in the order of the series; and the series that have no law to draw."""
+    own = tuple(dimension for dimension in dimensions if dimension.key != "setting")
+    drawn: dict[tuple[object, ...], DrawnLaw] = {}
+    for series in study.series:
+        for run in study.runs_of(series):
+            if run.mechanism is None or run.mechanism.law is None:
+                continue
+            last = run.rounds.iloc[-1]
+            # Equal laws in several settings, or with and without secure aggregation, are one picture.
+            key = (run.label, run.mechanism.to_bytes())
+            if key not in drawn:
+                drawn[key] = DrawnLaw(series, place_of(last, own), run.label, run.mechanism)
+    with_law = {picture.title for picture in drawn.values()}
+    ordered = sorted(
+        drawn.values(),
+        key=lambda picture: (study.series.index(picture.series), sorted(picture.place.items())),
+    )
+    return ordered, [series for series in study.series if study.runs_of(series)[0].label not in with_law]
 
 
 def drawings_of(study: Study) -> list[Drawing]:

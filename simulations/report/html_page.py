@@ -16,8 +16,7 @@ from markupsafe import Markup
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.report.charts import ASKED, Dimension, charts_of, dimensions_of, findings_of
 from simulations.report.compared import verdict_of
-from simulations.report.drawings import Drawing
-from simulations.report.laws import laws_of
+from simulations.report.drawings import Drawing, laws_of
 from simulations.report.marks import Mark, by_night, marks_of
 from simulations.report.study_data import Study, setting_value
 from simulations.report.summary_tables import NOTES, privacy_table, summary_table

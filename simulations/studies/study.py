@@ -214,8 +214,6 @@ class Study:
     ----------
     home
         The study's directory, with its page template, its committed tables, figures and page.
-    title
-        The subject, in a line.
     parts, figures
         What is computed, and what is drawn from it.
     numbers
@@ -223,7 +221,6 @@ class Study:
     """
 
     home: Path
-    title: str
     parts: tuple[Part, ...]
     figures: tuple[Figure, ...]
     numbers: Callable[[ReadTable], object]

@@ -23,6 +23,7 @@ from fl_privquant.cli.plots import COLOURS, colour_of
 from fl_privquant.errors import InvalidSpecError
 from simulations.report import build_report, show_report
 from simulations.report.__main__ import main
+from simulations.report.build import write_tidy_tables
 from simulations.report.charts import (
     CERTIFIED,
     charts_of,
@@ -33,7 +34,6 @@ from simulations.report.charts import (
     panels_of,
     shown,
 )
-from simulations.report.collect import write_tidy_tables
 from simulations.report.compared import verdict_of
 from simulations.report.drawings import draw_chart, drawings_of
 from simulations.report.html_page import render

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.report.collect import write_atomically
 from simulations.report.drawings import drawings_of
 from simulations.report.html_page import render
 from simulations.report.study_data import Study
@@ -26,7 +25,9 @@ LABELS = ("optm", "rqm", "one_bit", "stochastic", "none")
 
 def page_of(directory: Path) -> Path:
     study = Study.load(directory)
-    return write_atomically(directory / "report.html", render(study, drawings_of(study)).encode())
+    path = directory / "report.html"
+    path.write_text(render(study, drawings_of(study)), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="module")

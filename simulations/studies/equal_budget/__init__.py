@@ -16,10 +16,4 @@ from simulations.studies.sweep import sweeps_of
 __all__ = ["STUDY"]
 
 HOME = Path(__file__).parent
-STUDY = Study(
-    home=HOME,
-    title="Mechanisms at an equal budget for the whole run",
-    parts=(SECURE_SUM, BY_ROUNDS, *sweeps_of(HOME / "sweeps.yaml")),
-    figures=FIGURES,
-    numbers=Numbers,
-)
+STUDY = Study(HOME, (SECURE_SUM, BY_ROUNDS, *sweeps_of(HOME / "sweeps.yaml")), FIGURES, Numbers)

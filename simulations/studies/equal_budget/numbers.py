@@ -20,7 +20,7 @@ from simulations.studies.study import ReadTable
 GRADIENTS = tuple(
     f"training-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
 )
-"""Tables of training by one gradient of each client a round."""
+"""Tables of training by one gradient of each client per round."""
 
 TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 """What tasks are called in figures and tables."""

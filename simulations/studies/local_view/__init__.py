@@ -12,10 +12,4 @@ from simulations.studies.sweep import sweeps_of
 __all__ = ["STUDY"]
 
 HOME = Path(__file__).parent
-STUDY = Study(
-    home=HOME,
-    title="Federated learning under local privacy",
-    parts=sweeps_of(HOME / "sweeps.yaml"),
-    figures=FIGURES,
-    numbers=Numbers,
-)
+STUDY = Study(HOME, sweeps_of(HOME / "sweeps.yaml"), FIGURES, Numbers)

@@ -1,4 +1,4 @@
-"""Correlated quantization in mean estimation: one bit a coordinate, without privacy, errors that cancel.
+"""Correlated quantization in mean estimation: one bit per coordinate, without privacy, errors that cancel.
 
 Its errors are not independent over clients, so that whole means are looked at: exactly, for a sample of the
 coordinates, whose errors add up. The range of coordinates is that of the largest of all clients, and is given
@@ -84,7 +84,7 @@ def _compute(scale: Scale, tell: Tell) -> pd.DataFrame:
 PARTS = (
     Computed(
         name=CORRELATED,
-        title="Correlated quantization, one bit a coordinate: squared error of the mean, without privacy",
+        title="Correlated quantization, one bit per coordinate: squared error of the mean, without privacy",
         function=_compute,
     ),
 )

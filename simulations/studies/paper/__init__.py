@@ -11,7 +11,6 @@ __all__ = ["STUDY"]
 
 STUDY = Study(
     home=Path(__file__).parent,
-    title="The experiments of the paper",
     parts=(
         scalar.TABLE1,
         scalar.TABLE2,

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 # Both modules enter their checks when they are imported.
 from simulations.studies.paper import experiment_checks, theorem_checks
 from simulations.studies.paper.findings import RUNS
-from simulations.studies.study import Computed, Scale, Tables, Tell
+from simulations.studies.study import Computed, Scale, Tell
 
 __all__ = ["CHECKS", "CORRECTIONS", "experiment_checks", "theorem_checks"]
 
@@ -19,7 +19,7 @@ CHECKS: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("ch
 """The words of each check by its name."""
 
 
-def _compute(scale: Scale, tell: Tell) -> Tables:
+def _compute(scale: Scale, tell: Tell) -> pd.DataFrame:
     records = []
     for number, (name, words) in enumerate(CHECKS.items()):
         tell(number / len(CHECKS), name)
@@ -28,7 +28,7 @@ def _compute(scale: Scale, tell: Tell) -> Tables:
         found = {**words, "finding": words["finding"] % figures, "confirmed": finding.confirmed}
         columns = ("where", "claim", "finding", "verdict", "confirmed")
         records.append({"check": name, **{column: found[column] for column in columns}})
-    return {"corrections": pd.DataFrame(records)}
+    return pd.DataFrame(records)
 
 
 CORRECTIONS = Computed(
