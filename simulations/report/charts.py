@@ -198,11 +198,10 @@ def charts_of(study: Study) -> list[Chart]:
     dimensions = dimensions_of(study)
     varied = {dimension.key for dimension in dimensions}
     metric = _Metric.of(study)
-    error = "mean_squared_error"
     charts = [
         Chart(
             f"{metric.column}-rounds",
-            f"How does {metric.word.lower()} change with rounds?",
+            f"How does {metric.column} change with rounds?",
             f"{metric.where}. Round 0 is before training.",
             "round",
             metric.axis,
@@ -213,7 +212,7 @@ def charts_of(study: Study) -> list[Chart]:
         *_against_setting(study, dimensions, metric),
         Chart(
             f"{metric.column}-bytes",
-            f"How much {metric.word.lower()} for the bytes that are sent?"
+            f"How much {metric.column} for the bytes that are sent?"
             if metric.percent
             else "Which loss for the bytes that are sent?",
             "What all clients together have sent up to then, one point per round.",
@@ -230,7 +229,7 @@ def charts_of(study: Study) -> list[Chart]:
             "geometric mean over seeds.",
             "round",
             "mean squared error",
-            _by_round(study, dimensions, error, logarithmic=True),
+            _by_round(study, dimensions, "mean_squared_error", logarithmic=True),
             log_y=True,
         ),
         *(
@@ -278,7 +277,6 @@ def _above_floor(chart: Chart) -> tuple[Curve, ...]:
 @dataclass(frozen=True)
 class _Metric:
     column: str
-    word: str
     where: str
     axis: str
     percent: bool
@@ -289,13 +287,8 @@ class _Metric:
         app = any(run.config.get("app") for run in study.runs)
         where, kind = ("As the app's clients evaluate it", "") if app else ("On the test set", "test ")
         if not study.runs or study.rounds["accuracy"].notna().any():
-            return cls("accuracy", "Accuracy", where, f"{kind}accuracy", True)
-        return cls("loss", "Loss", where, f"{kind}loss", False)
-
-
-def _groups(frame: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    for key, group in frame.groupby(GROUP, dropna=False, sort=True):
-        yield dict(zip(GROUP, key, strict=True)), group
+            return cls("accuracy", where, f"{kind}accuracy", True)
+        return cls("loss", where, f"{kind}loss", False)
 
 
 def _by_round(
@@ -306,7 +299,8 @@ def _by_round(
     logarithmic: bool = False,
 ) -> tuple[Curve, ...]:
     curves = []
-    for group, frame in _groups(study.rounds) if study.runs else ():
+    for key, frame in study.rounds.groupby(GROUP, dropna=False, sort=True) if study.runs else ():
+        group = dict(zip(GROUP, key, strict=True))
         points = over_seeds(frame, "round", column, logarithmic)
         points.insert(0, "x", points.index.astype(float))
         if x == "bytes_up":
@@ -339,7 +333,7 @@ def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, k
     title, caption, axis = words[key]
     return Chart(
         f"{metric.column}-{key}",
-        f"How does {metric.word.lower()} depend on {title}?",
+        f"How does {metric.column} depend on {title}?",
         caption,
         axis,
         metric.axis,
@@ -361,7 +355,7 @@ def _against_setting(study: Study, dimensions: tuple[Dimension, ...], metric: _M
         return
     yield Chart(
         f"{metric.column}-{key}",
-        f"How does {metric.word.lower()} depend on {key}?",
+        f"How does {metric.column} depend on {key}?",
         "After the last round.",
         key,
         metric.axis,

@@ -32,7 +32,7 @@ Tables = dict[str, pd.DataFrame]
 ReadTable = Callable[[str], pd.DataFrame]
 """Reads a table of a study by its name; raises ResultsError where the table is missing."""
 Tell = Callable[[float, str], None]
-"""Hears the share of a part that is done, and what is being done."""
+"""A function that is told which share of a part is done, and what is being done."""
 
 _DIGITS = "%.7g"
 
@@ -41,7 +41,7 @@ _DIGITS = "%.7g"
 class Scale:
     """How much is computed, and where data and results lie.
 
-    By default what the paper ran, and more where that costs little.
+    The defaults are what the paper ran, and more where that costs little.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class Part(ABC):
     shown
         Columns of its first table that are printed, where not all are.
     note
-        What the printed epsilons are for.
+        Unit and view of the epsilons that are printed.
     """
 
     name: str
@@ -185,7 +185,7 @@ def rows_of(
     for place, cell in enumerate(listed):
         tell(place / len(listed), ", ".join(map(str, cell)))
         rows.append(row(*cell))
-    return pd.DataFrame([found for found in rows if found is not None])
+    return pd.DataFrame([record for record in rows if record is not None])
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The tables of a part, in how many seconds of one core they were computed, and whether before."""
+    """The tables of a part, the seconds of one core that they took, and whether an earlier run made them."""
 
     tables: Tables
     seconds: float
@@ -320,7 +320,7 @@ def _kept(path: Path) -> Outcome | None:
 
 
 def _csv(frame: pd.DataFrame) -> str:
-    """The table with so many digits that it is the same wherever it was made."""
+    """The table as CSV, with so few digits that all machines agree on them."""
     return str(frame.to_csv(index=False, float_format=_DIGITS, lineterminator="\n"))
 
 

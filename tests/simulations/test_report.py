@@ -11,15 +11,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from markupsafe import escape
 from rich.console import Console
 from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
-from fl_privquant.cli.plots import COLOURS, colour_of
+from fl_privquant.cli.plots import colour_of
 from fl_privquant.errors import InvalidSpecError
 from simulations.report import build_report, show_report
 from simulations.report.__main__ import main
@@ -30,17 +28,16 @@ from simulations.report.charts import (
     dimensions_of,
     extent,
     findings_of,
-    log_ticks,
     panels_of,
     shown,
 )
 from simulations.report.compared import verdict_of
 from simulations.report.drawings import draw_chart, drawings_of
 from simulations.report.html_page import render
-from simulations.report.marks import _contrast, mark_of, marks_of
+from simulations.report.marks import mark_of, marks_of
 from simulations.report.statistics import student_interval
 from simulations.report.study_data import Study
-from simulations.report.summary_tables import LEVELS, Table, privacy_table, summary_table
+from simulations.report.summary_tables import LEVELS, privacy_table, summary_table
 from simulations.report.terminal import print_summary
 from tests.simulations.synthetic import mechanism_of, write_run, write_study
 
@@ -194,23 +191,6 @@ def test_means_and_intervals_are_student(small: Path) -> None:
     accuracies = Study.load(small).summary.query("label == 'optm'")["accuracy"]
     half = stats.t.ppf(0.975, 1) * accuracies.std() / math.sqrt(2)
     assert f"{100 * accuracies.mean():.1f} ± {100 * half:.1f}" in row
-
-
-def test_whiskers_share_one_scale() -> None:
-    intervals = (
-        (0.9, 0.88, 0.92),
-        (0.8, math.nan, math.nan),
-        (math.nan, math.nan, math.nan),
-        (0.85, -1.0, 2.7),
-    )
-    rows = tuple((name, "") for name in "abcd")
-    wide, single, none, huge = Table(
-        "t", "T", "", ("mechanism", "bits"), rows, tuple("abcd"), intervals
-    ).whiskers()
-    assert none is None
-    assert wide is not None and single is not None and huge is not None  # noqa: PT018
-    assert 0 < single[0] == single[1] == single[2] < wide[1] < wide[0] < wide[2] < 1
-    assert huge[1:] == (0.0, 1.0)
 
 
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
@@ -418,32 +398,6 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     assert "&lt;/script&gt;&lt;b&gt;&amp;" in page
 
 
-def test_colours_are_those_of_the_package_and_readable_at_night() -> None:
-    for label in COLOURS:
-        mark = mark_of(label)
-        assert mark.light == colour_of(label)
-        assert _contrast(mark.dark, "#15181c") >= 4.5
-    assert (
-        len({mark_of(label).marker for label in ("optm", "optm independent", "rqm", "erm", "one_bit")}) == 5
-    )
-
-
-def test_every_row_has_a_marker_of_its_own() -> None:
-    labels = [*COLOURS][:14]
-    assert len({mark.marker for mark in marks_of(dict.fromkeys(labels, True)).values()}) == 14
-    twice = marks_of({"optm": True, "optm + secure aggregation": True, "none": False})
-    assert len({mark.glyph for mark in twice.values()}) == 3
-    # With more series than symbols they begin again, and colours tell them apart.
-    assert len(marks_of(dict.fromkeys([*COLOURS], True))) == len(COLOURS)
-
-
-@pytest.mark.parametrize(("low", "high"), [(2e-4, 3e-4), (1.0, 9.0), (1e-9, 1e3), (0.11, 0.19), (5.0, 300.0)])
-def test_logarithmic_axes_have_labels(low: float, high: float) -> None:
-    ticks = log_ticks(low, high)
-    assert 3 <= len(ticks) <= 14
-    assert all(low <= tick <= high for tick in ticks)
-
-
 def test_findings_show_errors_as_bars_and_accuracies_as_points(sweep: Path, tmp_path: Path) -> None:
     first, second = findings_of(Study.load(sweep))
     assert (first.bars, first.percent, first.log_x) == (True, False, False)
@@ -489,20 +443,6 @@ def test_the_terminal_ends_with_the_verdict_and_cuts_no_number(sweep: Path, widt
     for row in table.rows:
         assert " ".join(row[table.headings.index("MSE of the mean")].split()) in said
         assert row[table.headings.index("accuracy, %")] in said
-
-
-@given(st.floats(1e-6, 1e9))
-def test_epsilon_is_never_rounded_down(epsilon: float) -> None:
-    shown = float(PrivacyStatement(epsilon, 0.0, Unit.TOTAL).epsilon_cell.replace("\u202f", ""))
-    assert epsilon * (1 - 1e-8) <= shown <= epsilon * 1.002
-
-
-def test_markdown_and_latex_escape() -> None:
-    table = Table("t", "T", "ε 100 %", ("mechanism", "bits"), (("a|b_c", "(1.2 ± 0.1) × 10⁻³"),), ("a",))
-    assert "a\\|b_c" in table.markdown()
-    assert "| --- | ---: |" in table.markdown()
-    assert r"(1.2 $\pm$ 0.1) $\times$ $10^{-3}$" in table.latex()
-    assert r"$\varepsilon$ 100 \%" in table.latex()
 
 
 def test_pictures_are_elements_of_one_page(sweep: Path) -> None:

@@ -191,5 +191,5 @@ class Numbers:
     def pooled(self) -> list[tuple[str, dict[str, float]]]:
         """The mean loss with each number of bits, and of all cells."""
         widths = self.our_losses.drop_duplicates("bits").sort_values("bits")
-        each = [(row.series, pooled(self._read, row.bits)) for row in widths.itertuples()]
-        return [*each, ("all cells", pooled(self._read))]
+        by_bits = [(row.series, pooled(self._read, row.bits)) for row in widths.itertuples()]
+        return [*by_bits, ("all cells", pooled(self._read))]

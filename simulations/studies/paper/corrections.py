@@ -25,9 +25,9 @@ def _compute(scale: Scale, tell: Tell) -> pd.DataFrame:
         tell(number / len(CHECKS), name)
         finding = RUNS[name](scale.configurations)
         figures = {**finding.measured, "configurations": scale.configurations}
-        found = {**words, "finding": words["finding"] % figures, "confirmed": finding.confirmed}
+        record = {**words, "finding": words["finding"] % figures, "confirmed": finding.confirmed}
         columns = ("where", "claim", "finding", "verdict", "confirmed")
-        records.append({"check": name, **{column: found[column] for column in columns}})
+        records.append({"check": name, **{column: record[column] for column in columns}})
     return pd.DataFrame(records)
 
 
