@@ -104,13 +104,7 @@ class BitsPolicyConfig:
     def __post_init__(self) -> None:
         path = "encoding.bits_policy"
         one_of(f"{path}.name", self.name, ("constant", "schedule", "doubling"))
-        if len(self.rounds) != len(self.bits) or self.rounds[:1] != (1,):
-            raise InvalidSpecError(
-                f"{path}.rounds: {list(self.rounds)} with bits {list(self.bits)}, expected as many rounds as "
-                f"bits, from round 1 on"
-            )
-        if list(self.rounds) != sorted(set(self.rounds)):
-            raise InvalidSpecError(f"{path}.rounds: {list(self.rounds)} do not increase")
+        _check_schedule(path, self.rounds, self.bits, "bits", "bits")
         at_least(f"{path}.bits", min(self.bits), 1)
         at_least(f"{path}.most_bits", self.most_bits, 1)
         at_least(f"{path}.window", self.window, 1)
@@ -155,13 +149,7 @@ class KeepPolicyConfig:
     def __post_init__(self) -> None:
         path = "encoding.keep_policy"
         one_of(f"{path}.name", self.name, ("constant", "schedule", "adaptive"))
-        if len(self.rounds) != len(self.keep) or self.rounds[:1] != (1,):
-            raise InvalidSpecError(
-                f"{path}.rounds: {list(self.rounds)} with keep {list(self.keep)}, expected as many rounds as "
-                f"shares, from round 1 on"
-            )
-        if list(self.rounds) != sorted(set(self.rounds)):
-            raise InvalidSpecError(f"{path}.rounds: {list(self.rounds)} do not increase")
+        _check_schedule(path, self.rounds, self.keep, "keep", "shares")
         for share in self.keep:
             checked_keep(float(share))
 
@@ -250,6 +238,19 @@ class EncodingConfig:
         clip = (l2_clip or 1.0) if self.clip is None else self.clip
         encoding = Encoding(mechanism, clip, l2_clip, bool(self.rotate), self.keep)
         return self.clip_policy.applied(self.keep_policy.applied(self.bits_policy.applied(encoding, design)))
+
+
+def _check_schedule(
+    path: str, rounds: tuple[int, ...], entries: tuple[float, ...], key: str, noun: str
+) -> None:
+    """Refuse a schedule whose first rounds do not increase from 1, one for each entry."""
+    if len(rounds) != len(entries) or rounds[:1] != (1,):
+        raise InvalidSpecError(
+            f"{path}.rounds: {list(rounds)} with {key} {list(entries)}, expected as many rounds as {noun}, "
+            f"from round 1 on"
+        )
+    if list(rounds) != sorted(set(rounds)):
+        raise InvalidSpecError(f"{path}.rounds: {list(rounds)} do not increase")
 
 
 def renamed_key(key: str, choice: str | None = None) -> str | None:

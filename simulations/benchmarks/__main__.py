@@ -13,63 +13,7 @@ import traceback
 
 from simulations.benchmarks import results_page
 from simulations.benchmarks.measure import Row
-
-# A benchmark is a module of this package with run() -> rows; a row that has a target says if it holds.
-BENCHMARKS = (
-    "encode",
-    "design",
-    "wire",
-    "kept",
-    "privacy",
-    "flower",
-    "secagg",
-    "handshake",
-    "sweep",
-    "memory",
-    "peers",
-)
-
-QUICK: dict[str, dict[str, object]] = {
-    "encode": {"COORDINATES": 10**5, "ROUNDS": 2, "CODEBOOK_COORDINATES": 10**3, "CODEBOOK_ROUNDS": 1},
-    "design": {"ROUNDS": 1},
-    "wire": {"COORDINATES": 10**5, "ROUNDS": 2},
-    "kept": {
-        "COORDINATES": 10**4,
-        "KEPT": 100,
-        "TIMES": 1,
-        "PLANNED_CLIENTS": 50,
-        "PLANNED_COORDINATES": 10**4,
-    },
-    "privacy": {"COORDINATES": 10**3, "ROUNDS": 10, "CLIENTS": 100, "TURNS": 2},
-    "flower": {
-        "CLIENTS": 5,
-        "TURNS": 2,
-        "MANY_CLIENTS": 10,
-        "INLINE_ROUNDS": 2,
-        "RAY_ROUNDS": 2,
-        "THREAD_TURNS": 1,
-        "IMAGES": 64,
-    },
-    "secagg": {
-        "DIMENSIONS": (10**3,),
-        "CLIENTS": (10,),
-        "GROWTH_CLIENTS": (10, 50),
-        "ROUNDS": 1,
-        "SIGNED_ROUNDS": 1,
-    },
-    "handshake": {"CLIENTS": (10, 50), "ROUNDS": 2, "SIGNED_ROUNDS": 1},
-    "sweep": {"RUNS": 2, "RAY_RUNS": 1},
-    "peers": {"CLIENTS": 20, "ROUNDS": 1, "TURNS": 1, "IMAGE_CLIENTS": 3, "IMAGES_OF_CLIENT": 10},
-    "memory": {"DIMENSION": 10**6, "CLIENTS": 3},
-    "growth": {
-        "DIMENSIONS": (10**3, 10**4),
-        "LEVELS": (2, 4, 16),
-        "DESIGN_LEVELS": (2, 3),
-        "CLIENTS": (5, 10),
-        "TURNS": 1,
-    },
-}
-"""Sizes for trying, by module."""
+from simulations.benchmarks.results_page import CATALOGUE
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -79,21 +23,21 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="+", choices=[*BENCHMARKS, "growth", "all"], help="which ones")
+    parser.add_argument("names", nargs="+", choices=[*CATALOGUE, "all"], help="which ones")
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, to see that all runs; nothing kept"
     )
     parser.add_argument("--write", action="store_true", help="keep what is measured, as `all` does")
     options = parser.parse_args(arguments)
-    names = [*BENCHMARKS, "growth"] if "all" in options.names else list(dict.fromkeys(options.names))
+    names = list(CATALOGUE) if "all" in options.names else list(dict.fromkeys(options.names))
     keep = (options.write or "all" in options.names) and not options.quick
     rows: list[Row] = []
     failed = False
     for name in names:
         module = importlib.import_module(f"{__package__}.{name}")
         if options.quick:
-            for constant, small in QUICK[name].items():
-                setattr(module, constant, small)
+            for constant, small in CATALOGUE[name]["quick"].items():
+                setattr(module, constant, tuple(small) if isinstance(small, list) else small)
         try:
             measured = module.run()
         except Exception:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.sampling.kernel import Sampler
-from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows
+from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows, resident_bytes
 
 COORDINATES = 10**7
 MEMORY_COORDINATES = 10**8
@@ -150,17 +149,6 @@ def _extra_megabytes() -> float:
     # Compiled code and its compiler count as the program, not as the encoding.
     sampler.encode(np.zeros(1 << 17, dtype=np.float32))
     update = np.full(MEMORY_COORDINATES, 0.25, dtype=np.float32)
-    before = _resident_bytes("VmRSS")
+    before = resident_bytes("VmRSS")
     indices = sampler.encode(update)
-    return (_resident_bytes("VmHWM") - before - indices.nbytes) / 1e6
-
-
-def _resident_bytes(field: str) -> int:
-    """Resident memory of this process, now (VmRSS) or at its peak (VmHWM)."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # Not getrusage: on Linux a child's peak starts at that of the process that started it.
-        return next(1024 * int(line.split()[1]) for line in status.read_text().splitlines() if field in line)
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (resident_bytes("VmHWM") - before - indices.nbytes) / 1e6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from rich import box
@@ -61,3 +62,14 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
             row.name, f"{row.measured:.3g}", row.bound, "holds" if row.holds else "[red]missed[/red]"
         )
     Console(width=110).print(view)
+
+
+def resident_bytes(field: str) -> int:
+    """Resident memory of this process, now (VmRSS) or at its peak (VmHWM)."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not getrusage: on Linux a child's peak starts at that of the process that started it.
+        return next(1024 * int(line.split()[1]) for line in status.read_text().splitlines() if field in line)
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

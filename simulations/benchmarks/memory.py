@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from simulations.benchmarks.measure import Row, print_rows
+from simulations.benchmarks.measure import Row, print_rows, resident_bytes
 
 __all__ = ["DrawnTask", "run"]
 
@@ -27,7 +27,7 @@ DIMENSION = 10**7
 CLIENTS = 10
 _MOST_MODELS = 8.0
 _FIRST_DIMENSION = 10**4
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_CLEAR = Path("/proc/self/clear_refs")
 
 
 def run() -> list[Row]:
@@ -135,23 +135,17 @@ def simulated_round(dimension: int, num_clients: int) -> None:
         execute(RunConfig.from_mapping(values))
 
 
-def _resident(field: str) -> int:
-    """Bytes that a field of the process's status gives in kB."""
-    lines = _STATUS.read_text(encoding="ascii").splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
-
-
 def peak_models(kind: str, dimension: int, num_clients: int) -> float:
     """The peak of a round over what the process had before it, in models of float32."""
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     call = strategy_round if kind == "strategy" else simulated_round
     call(_FIRST_DIMENSION, num_clients)
-    before = _resident("VmRSS")
+    before = resident_bytes("VmRSS")
     # The peak so far is forgotten.
     _CLEAR.write_text("5", encoding="ascii")
     call(dimension, num_clients)
-    return (_resident("VmHWM") - before) / (4 * dimension)
+    return (resident_bytes("VmHWM") - before) / (4 * dimension)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
-"""All that a study is turned into, in order."""
+"""All that a study is turned into, in order: tables, figures, and the page."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from simulations.report.chart_files import draw_charts, draw_findings, draw_laws
-from simulations.report.charts import charts_of, dimensions_of, findings_of
-from simulations.report.collect import write_atomically, write_tidy_tables
+from fl_privquant.files import replace_file
+from simulations.report.charts import LATE_ROUNDS
+from simulations.report.drawings import drawings_of
 from simulations.report.html_page import render
-from simulations.report.laws import laws_of
-from simulations.report.marks import marks_of
 from simulations.report.study_data import Study
 from simulations.report.summary_tables import privacy_table, summary_table
 from simulations.report.terminal import print_summary
+
+# Of use inside the report only: what they say is in label and in the columns of what varies.
+_INTERNAL = ["series", "setting", "private"]
 
 
 def build_report(study_dir: Path) -> Path:
@@ -33,14 +35,29 @@ def show_report(study_dir: Path) -> Path:
 
 
 def _report_on(study: Study) -> Path:
+    drawings = drawings_of(study)
     if study.runs:
         write_tidy_tables(study)
         for table in (privacy_table(study), summary_table(study)):
-            write_atomically(study.directory / "tables" / f"{table.name}.md", table.markdown().encode())
-            write_atomically(study.directory / "tables" / f"{table.name}.tex", table.latex().encode())
-        dimensions = dimensions_of(study)
-        marks = marks_of(study.protects)
-        draw_findings(findings_of(study), marks, study.directory / "figures")
-        draw_charts(charts_of(study), dimensions, marks, study.directory / "figures")
-        draw_laws(laws_of(study, dimensions)[0], dimensions, study.directory / "figures")
-    return write_atomically(study.directory / "report.html", render(study).encode())
+            _write(study.directory / "tables" / f"{table.name}.md", table.markdown())
+            _write(study.directory / "tables" / f"{table.name}.tex", table.latex())
+        for drawing in drawings:
+            if drawing.place.get("rounds") != LATE_ROUNDS:
+                drawing.save(study.directory / "figures")
+    return _write(study.directory / "report.html", render(study, drawings))
+
+
+def write_tidy_tables(study: Study) -> None:
+    """Write ``rounds`` and ``summary`` of all finished runs, as parquet and as CSV."""
+    keys = {"rounds": ["run", "round"], "summary": ["run"]}
+    for name, frame in (("rounds", study.rounds), ("summary", study.summary)):
+        tidy = frame.drop(columns=_INTERNAL, errors="ignore").drop_duplicates(keys[name], ignore_index=True)
+        for ending, write in (("parquet", tidy.to_parquet), ("csv", tidy.to_csv)):
+            path = study.directory / f"{name}.{ending}"
+            replace_file(path, partial(write, index=False), durable=False)
+
+
+def _write(path: Path, text: str) -> Path:
+    """Write a file so that a reader finds the old or the new one, never a part."""
+    replace_file(path, lambda file: file.write_text(text, encoding="utf-8"), durable=False)
+    return path

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ ASKED = PrivacyStatement.heading(Unit.COORDINATE, "local", "ε asked")
 MEGABYTE = 1e6
 FLOOR = 1e-5
 LEAST_ROOM = 0.02
+ALL_ROUNDS, LATE_ROUNDS = "all", "second half"
 _LEAST_TICKS = 3
 _LOG_STEPS: tuple[tuple[float, ...], ...] = (
     (1.0,),
@@ -41,23 +44,32 @@ class Dimension:
     values: tuple[Any, ...]
 
     def text(self, value: Any) -> str:
-        """A value with its name."""
+        """A value with its name, for the title of a panel."""
         if self.key == "epsilon":
-            return f"ε asked {PrivacyStatement(value, 0.0, Unit.COORDINATE).epsilon_cell}"
+            return f"{ASKED}: {PrivacyStatement(value, 0.0, Unit.COORDINATE).epsilon_cell}"
         return f"{value:g} bits" if self.key == "bits" else str(value)
+
+    def slug(self, value: Any) -> str:
+        """The part of a file's name that stands for a value."""
+        if self.key in ("epsilon", "bits"):
+            return f"{self.key}-{value:g}"
+        # What comes before the first comma names a file, where that is enough to tell files apart.
+        beginnings = {text.partition(",")[0] for text in self.values}
+        text = value.partition(",")[0] if len(beginnings) == len(self.values) else value
+        return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
     """The mean of one series over seeds: x, mean, low, high, count.
 
-    Where it has no place in a dimension, it is in all panels. ``name`` is that of its row in a chart of rows.
+    A curve without a place in a dimension is in all panels of it. ``name`` is that of its row in a chart of
+    rows.
     """
 
     series: str
     place: Place
     points: pd.DataFrame
-    private: bool
     flat: bool = False
     name: str = ""
 
@@ -81,7 +93,6 @@ class Chart:
     rows: bool = False
     # Rows are drawn as bars, which begin at zero.
     bars: bool = False
-    ignores: tuple[str, ...] = field(default=())
 
     @property
     def x_title(self) -> str:
@@ -95,7 +106,7 @@ class Chart:
 
 
 def dimensions_of(study: Study) -> tuple[Dimension, ...]:
-    """The dimensions of panels: settings, then epsilon, then bits, each only if it varies."""
+    """The dimensions of panels: settings, epsilon, bits and the part of the run, each only if it varies."""
     if not study.runs:
         return ()
     summary = study.summary
@@ -106,7 +117,8 @@ def dimensions_of(study: Study) -> tuple[Dimension, ...]:
     candidates = (
         Dimension("setting", "Setting", study.settings),
         Dimension("epsilon", ASKED, tuple(map(float, asked))),
-        Dimension("bits", "Bits a coordinate", tuple(map(float, bits))),
+        Dimension("bits", "Bits per coordinate", tuple(map(float, bits))),
+        Dimension("rounds", "Rounds", (ALL_ROUNDS, LATE_ROUNDS) if summary["round"].max() > 3 else ()),
     )
     return tuple(dimension for dimension in candidates if len(dimension.values) > 1)
 
@@ -116,22 +128,32 @@ def place_of(group: Mapping[str, Any], dimensions: tuple[Dimension, ...]) -> dic
     return {
         dimension.key: group[dimension.key]
         for dimension in dimensions
-        if group[dimension.key] in dimension.values
+        if group.get(dimension.key) in dimension.values
     }
+
+
+def panels_of(chart: Chart, dimensions: tuple[Dimension, ...]) -> list[tuple[dict[str, Any], Chart]]:
+    """The panels of a chart that have curves: the place of each one, and the chart with its curves alone."""
+    own = [
+        dimension for dimension in dimensions if any(dimension.key in curve.place for curve in chart.curves)
+    ]
+    panels = []
+    for values in itertools.product(*(dimension.values for dimension in own)):
+        place = {dimension.key: value for dimension, value in zip(own, values, strict=True)}
+        curves = tuple(curve for curve in chart.curves if shown(curve, place))
+        if curves:
+            panels.append((place, replace(chart, curves=curves)))
+    return panels
 
 
 def findings_of(study: Study) -> list[Chart]:
     """A chart for each comparison that the verdict speaks of: one row per series, with its interval."""
-    charts = []
-    private = dict(zip(study.summary["series"], study.summary["private"], strict=True)) if study.runs else {}
-    for number, comparison in enumerate(comparisons_of(study)[:MOST_FINDINGS], start=1):
-        chart = _finding_chart(comparison, number, private)
-        if chart.curves:
-            charts.append(chart)
-    return charts
+    comparisons = comparisons_of(study)[:MOST_FINDINGS]
+    charts = [_finding_chart(comparison, number) for number, comparison in enumerate(comparisons, start=1)]
+    return [chart for chart in charts if chart.curves]
 
 
-def _finding_chart(comparison: Comparison, number: int, private: Mapping[str, bool]) -> Chart:
+def _finding_chart(comparison: Comparison, number: int) -> Chart:
     error, accuracy = comparison.measure == ERROR, comparison.measure == ACCURACY
     curves = []
     for name, frame in comparison.runs.groupby("series", sort=False):
@@ -139,7 +161,7 @@ def _finding_chart(comparison: Comparison, number: int, private: Mapping[str, bo
         series = str(frame["study_series"].iloc[0])
         point = pd.DataFrame([(0.0, mean, low, high, count)], columns=["x", "mean", "low", "high", "count"])
         if np.isfinite(mean):
-            curves.append(Curve(series, {}, point, private[series], name=str(name)))
+            curves.append(Curve(series, {}, point, name=str(name)))
     question = "Whose mean update has the least error?" if error else "Who learns best?"
     what = (
         "Squared error of the decoded mean update per coordinate, over rounds: geometric mean over seeds"
@@ -156,15 +178,11 @@ def _finding_chart(comparison: Comparison, number: int, private: Mapping[str, bo
         percent=accuracy,
         rows=True,
         bars=error,
-        ignores=("setting", "epsilon", "bits"),
     )
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis, all labelled: of the coarsest steps that give three, or the finest.
-
-    The same as ``logTicks`` in page.js.
-    """
+    """Ticks of a logarithmic axis, all labelled: of the coarsest steps that give three, or the finest."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[float] = []
     for steps in _LOG_STEPS:
@@ -180,11 +198,10 @@ def charts_of(study: Study) -> list[Chart]:
     dimensions = dimensions_of(study)
     varied = {dimension.key for dimension in dimensions}
     metric = _Metric.of(study)
-    error = "mean_squared_error"
     charts = [
         Chart(
             f"{metric.column}-rounds",
-            f"How does {metric.word.lower()} change with rounds?",
+            f"How does {metric.column} change with rounds?",
             f"{metric.where}. Round 0 is before training.",
             "round",
             metric.axis,
@@ -195,10 +212,10 @@ def charts_of(study: Study) -> list[Chart]:
         *_against_setting(study, dimensions, metric),
         Chart(
             f"{metric.column}-bytes",
-            f"How much {metric.word.lower()} for the bytes that are sent?"
+            f"How much {metric.column} for the bytes that are sent?"
             if metric.percent
             else "Which loss for the bytes that are sent?",
-            "What all clients together have sent up to then, one point a round.",
+            "What all clients together have sent up to then, one point per round.",
             "MB sent by all clients",
             metric.axis,
             _by_round(study, dimensions, metric.column, x="bytes_up"),
@@ -212,7 +229,7 @@ def charts_of(study: Study) -> list[Chart]:
             "geometric mean over seeds.",
             "round",
             "mean squared error",
-            _by_round(study, dimensions, error, logarithmic=True),
+            _by_round(study, dimensions, "mean_squared_error", logarithmic=True),
             log_y=True,
         ),
         *(
@@ -260,7 +277,6 @@ def _above_floor(chart: Chart) -> tuple[Curve, ...]:
 @dataclass(frozen=True)
 class _Metric:
     column: str
-    word: str
     where: str
     axis: str
     percent: bool
@@ -271,13 +287,8 @@ class _Metric:
         app = any(run.config.get("app") for run in study.runs)
         where, kind = ("As the app's clients evaluate it", "") if app else ("On the test set", "test ")
         if not study.runs or study.rounds["accuracy"].notna().any():
-            return cls("accuracy", "Accuracy", where, f"{kind}accuracy", True)
-        return cls("loss", "Loss", where, f"{kind}loss", False)
-
-
-def _groups(frame: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    for key, group in frame.groupby(GROUP, dropna=False, sort=True):
-        yield dict(zip(GROUP, key, strict=True)), group
+            return cls("accuracy", where, f"{kind}accuracy", True)
+        return cls("loss", where, f"{kind}loss", False)
 
 
 def _by_round(
@@ -288,7 +299,8 @@ def _by_round(
     logarithmic: bool = False,
 ) -> tuple[Curve, ...]:
     curves = []
-    for group, frame in _groups(study.rounds) if study.runs else ():
+    for key, frame in study.rounds.groupby(GROUP, dropna=False, sort=True) if study.runs else ():
+        group = dict(zip(GROUP, key, strict=True))
         points = over_seeds(frame, "round", column, logarithmic)
         points.insert(0, "x", points.index.astype(float))
         if x == "bytes_up":
@@ -296,7 +308,11 @@ def _by_round(
             points = points[points["x"] > 0]
         # An app may evaluate nothing, beside runs that do.
         if points["mean"].notna().any():
-            curves.append(Curve(group["series"], place_of(group, dimensions), points, frame["private"].all()))
+            whole = Curve(group["series"], place_of({**group, "rounds": ALL_ROUNDS}, dimensions), points)
+            curves.append(whole)
+            if "rounds" in whole.place:
+                late = points.iloc[len(points) // 2 :]
+                curves.append(replace(whole, place={**whole.place, "rounds": LATE_ROUNDS}, points=late))
     return _in_order(study, curves)
 
 
@@ -317,7 +333,7 @@ def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, k
     title, caption, axis = words[key]
     return Chart(
         f"{metric.column}-{key}",
-        f"How does {metric.word.lower()} depend on {title}?",
+        f"How does {metric.column} depend on {title}?",
         caption,
         axis,
         metric.axis,
@@ -325,7 +341,6 @@ def _against(study: Study, dimensions: tuple[Dimension, ...], metric: _Metric, k
         percent=metric.percent,
         log_x=key == "epsilon",
         points=True,
-        ignores=(key,),
     )
 
 
@@ -340,7 +355,7 @@ def _against_setting(study: Study, dimensions: tuple[Dimension, ...], metric: _M
         return
     yield Chart(
         f"{metric.column}-{key}",
-        f"How does {metric.word.lower()} depend on {key}?",
+        f"How does {metric.column} depend on {key}?",
         "After the last round.",
         key,
         metric.axis,
@@ -348,7 +363,6 @@ def _against_setting(study: Study, dimensions: tuple[Dimension, ...], metric: _M
         percent=metric.percent,
         log_x=min(numbers) > 0 and max(numbers) >= 10 * min(numbers),
         points=True,
-        ignores=("setting",),
     )
 
 
@@ -368,7 +382,7 @@ def _final(
         for part, flat in ((frame[inside], False), (frame[~inside], True)):
             points = _points(part, metric.column, x, ends if flat else None)
             if len(points):
-                curves.append(Curve(frame["series"].iloc[0], place, points, part["private"].all(), flat))
+                curves.append(Curve(frame["series"].iloc[0], place, points, flat))
     return _in_order(study, curves)
 
 

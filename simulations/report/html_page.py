@@ -1,43 +1,32 @@
-"""The report as one HTML file: text, tables, interactive charts, and no request to anywhere."""
+"""The report as one HTML file: text, tables, charts to choose from, no script and no request to anywhere."""
 
 from __future__ import annotations
 
 import base64
-import json
 import math
+import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import plotly.offline
 from markupsafe import Markup
 
 from fl_privquant.accounting import PrivacyStatement, Unit
-from simulations.report.charts import (
-    ASKED,
-    FLOOR,
-    LEAST_ROOM,
-    Chart,
-    Curve,
-    Dimension,
-    charts_of,
-    dimensions_of,
-    findings_of,
-    ticks_of,
-)
+from simulations.report.charts import ASKED, Dimension, charts_of, dimensions_of, findings_of
 from simulations.report.compared import verdict_of
-from simulations.report.laws import laws_of, legend_of, svg_of
-from simulations.report.marks import Mark, marks_of
-from simulations.report.study_data import SECURE, Study, setting_value
+from simulations.report.drawings import Drawing, laws_of
+from simulations.report.marks import Mark, by_night, marks_of
+from simulations.report.study_data import Study, setting_value
 from simulations.report.summary_tables import NOTES, privacy_table, summary_table
 
 # A client total above this guarantees next to nothing by itself.
 _LARGE_TOTAL = 20.0
 
 
-def render(study: Study) -> str:
-    """The whole page."""
+def render(study: Study, drawings: Sequence[Drawing]) -> str:
+    """The whole page, with the drawings of the study's charts and laws."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -45,9 +34,8 @@ def render(study: Study) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    dimensions = dimensions_of(study)
-    findings, charts = findings_of(study), charts_of(study)
-    marks = marks_of(study.protects)
+    dimensions, marks = dimensions_of(study), marks_of(study.protects)
+    laws, without_law = laws_of(study, dimensions)
     return environment.get_template("page.html.jinja").render(
         study=study,
         facts=_facts(study),
@@ -61,10 +49,13 @@ def render(study: Study) -> str:
         large_total=_large_total(study),
         dimensions=dimensions,
         start=_start(dimensions),
-        findings=findings,
-        charts=charts,
-        descriptions={chart.key: _description(chart) for chart in (*findings, *charts)},
-        laws=_laws(study, dimensions),
+        findings=findings_of(study),
+        charts=charts_of(study),
+        pictures=_pictures(drawings, dimensions),
+        colours=_colours(drawings, marks),
+        laws=laws,
+        without_law=without_law,
+        bits_of=lambda law: [f"{law.place['bits']:g} bits"] if "bits" in law.place else [],
         summary=summary_table(study),
         settings=_by_room(study.constant),
         partitions=_partitions(study),
@@ -73,8 +64,6 @@ def render(study: Study) -> str:
         num_left_out=len({problem.run for problem in study.problems if problem.kind != "repaired"}),
         seconds=study.summary["wall_seconds"].sum() if "wall_seconds" in study.summary else None,
         text_of=setting_value,
-        payload=Markup(_payload(study, dimensions, marks, [*findings, *charts])),
-        plotly=Markup(plotly.offline.get_plotlyjs()),
     )
 
 
@@ -130,14 +119,15 @@ def _large_total(study: Study) -> str:
 
 
 def _start(dimensions: tuple[Dimension, ...]) -> dict[str, int]:
-    """The panel that is shown first: the middle of what was swept, the first setting."""
+    """The panel that is shown first: the middle of what was swept, the first setting, all rounds."""
     return {
-        dimension.key: 0 if dimension.key == "setting" else (len(dimension.values) - 1) // 2
+        dimension.key: (len(dimension.values) - 1) // 2 if dimension.key in ("epsilon", "bits") else 0
         for dimension in dimensions
     }
 
 
-def _indices(place: Any, dimensions: tuple[Dimension, ...]) -> dict[str, int]:
+def _indices(place: Mapping[str, Any], dimensions: tuple[Dimension, ...]) -> dict[str, int]:
+    """The numbers of a panel's values in their dimensions."""
     return {
         dimension.key: dimension.values.index(place[dimension.key])
         for dimension in dimensions
@@ -145,53 +135,19 @@ def _indices(place: Any, dimensions: tuple[Dimension, ...]) -> dict[str, int]:
     }
 
 
-def _description(chart: Chart) -> str:
-    """A description of the chart for those who cannot see it: its axes, and where each curve ends."""
-    if chart.rows:
-        shape = "{:.1%}" if chart.percent else "{:.3g}"
-        means = [f"{curve.name} {shape.format(curve.points['mean'].iloc[0])}" for curve in chart.curves]
-        return f"{chart.title} {chart.x}: {'; '.join(means)}."
-    last: dict[str, list[float]] = defaultdict(list)
-    for curve in chart.curves:
-        last[curve.series].append(float(curve.points["mean"].iloc[-1]))
-    shape = "{:.1%}" if chart.percent else "{:.3g}"
-    ends = [
-        f"{series} {' to '.join(dict.fromkeys(shape.format(end(values)) for end in (min, max)))}"
-        for series, values in last.items()
-    ]
-    return f"{chart.title} {chart.y} against {chart.x}. Where the curves end: {'; '.join(ends)}."
+def _pictures(drawings: Sequence[Drawing], dimensions: tuple[Dimension, ...]) -> dict[str, list[Any]]:
+    """The pictures of each chart, and those of the laws: where each is shown, and what is shown."""
+    pictures: dict[str, list[Any]] = defaultdict(list)
+    for drawing in drawings:
+        pictures[drawing.key].append((_indices(drawing.place, dimensions), Markup(drawing.svg)))
+    return pictures
 
 
-def _laws(study: Study, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
-    by_key = {dimension.key: dimension for dimension in dimensions}
-    drawn, without = laws_of(study, dimensions)
-    cards = []
-    for picture in drawn:
-        law, mechanism = picture.law, picture.mechanism
-        certified = mechanism.statement.brief
-        cards.append(
-            {
-                "series": picture.series,
-                "title": picture.title,
-                # The certified epsilon follows, with its unit.
-                "place": [
-                    by_key[key].text(value) for key, value in picture.place.items() if key != "epsilon"
-                ],
-                "indices": _indices(picture.place, dimensions),
-                "certified": certified,
-                "levels": law.num_levels,
-                "mse": f"{mechanism.mse():.3g}",
-                "svg": Markup(
-                    svg_of(
-                        law,
-                        f"Output probabilities of {picture.title} against the input, "
-                        f"{law.num_levels} outputs, certified {certified}",
-                    )
-                ),
-                "legend": legend_of(law),
-            }
-        )
-    return {"cards": cards, "without": without}
+def _colours(drawings: Sequence[Drawing], marks: Mapping[str, Mark]) -> dict[str, str]:
+    """Every colour of the pictures and the marks, and what it is by night."""
+    drawn = re.findall(r"var\(--colour-([0-9a-f]{6})\)", "".join(drawing.svg for drawing in drawings))
+    used = {*(f"#{colour}" for colour in drawn), *(mark.light for mark in marks.values())}
+    return {colour: by_night(colour) for colour in sorted(used)}
 
 
 def _partitions(study: Study) -> list[tuple[str, str]]:
@@ -232,60 +188,3 @@ def _provenance(study: Study) -> dict[str, str]:
         else ", ".join(f"{value} ({_counted(number, 'run')})" for value, number in values.items())
         for key, values in counts.items()
     }
-
-
-def _payload(
-    study: Study, dimensions: tuple[Dimension, ...], marks: dict[str, Mark], charts: list[Chart]
-) -> str:
-    """The data for the page's script."""
-    content = {
-        "series": [
-            {
-                "name": series,
-                "light": mark.light,
-                "dark": mark.dark,
-                "dash": mark.dash,
-                "symbol": mark.plotly_symbol,
-                "secure": series.endswith(SECURE),
-            }
-            for series, mark in marks.items()
-        ],
-        "start": _start(dimensions),
-        "floor": FLOOR,
-        "leastRoom": LEAST_ROOM,
-        "charts": [_chart(study, chart, dimensions) for chart in charts],
-    }
-    # A "<" inside a script element could end it.
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _chart(study: Study, chart: Chart, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
-    return {
-        "key": chart.key,
-        "x": chart.x_title,
-        "y": chart.y_title,
-        "percent": chart.percent,
-        "logX": chart.log_x,
-        "logY": chart.log_y,
-        "points": chart.points,
-        "rows": chart.rows,
-        "bars": chart.bars,
-        "ticks": ticks_of(chart),
-        "curves": [_curve(study, curve, dimensions) for curve in chart.curves],
-    }
-
-
-def _curve(study: Study, curve: Curve, dimensions: tuple[Dimension, ...]) -> dict[str, Any]:
-    return {
-        "series": study.series.index(curve.series),
-        "name": curve.name,
-        "place": _indices(curve.place, dimensions),
-        "flat": curve.flat,
-        **{key: _numbers(curve.points[key]) for key in ("x", "mean", "low", "high")},
-        "count": int(curve.points["count"].max()),
-    }
-
-
-def _numbers(values: Any) -> list[float | None]:
-    """Six digits are more than a screen shows; JSON has no NaN."""
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]

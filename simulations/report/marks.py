@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from fl_privquant.cli.plots import COLOURS, colour_of
 from simulations.report.study_data import SECURE, label_of
 
-# plotly's name, matplotlib's, a path in a box of 12 x 12, and a character for terminals.
+# matplotlib's name, a path in a box of 12 x 12, and a character for terminals.
 _SYMBOLS = (
-    ("circle", "o", "M6 2a4 4 0 1 0 .01 0z", "●"),
-    ("square", "s", "M2.5 2.5h7v7h-7z", "■"),
-    ("diamond", "D", "M6 1l5 5-5 5-5-5z", "◆"),
-    ("triangle-up", "^", "M6 1.5l5 9H1z", "▲"),
-    ("triangle-down", "v", "M6 10.5l5-9H1z", "▼"),
-    ("pentagon", "p", "M6 1l5 3.7-1.9 5.8H2.9L1 4.7z", "⬟"),
-    ("cross", "P", "M4.4 1.5h3.2v2.9h2.9v3.2H7.6v2.9H4.4V7.6H1.5V4.4h2.9z", "✚"),
-    ("star", "*", "M6 .8l1.5 3.5 3.8.3-2.9 2.5.9 3.7L6 8.8l-3.3 2 .9-3.7L.7 4.6l3.8-.3z", "★"),
-    ("x", "X", "M3.2 1L6 3.8 8.8 1 11 3.2 8.2 6 11 8.8 8.8 11 6 8.2 3.2 11 1 8.8 3.8 6 1 3.2z", "✖"),
-    ("triangle-left", "<", "M1.5 6l9-5v10z", "◀"),
-    ("triangle-right", ">", "M10.5 6l-9-5v10z", "▶"),
-    ("hexagon", "h", "M6 1l4.4 2.5v5L6 11 1.6 8.5v-5z", "⬢"),
-    ("diamond-tall", "d", "M6 .5l3.2 5.5L6 11.5 2.8 6z", "♦"),
-    ("octagon", "8", "M4 1h4l3 3v4l-3 3H4L1 8V4z", "⯃"),
+    ("o", "M6 2a4 4 0 1 0 .01 0z", "●"),
+    ("s", "M2.5 2.5h7v7h-7z", "■"),
+    ("D", "M6 1l5 5-5 5-5-5z", "◆"),
+    ("^", "M6 1.5l5 9H1z", "▲"),
+    ("v", "M6 10.5l5-9H1z", "▼"),
+    ("p", "M6 1l5 3.7-1.9 5.8H2.9L1 4.7z", "⬟"),
+    ("P", "M4.4 1.5h3.2v2.9h2.9v3.2H7.6v2.9H4.4V7.6H1.5V4.4h2.9z", "✚"),
+    ("*", "M6 .8l1.5 3.5 3.8.3-2.9 2.5.9 3.7L6 8.8l-3.3 2 .9-3.7L.7 4.6l3.8-.3z", "★"),
+    ("X", "M3.2 1L6 3.8 8.8 1 11 3.2 8.2 6 11 8.8 8.8 11 6 8.2 3.2 11 1 8.8 3.8 6 1 3.2z", "✖"),
+    ("<", "M1.5 6l9-5v10z", "◀"),
+    (">", "M10.5 6l-9-5v10z", "▶"),
+    ("h", "M6 1l4.4 2.5v5L6 11 1.6 8.5v-5z", "⬢"),
+    ("d", "M6 .5l3.2 5.5L6 11.5 2.8 6z", "♦"),
+    ("8", "M4 1h4l3 3v4l-3 3H4L1 8V4z", "⯃"),
 )
 _LABELS = tuple(COLOURS)
 _NIGHT = "#15181c"
@@ -40,7 +40,6 @@ class Mark:
     light: str
     dark: str
     dash: str
-    plotly_symbol: str
     marker: str
     path: str
     glyph: str
@@ -79,13 +78,13 @@ def _place(series: str) -> int:
 
 def _mark(series: str, private: bool, place: int) -> Mark:
     label = label_of(series)
-    symbol, marker, path, glyph = _SYMBOLS[place]
+    marker, path, glyph = _SYMBOLS[place]
     dash = "dot" if series.endswith(SECURE) else ("solid" if private else "dash")
     colour = colour_of(label)
-    return Mark(colour, _readable(colour, _NIGHT), dash, symbol, marker, path, glyph)
+    return Mark(colour, by_night(colour), dash, marker, path, glyph)
 
 
-def _readable(colour: str, paper: str) -> str:
+def by_night(colour: str, paper: str = _NIGHT) -> str:
     """The colour, mixed with white until it stands out from a dark background; black becomes white."""
     channels = _channels(colour)
     if _contrast(colour, paper) < _SAME:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,17 @@ def draw_curve(axis: Any, x: Any, rows: pd.DataFrame, column: str, mechanism: st
 def draw_point(
     axis: Any, row: Any, column: str, place: Any, colour: str, marker: str, upright: bool = False
 ) -> None:
-    """Draw the mean of one row with its 95 % interval; ``place`` is on the axis that has no quantity."""
+    """Draw the mean of one row with its 95 % interval; ``place`` is the position on the other axis."""
     mean, low, high = (getattr(row, f"{column}{end}") for end in ("", "_low", "_high"))
     spread = np.nan_to_num(np.abs(np.array([[mean - low], [high - mean]])))
     where = {"x": place, "y": mean, "yerr": spread} if upright else {"x": mean, "y": place, "xerr": spread}
     axis.errorbar(**where, color=colour, marker=marker, markersize=5, capsize=2, linestyle="")
+
+
+def label_values(axis: Any, values: Iterable[float], logarithmic: bool = True) -> None:
+    """Label the horizontal axis at these values alone."""
+    ticks = sorted(values)
+    if logarithmic:
+        axis.set_xscale("log")
+    axis.set_xticks(ticks, [f"{value:g}" for value in ticks])
+    axis.minorticks_off()

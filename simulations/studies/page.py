@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.results import ResultsError
 from simulations.studies.study import ReadTable, Store, Study
 
+ALLOWED_LOSS = 0.01
+"""What a clip may cost in accuracy, against the widest that was tried; no private run chooses a clip."""
+
 
 def write_page(study: Study, store: Store) -> Path:
     """Write the page of a study from the tables in a store."""
@@ -23,10 +27,10 @@ def write_page(study: Study, store: Store) -> Path:
     return store.page
 
 
-def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
-    """The page of a study in Markdown, from its tables; parts that were not computed are named as such."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([study.home, Path(__file__).parent]),
+def markdown_environment(*folders: Path) -> jinja2.Environment:
+    """What fills the templates of Markdown pages in these folders."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -34,8 +38,24 @@ def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
         # Markdown, written by us from numbers of ours.
         autoescape=False,
     )
-    environment.filters |= {"number": number, "rounded_up": rounded_up, "cell": _cell}
-    environment.globals |= {"accuracy": accuracy, "one_row": one_row}
+
+
+def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
+    """The page of a study in Markdown, from its tables; parts that were not computed are named as such."""
+    environment = markdown_environment(study.home, Path(__file__).parent)
+    environment.filters |= {
+        "number": number,
+        "rounded_up": rounded_up,
+        "cell": _cell,
+        "epsilon": epsilon_cell,
+    }
+    environment.globals |= {
+        "accuracy": accuracy,
+        "heading": PrivacyStatement.heading,
+        "one_row": one_row,
+        "total": total,
+        "clip_texts": partial(clip_texts, read),
+    }
     missing = [part.name for part in study.parts if not _is_there(part.tables, read)]
     return environment.get_template("page.md.jinja").render(
         study=study,
@@ -53,6 +73,12 @@ def table_or_none(read: ReadTable, name: str) -> pd.DataFrame | None:
         return read(name)
     except ResultsError:
         return None
+
+
+def together(read: ReadTable, names: Iterable[str]) -> pd.DataFrame:
+    """The tables of these names that were computed, as one; an empty one where there are none."""
+    tables = [table for name in names if (table := table_or_none(read, name)) is not None]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def one_row(table: pd.DataFrame, **columns: Any) -> Any:
@@ -84,9 +110,14 @@ def total(row: Any, view: str) -> PrivacyStatement:
     return PrivacyStatement(epsilon, float(row.delta_total), Unit.TOTAL, seen)
 
 
-def number(value: float, digits: int = 3) -> str:
+def epsilon_cell(epsilon: float) -> str:
+    """An epsilon under a heading that says its unit and view, never below it."""
+    return PrivacyStatement(epsilon, 0.0, Unit.TOTAL).epsilon_cell
+
+
+def number(value: float | None, digits: int = 3) -> str:
     """A number with some decimals; nothing where it is missing."""
-    if math.isnan(value):
+    if value is None or math.isnan(value):
         return ""
     return "∞" if math.isinf(value) else f"{value:.{digits}f}"
 
@@ -98,6 +129,31 @@ def rounded_up(value: float, digits: int = 4) -> str:
     scale = 10.0**digits
     # Tables keep seven digits: what is above a rounded figure by less than that is meant to be it.
     return f"{math.ceil(value * scale * (1.0 - 1e-7)) / scale:.{digits}f}"
+
+
+def chosen_clip(table: pd.DataFrame, column: str) -> float:
+    """The smallest clip that loses at most :data:`ALLOWED_LOSS` of accuracy against the widest."""
+    ordered = table.sort_values(column)
+    least = ordered.accuracy.iloc[-1] - ALLOWED_LOSS
+    return float(ordered[ordered.accuracy >= least][column].iloc[0])
+
+
+def clip_texts(read: ReadTable, column: str, labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The label of each table that is there, and the accuracy at each clip; the chosen one is bold.
+
+    ``labels`` are the labels of tables by their names, ``column`` is ``clip`` or ``l2_clip``.
+    """
+    rows = []
+    for name, label in labels.items():
+        table = table_or_none(read, name)
+        if table is None:
+            continue
+        table = table.sort_values(column)
+        chosen = chosen_clip(table, column)
+        pairs = zip(table[column], table.accuracy, strict=True)
+        texts = [(f"{value:g} ({accuracy:.3f})", value == chosen) for value, accuracy in pairs]
+        rows.append((label, ", ".join(f"**{text}**" if bold else text for text, bold in texts)))
+    return rows
 
 
 def _cell(text: object) -> str:

@@ -32,7 +32,7 @@ Tables = dict[str, pd.DataFrame]
 ReadTable = Callable[[str], pd.DataFrame]
 """Reads a table of a study by its name; raises ResultsError where the table is missing."""
 Tell = Callable[[float, str], None]
-"""Hears the share of a part that is done, and what is being done."""
+"""A function that is told which share of a part is done, and what is being done."""
 
 _DIGITS = "%.7g"
 
@@ -41,7 +41,7 @@ _DIGITS = "%.7g"
 class Scale:
     """How much is computed, and where data and results lie.
 
-    By default what the paper ran, and more where that costs little.
+    The defaults are what the paper ran, and more where that costs little.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class Part(ABC):
     shown
         Columns of its first table that are printed, where not all are.
     note
-        What the printed epsilons are for.
+        Unit and view of the epsilons that are printed.
     """
 
     name: str
@@ -159,7 +159,7 @@ class Computed(Part):
     ``table_names`` are the names of its tables, where there is not one of the part's own name.
     """
 
-    function: Callable[[Scale, Tell], Tables]
+    function: Callable[[Scale, Tell], Tables | pd.DataFrame]
     table_names: tuple[str, ...] = ()
 
     @property
@@ -173,7 +173,19 @@ class Computed(Part):
 
     def compute(self, scale: Scale, tell: Tell) -> Tables:
         """Its tables by name."""
-        return self.function(scale, tell)
+        computed = self.function(scale, tell)
+        return {self.name: computed} if isinstance(computed, pd.DataFrame) else computed
+
+
+def rows_of(
+    cells: Iterable[tuple[Any, ...]], row: Callable[..., Mapping[str, Any] | None], tell: Tell
+) -> pd.DataFrame:
+    """The table with a row for each cell of a grid; cells for which there is none (None) are left out."""
+    listed, rows = list(cells), []
+    for place, cell in enumerate(listed):
+        tell(place / len(listed), ", ".join(map(str, cell)))
+        rows.append(row(*cell))
+    return pd.DataFrame([record for record in rows if record is not None])
 
 
 @dataclass(frozen=True)
@@ -187,7 +199,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The tables of a part, in how many seconds of one core they were computed, and whether before."""
+    """The tables of a part, the seconds of one core that they took, and whether an earlier run made them."""
 
     tables: Tables
     seconds: float
@@ -202,8 +214,6 @@ class Study:
     ----------
     home
         The study's directory, with its page template, its committed tables, figures and page.
-    title
-        The subject, in a line.
     parts, figures
         What is computed, and what is drawn from it.
     numbers
@@ -211,7 +221,6 @@ class Study:
     """
 
     home: Path
-    title: str
     parts: tuple[Part, ...]
     figures: tuple[Figure, ...]
     numbers: Callable[[ReadTable], object]
@@ -311,7 +320,7 @@ def _kept(path: Path) -> Outcome | None:
 
 
 def _csv(frame: pd.DataFrame) -> str:
-    """The table with so many digits that it is the same wherever it was made."""
+    """The table as CSV, with so few digits that all machines agree on them."""
     return str(frame.to_csv(index=False, float_format=_DIGITS, lineterminator="\n"))
 
 

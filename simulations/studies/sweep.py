@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,39 +21,29 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.encoding import kept_of
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.central import noise_of_sum
 from simulations.config import CENTRAL, RunConfig
 from simulations.overrides import CONF, choices_of
-from simulations.planned import central_target, run_statement
+from simulations.planned import central_target, plan_of, run_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.report.statistics import student_interval
 from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
 from simulations.studies.study import Part, Scale, Tables, Tell
 
-MNIST = (
-    "task=mnist",
-    "task.max_examples=20000",
-    "federation.local_epochs=1",
-    "federation.learning_rate=0.5",
-)
-"""Experiments are written for digits with softmax regression; this turns one to MNIST."""
-
-DIGITS_CNN = ("task.model=cnn", "federation.local_epochs=2", "federation.learning_rate=0.8")
-"""Digits with a convolutional network."""
-
-MNIST_CNN = (
-    "task=mnist",
-    "task.model=cnn",
-    "task.max_examples=3000",
-    "federation.local_epochs=4",
-    "federation.batch_size=30",
-    "federation.learning_rate=0.2",
-)
-"""MNIST with a convolutional network, few examples a client."""
-
 _NEGLIGIBLE_BIAS = 1e-3
+# The columns of a paired sweep, and those that it has only where some runs send a share of the coordinates.
+_PAIRED = [
+    *("task", "rounds", "num_clients", "l2_clip", "run_epsilon", "seeds", "mechanism", "bits"),
+    *("ratio_to_central", "accuracy", "accuracy_low", "accuracy_high"),
+    *("accuracy_lost", "accuracy_lost_error", "epsilon_total_aggregate"),
+]
+_SIZES = ["kept", "kilobytes"]
+
+_Setting = tuple[float, str, float, int]
+"""Run epsilon, mechanism, bits (0 for none), and how many coordinates are sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +84,59 @@ class Sweep(Part):
                 # What a mechanism ignores does not multiply its runs.
                 runs.setdefault(config.run_name, config)
         return list(runs.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedSweep(Sweep):
+    """A sweep with a second table, which has what each seed loses to the central Gaussian."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Means over seeds, and what each seed loses."""
+        return self.name, f"{self.name}-by-seed"
+
+    def compute(self, scale: Scale, tell: Tell) -> Tables:
+        """Run what is missing; both tables."""
+        (means,) = super().compute(scale, tell).values()
+        configs, dimension = self.runs(scale), int(means["dimension"].iloc[0])
+        settings = [_setting(config, dimension) for config in configs]
+        # Groups of seeds are in the order of their first runs, as in the table of the sweep.
+        firsts = dict(zip(settings[::-1], configs[::-1], strict=True))
+        planned = pd.DataFrame([_planned(firsts[setting], dimension) for setting in dict.fromkeys(settings)])
+        by_seed = _by_seed(configs, settings)
+        sizes = _SIZES if by_seed["kept"].nunique() > 1 else []
+        means = pd.concat([means, planned], axis=1)[_PAIRED + sizes]
+        tables = means, by_seed if sizes else by_seed.drop(columns="kept")
+        return {
+            name: table.sort_values(
+                ["run_epsilon", "bits"], na_position="first", kind="stable", ignore_index=True
+            )
+            for name, table in zip(self.tables, tables, strict=True)
+        }
+
+
+def sweeps_of(path: Path) -> tuple[Sweep, ...]:
+    """The sweeps of a study that its YAML file lists; lists of overrides may hold lists.
+
+    ``common`` has what all of them share; ``paired`` makes one a :class:`PairedSweep`.
+    """
+    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    sweeps = []
+    for name, own in content["sweeps"].items():
+        given = {**content.get("common", {}), **own}
+        kind = PairedSweep if given.pop("paired", False) else Sweep
+        listed: dict[str, Any] = {
+            "overrides": tuple(_flat(given.pop("overrides", []))),
+            "variants": tuple(tuple(overrides) for overrides in given.pop("variants", [])),
+            "shown": tuple(given.pop("shown", [])),
+        }
+        sweeps.append(kind(name=name, **listed, **given))
+    return tuple(sweeps)
+
+
+def _flat(overrides: Iterable[str | list[str]]) -> Iterator[str]:
+    for override in overrides:
+        yield from [override] if isinstance(override, str) else _flat(override)
 
 
 # Composing takes a tenth of a second for each run.
@@ -254,3 +298,39 @@ def _privacy(
             "counted_by": in_sum.method,
         }
     return figures
+
+
+def _setting(config: RunConfig, dimension: int) -> _Setting:
+    bits = float(config.mechanism.get("bits", 0))
+    return float(config.privacy.epsilon or 0.0), config.label, bits, kept_of(config.encoding.keep, dimension)
+
+
+def _planned(config: RunConfig, dimension: int) -> dict[str, Any]:
+    """What the plan says: the squared error over the central Gaussian's, and what a client sends."""
+    plan = plan_of(config, dimension)
+    if plan is None:
+        # A central Gaussian is sent 32-bit floats.
+        return {"ratio_to_central": 1.0, "kept": dimension, "kilobytes": 4 * dimension / 1000.0}
+    return {
+        "ratio_to_central": plan.ratio_to_central,
+        "kept": plan.encoding.kept(dimension),
+        "kilobytes": plan.bytes_per_round / 1000.0,
+    }
+
+
+def _by_seed(configs: Sequence[RunConfig], settings: Sequence[_Setting]) -> pd.DataFrame:
+    rows = [
+        {
+            "run_epsilon": epsilon,
+            "mechanism": mechanism,
+            "bits": bits or math.nan,
+            "kept": kept,
+            "seed": config.seed,
+            "accuracy": finished(config)["accuracy"],
+        }
+        for config, (epsilon, mechanism, bits, kept) in zip(configs, settings, strict=True)
+    ]
+    central = {(row["run_epsilon"], row["seed"]): row for row in rows if row["mechanism"] == CENTRAL}
+    for row in rows:
+        row["accuracy_lost"] = central[row["run_epsilon"], row["seed"]]["accuracy"] - row["accuracy"]
+    return pd.DataFrame(rows)

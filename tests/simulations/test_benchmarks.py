@@ -12,30 +12,31 @@ from simulations.benchmarks import __main__ as command
 from simulations.benchmarks import machine, results_page
 from simulations.benchmarks.growth import Point
 from simulations.benchmarks.measure import Row, median_seconds
+from simulations.benchmarks.results_page import CATALOGUE
 
 ROWS = [Row("twice as fast", 2.5, 2.0), Row("small | enough", 70.0, 64.0, at_least=False)]
 POINTS = [Point("clients", "a line", n, 0.5 * n) for n in (10, 100)]
 
 
-@pytest.mark.parametrize("name", [*command.BENCHMARKS, "growth"])
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_quick_sizes_are_sizes_of_the_benchmark(name: str) -> None:
     module = importlib.import_module(f"simulations.benchmarks.{name}")
-    for constant, small in command.QUICK[name].items():
-        assert type(getattr(module, constant)) is type(small)
+    for constant, small in CATALOGUE[name]["quick"].items():
+        assert isinstance(getattr(module, constant), tuple if isinstance(small, list) else type(small))
 
 
 def test_every_benchmark_has_quick_sizes_and_a_title() -> None:
     folder = Path(results_page.__file__).parent
     runs = {path.stem for path in folder.glob("*.py") if re.search(r"^def run\(", path.read_text(), re.M)}
-    assert runs == set(command.QUICK) == {*command.BENCHMARKS, "growth"}
-    assert set(results_page.TITLES) == set(command.BENCHMARKS)
+    assert runs == set(CATALOGUE)
+    assert all(benchmark["title"] and benchmark["quick"] for benchmark in CATALOGUE.values())
 
 
 def test_a_quick_run_prints_and_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wire = importlib.import_module("simulations.benchmarks.wire")
-    for constant in command.QUICK["wire"]:
+    for constant in CATALOGUE["wire"]["quick"]:
         monkeypatch.setattr(wire, constant, getattr(wire, constant))
     monkeypatch.setattr(results_page, "write_rows", lambda *_: pytest.fail("written"))
     monkeypatch.setattr(results_page, "write_page", lambda *_: pytest.fail("written"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.colors import to_rgb
 from matplotlib.ticker import PercentFormatter
 from scipy.stats import t as student
 
@@ -13,7 +14,7 @@ from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.report.marks import mark_of
-from simulations.studies.drawing import ERROR, INTERVAL, draw_curve
+from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, label_values
 from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, TASKS, best_errors, series_of
 from simulations.studies.equal_budget.planned_errors import PEERS, ROUNDS
 from simulations.studies.page import table_or_none
@@ -124,8 +125,6 @@ def _draw_training(top: Any, bottom: Any, table: pd.DataFrame) -> None:
 
 def _shade(mechanism: str, bits: float) -> Any:
     """White for one bit, and the mechanism's colour for five or more."""
-    from matplotlib.colors import to_rgb
-
     full = min((bits - 1.0) / 4.0, 1.0)
     return tuple(1.0 - full * (1.0 - part) for part in to_rgb(colour_of(mechanism)))
 
@@ -141,13 +140,9 @@ def _local_training(read: ReadTable) -> Any:
             x = rows.run_epsilon * 1.03**place
             draw_curve(top, x, rows, "accuracy", str(mechanism))
             draw_curve(bottom, x, rows, "mean_squared_error", str(mechanism))
-        values = sorted(set(table.run_epsilon))
         top.set(title={"digits": "digits, 650 coordinates", "mnist": "MNIST, 7850 coordinates"}[task])
-        bottom.set(
-            yscale="log", xscale="log", xlabel=PrivacyStatement.heading(Unit.TOTAL, "aggregate of 100")
-        )
-        bottom.set(xticks=values, xticklabels=[f"{value:g}" for value in values])
-        bottom.minorticks_off()
+        bottom.set(yscale="log", xlabel=PrivacyStatement.heading(Unit.TOTAL, "aggregate of 100"))
+        label_values(bottom, set(table.run_epsilon))
     axes[0, 0].set_ylabel(INTERVAL)
     axes[1, 0].set_ylabel(ERROR)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,13 +21,12 @@ from fl_privquant.design.spread import at_unit_gain
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 from simulations.central import noise_of_sum
-from simulations.studies.study import Computed, Scale, Tables, Tell
+from simulations.studies.study import Computed, Scale, Tell, rows_of
 
 OURS = "optm_aggregate"
 PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared, ours first."""
 
-_NAME = "secure_sum"
 ROUNDS = 50
 """Rounds of the run whose errors are compared."""
 
@@ -46,7 +46,7 @@ def error_row(
     bits: int,
     rounds: int = ROUNDS,
     delta: float = _DELTA,
-) -> dict[str, float | int | str] | None:
+) -> dict[str, Any] | None:
     """One row: the design, what it costs, and its error over the central Gaussian's; None if there is none.
 
     The clip of ours is chosen by its design, that of the others is three standard deviations of a coordinate.
@@ -98,26 +98,19 @@ def _central_error(dimension: int, num_clients: int, run_epsilon: float, rounds:
     return (noise_of_sum(math.sqrt(dimension), rounds, run_epsilon, delta) / num_clients) ** 2
 
 
-def _table(scale: Scale, tell: Tell) -> Tables:
-    cells = list(itertools.product(_CLIENTS, _EPSILONS, PEERS, _BITS))
-    rows = []
-    for place, (num_clients, run_epsilon, mechanism, bits) in enumerate(cells):
-        tell(place / len(cells), f"{mechanism}, {bits} bits, {num_clients} clients")
-        row = error_row(mechanism, _DIMENSION, num_clients, run_epsilon, bits)
-        if row is not None:
-            rows.append(row)
-    return {_NAME: pd.DataFrame(rows)}
+def _secure_sum(scale: Scale, tell: Tell) -> pd.DataFrame:
+    def row(num_clients: int, run_epsilon: float, mechanism: str, bits: int) -> dict[str, Any] | None:
+        return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, bits)
+
+    return rows_of(itertools.product(_CLIENTS, _EPSILONS, PEERS, _BITS), row, tell)
 
 
-def _by_rounds(scale: Scale, tell: Tell) -> Tables:
-    cells = list(itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS, _BITS))
-    rows = []
-    for place, (dimension, rounds, run_epsilon, bits) in enumerate(cells):
-        tell(place / len(cells), f"{dimension} coordinates, {rounds} rounds, {bits} bits")
-        row = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, bits, rounds)
-        if row is not None:
-            rows.append({"dimension": dimension, "rounds": rounds, **row})
-    return {"by_rounds": pd.DataFrame(rows)}
+def _by_rounds(scale: Scale, tell: Tell) -> pd.DataFrame:
+    def row(dimension: int, rounds: int, run_epsilon: float, bits: int) -> dict[str, Any] | None:
+        errors = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, bits, rounds)
+        return None if errors is None else {"dimension": dimension, "rounds": rounds, **errors}
+
+    return rows_of(itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS, _BITS), row, tell)
 
 
 BY_ROUNDS = Computed(
@@ -128,9 +121,9 @@ BY_ROUNDS = Computed(
 )
 
 SECURE_SUM = Computed(
-    name=_NAME,
+    name="secure_sum",
     title=f"Errors in the secure sum over a central Gaussian's, exact, {_DIMENSION} coordinates",
-    function=_table,
+    function=_secure_sum,
     note=f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
     f"δ = {_DELTA:g}; spread: coordinate clip in standard deviations of a coordinate",
 )

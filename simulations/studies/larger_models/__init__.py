@@ -36,7 +36,6 @@ def _sweeps(setting: str, title: str, needs: str) -> tuple[Sweep, ...]:
 
 STUDY = Study(
     home=Path(__file__).parent,
-    title="Networks and non-IID clients at an equal budget",
     parts=(
         *_sweeps(FASHION, "A convolutional network on Fashion-MNIST, Dirichlet 0.1", "fashion_mnist"),
         *_sweeps(SHAKESPEARE, "A recurrent network on Shakespeare, natural users", "shakespeare"),

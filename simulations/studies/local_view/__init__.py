@@ -6,15 +6,10 @@ from pathlib import Path
 
 from simulations.studies.local_view.figures import FIGURES
 from simulations.studies.local_view.numbers import Numbers
-from simulations.studies.local_view.training import PARTS
 from simulations.studies.study import Study
+from simulations.studies.sweep import sweeps_of
 
 __all__ = ["STUDY"]
 
-STUDY = Study(
-    home=Path(__file__).parent,
-    title="Federated learning under local privacy",
-    parts=PARTS,
-    figures=FIGURES,
-    numbers=Numbers,
-)
+HOME = Path(__file__).parent
+STUDY = Study(HOME, sweeps_of(HOME / "sweeps.yaml"), FIGURES, Numbers)

@@ -8,8 +8,8 @@ import numpy as np
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.cli.plots import colour_of, pyplot
-from simulations.studies.drawing import INTERVAL, draw_curve
-from simulations.studies.local_view.training import EPSILONS, MECHANISMS, TASKS
+from simulations.studies.drawing import INTERVAL, draw_curve, label_values
+from simulations.studies.local_view.numbers import EPSILONS, MECHANISMS, TASKS
 from simulations.studies.study import Figure, ReadTable
 
 __all__ = ["FIGURES"]
@@ -26,9 +26,8 @@ def _accuracy(read: ReadTable) -> Any:
             draw_curve(axis, rows["epsilon"] * 1.02**place, rows, "accuracy", mechanism)
         (none,) = table[~np.isfinite(table["epsilon"])].itertuples()
         axis.axhline(none.accuracy, color=colour_of("none"), linestyle="--", label="no privacy, same clip")
-        axis.set(xscale="log", title=f"{label}, {int(none.dimension)} coordinates")
-        axis.set_xticks(EPSILONS, [f"{budget:g}" for budget in EPSILONS])
-        axis.minorticks_off()
+        axis.set_title(f"{label}, {int(none.dimension)} coordinates")
+        label_values(axis, EPSILONS)
     axes[0].set_ylabel(INTERVAL)
     figure.supxlabel(PrivacyStatement.heading(Unit.ROUND), fontsize=9)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)

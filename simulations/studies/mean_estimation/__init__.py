@@ -11,10 +11,5 @@ from simulations.studies.study import Study
 
 __all__ = ["STUDY"]
 
-STUDY = Study(
-    home=Path(__file__).parent,
-    title="Mean estimation",
-    parts=(*local.PARTS, *ranked_rounding.PARTS, *secure.PARTS),
-    figures=FIGURES,
-    numbers=Numbers,
-)
+PARTS = (*local.PARTS, *ranked_rounding.PARTS, *secure.PARTS)
+STUDY = Study(Path(__file__).parent, PARTS, FIGURES, Numbers)

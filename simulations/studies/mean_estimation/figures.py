@@ -6,6 +6,7 @@ from typing import Any
 
 from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.report.marks import mark_of
+from simulations.studies.drawing import label_values
 from simulations.studies.mean_estimation.local import DIMENSIONS, EPSILONS, FLOORS, PRIVATE, local_name
 from simulations.studies.mean_estimation.numbers import local_rows, secure_rows
 from simulations.studies.mean_estimation.ranked_rounding import CORRELATED
@@ -39,16 +40,12 @@ def _local(read: ReadTable) -> Any:
                 capsize=2,
                 label=name,
             )
-        axis.set(
-            xscale="log", yscale="log", ylim=(0.9, 200.0), title=f"{dimension:,} coordinates, unit vectors"
-        )
-        axis.set_xticks(EPSILONS, list(map("{:g}".format, EPSILONS)))
-        axis.minorticks_off()
+        axis.set(yscale="log", ylim=(0.9, 200.0), title=f"{dimension:,} coordinates, unit vectors")
+        label_values(axis, EPSILONS)
         axis.axhline(1.0, color="#777777", linewidth=0.8)
         axis.set_xlabel("ε of an update and round, local view")
     axes[0].set_ylabel("squared error over the lower bound")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(PRIVATE))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(PRIVATE))
     return figure
 
 
@@ -93,8 +90,7 @@ def _bits(read: ReadTable) -> Any:
         axis.set(xscale="log", yscale="log", title=f"{dimension:,} coordinates")
         axis.set_xlabel("bits of a client's message")
     axes[0].set_ylabel(f"squared error of the mean of {_CLIENTS:,} clients")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
     return figure
 
 

@@ -7,10 +7,10 @@ sample of vectors, and once more from draws, with its standard error. ``mean-che
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.mechanisms.sphere import privunit_squared_error
 from fl_privquant.mechanisms.vector import VectorMechanism
-from simulations.studies.study import Computed, Scale, Tables, Tell
+from simulations.studies.study import Computed, Scale, Tell, rows_of
 
 Floats = NDArray[np.float64]
 
@@ -77,31 +77,6 @@ DATA: dict[str, Callable[[np.random.Generator, int, int], Floats]] = {
 """What clients' vectors are drawn from; all lie in the unit ball."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A mechanism on one kind of vectors.
-
-    ``error`` is one client's squared error by the mechanism's formula, ``drawn`` that of ``draws`` messages
-    with its standard error; ``ratio_to_bound`` is over the least error of unbiased local mechanisms for unit
-    vectors. ``time_ratio``: seconds of encoding over those of randomized rounding of the same vector.
-    """
-
-    data: str
-    dimension: int
-    round_epsilon: float
-    round_delta: float
-    mechanism: str
-    certified: bool
-    setting: str
-    bits: int
-    error: float
-    ratio_to_bound: float
-    drawn: float
-    drawn_standard_error: float
-    draws: int
-    time_ratio: float
-
-
 def best_design(name: str, epsilon: float, dimension: int) -> tuple[Any, str]:
     """The mechanism at its best setting, and what that is."""
     if name == "gaussian":
@@ -118,13 +93,13 @@ def best_design(name: str, epsilon: float, dimension: int) -> tuple[Any, str]:
         return best, f"{best.repeats} draws"
     mechanism = pq.design(name, epsilon=epsilon, dimension=dimension)
     words = {
-        "shared_codebook": lambda: f"{mechanism.levels} codewords, {mechanism.num_near} near",
-        "mmrc": lambda: f"{mechanism.levels} codewords",
-        "sqkr": lambda: f"{mechanism.sampled} signs",
-        "cldp_l2": lambda: f"{mechanism.repeats} draws",
-        "privunit": lambda: f"cap of height {mechanism.height:.4f}",
+        "shared_codebook": "{0.levels} codewords, {0.num_near} near",
+        "mmrc": "{0.levels} codewords",
+        "sqkr": "{0.sampled} signs",
+        "cldp_l2": "{0.repeats} draws",
+        "privunit": "cap of height {0.height:.4f}",
     }
-    return mechanism, words[name]()
+    return mechanism, words[name].format(mechanism)
 
 
 def _exact_error(mechanism: Any, x: Floats) -> float:
@@ -133,10 +108,17 @@ def _exact_error(mechanism: Any, x: Floats) -> float:
     return float(x.shape[1] * mechanism.mse())
 
 
-def _row(data: str, dimension: int, epsilon: float, name: str, draws: int) -> Row:
+def local_row(data: str, dimension: int, epsilon: float, name: str, draws: int) -> dict[str, Any]:
+    """A mechanism on one kind of vectors.
+
+    ``error`` is one client's squared error by the mechanism's formula, ``drawn`` that of ``draws`` messages
+    with its standard error; ``ratio_to_bound`` is over the least error of unbiased local mechanisms for unit
+    vectors. ``time_ratio``: seconds of encoding over those of randomized rounding of the same vector.
+    """
     mechanism, setting = best_design(name, epsilon, dimension)
+    is_private = math.isfinite(epsilon)
     x = DATA[data](np.random.default_rng(17), _SAMPLE, dimension)
-    stream = pq.RandomStream.seeded(17, round=round(epsilon) if math.isfinite(epsilon) else 0)
+    stream = pq.RandomStream.seeded(17, round=round(epsilon) if is_private else 0)
     rounding = pq.design("stochastic")
     errors, seconds, compared = [], 0.0, 0.0
     for vector in x[:draws]:
@@ -147,31 +129,28 @@ def _row(data: str, dimension: int, epsilon: float, name: str, draws: int) -> Ro
         seconds, compared = seconds + between - started, compared + time.perf_counter() - between
         errors.append(float(((mechanism.decode(message) - vector) ** 2).sum()))
     error = _exact_error(mechanism, x)
-    # Draws on their own vectors, corrected by what these lack of the sample's exact error.
-    drawn = float(np.mean(errors)) + error - _exact_error(mechanism, x[:draws])
-    bound = privunit_squared_error(epsilon, dimension) if math.isfinite(epsilon) else math.nan
-    return Row(
-        data,
-        dimension,
-        epsilon,
-        mechanism.delta if math.isfinite(epsilon) else 0.0,
-        name,
-        math.isfinite(epsilon) and not mechanism.outputs_floats,
-        setting,
-        round(dimension * mechanism.bits_per_coordinate),
-        error,
-        error / bound,
-        drawn,
-        float(np.std(errors, ddof=1) / math.sqrt(draws)),
-        draws,
-        seconds / compared,
-    )
+    bound = privunit_squared_error(epsilon, dimension) if is_private else math.nan
+    return {
+        "data": data,
+        "dimension": dimension,
+        "round_epsilon": epsilon,
+        "round_delta": mechanism.delta if is_private else 0.0,
+        "mechanism": name,
+        "certified": is_private and not mechanism.outputs_floats,
+        "setting": setting,
+        "bits": round(dimension * mechanism.bits_per_coordinate),
+        "error": error,
+        "ratio_to_bound": error / bound,
+        # Draws on their own vectors, corrected by what these lack of the sample's exact error.
+        "drawn": float(np.mean(errors)) + error - _exact_error(mechanism, x[:draws]),
+        "drawn_standard_error": _standard_error(errors),
+        "draws": draws,
+        "time_ratio": seconds / compared,
+    }
 
 
-def _cases() -> Iterator[tuple[str, float]]:
-    for epsilon in EPSILONS:
-        yield from ((name, epsilon) for name in PRIVATE)
-    yield from ((name, math.inf) for name in FLOORS)
+def _standard_error(values: list[float]) -> float:
+    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
 def local_name(dimension: int) -> str:
@@ -182,44 +161,41 @@ def local_name(dimension: int) -> str:
 def _local(dimension: int) -> Computed:
     name = local_name(dimension)
 
-    def compute(scale: Scale, tell: Tell) -> Tables:
+    def compute(scale: Scale, tell: Tell) -> pd.DataFrame:
         draws = max(2, min(_DRAWS[dimension], scale.vector_trials))
-        rows, cases = [], list(_cases())
-        for place, (mechanism, epsilon) in enumerate(cases):
-            for data in DATA:
-                tell(place / len(cases), f"{mechanism}, {data}")
-                rows.append(_row(data, dimension, epsilon, mechanism, draws))
-        return {name: pd.DataFrame([asdict(row) for row in rows])}
+        named = [*itertools.product(EPSILONS, PRIVATE), *((math.inf, floor) for floor in FLOORS)]
+        cells = (
+            (data, dimension, epsilon, mechanism, draws) for epsilon, mechanism in named for data in DATA
+        )
+        return rows_of(cells, local_row, tell)
 
     title = f"Local view, {dimension} coordinates: squared error of one client's vector"
     note = "round epsilon: one update, one round, local view; infinite: without privacy"
     return Computed(name=name, title=title, function=compute, note=note)
 
 
-def _check(scale: Scale, tell: Tell) -> Tables:
+def _check(scale: Scale, tell: Tell) -> pd.DataFrame:
     """Whole means of 100 clients with 100 coordinates at epsilon 4: the error, and what theory says."""
     dimension, clients, epsilon = 100, 100, 4.0
     trials = max(2, min(20, scale.vector_trials))
     x = _sphere(np.random.default_rng(23), clients, dimension)
-    rows = []
-    for place, name in enumerate(PRIVATE):
-        tell(place / len(PRIVATE), name)
+
+    def row(name: str) -> dict[str, Any]:
         mechanism, _ = best_design(name, epsilon, dimension)
         stream = pq.RandomStream.seeded(23)
         squares = []
         for _ in range(trials):
             estimates = [mechanism.decode(mechanism.encode(vector, rng=stream)) for vector in x]
             squares.append(float(((np.mean(estimates, axis=0) - x.mean(axis=0)) ** 2).sum()))
-        rows.append(
-            {
-                "mechanism": name,
-                "trials": trials,
-                "error": _exact_error(mechanism, x) / clients,
-                "drawn": float(np.mean(squares)),
-                "drawn_standard_error": float(np.std(squares, ddof=1) / math.sqrt(trials)),
-            }
-        )
-    return {CHECK: pd.DataFrame(rows)}
+        return {
+            "mechanism": name,
+            "trials": trials,
+            "error": _exact_error(mechanism, x) / clients,
+            "drawn": float(np.mean(squares)),
+            "drawn_standard_error": _standard_error(squares),
+        }
+
+    return rows_of(((name,) for name in PRIVATE), row, tell)
 
 
 PARTS = (

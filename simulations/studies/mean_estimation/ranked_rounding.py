@@ -1,4 +1,4 @@
-"""Correlated quantization in mean estimation: one bit a coordinate, without privacy, errors that cancel.
+"""Correlated quantization in mean estimation: one bit per coordinate, without privacy, errors that cancel.
 
 Its errors are not independent over clients, so that whole means are looked at: exactly, for a sample of the
 coordinates, whose errors add up. The range of coordinates is that of the largest of all clients, and is given
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import fl_privquant as pq
 from simulations.studies.mean_estimation.local import CLIENTS, DATA, DIMENSIONS
-from simulations.studies.study import Computed, Scale, Tables, Tell
+from simulations.studies.study import Computed, Scale, Tell, rows_of
 
 __all__ = ["ALIKE", "CORRELATED", "PARTS", "correlated_row"]
 
@@ -77,19 +77,14 @@ def correlated_row(data: str, num_clients: int, dimension: int) -> dict[str, Any
     return row
 
 
-def _compute(scale: Scale, tell: Tell) -> Tables:
-    cases = list(itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS))
-    rows = []
-    for place, (data, num_clients, dimension) in enumerate(cases):
-        tell(place / len(cases), f"{data}, {num_clients} clients, {dimension} coordinates")
-        rows.append(correlated_row(data, num_clients, dimension))
-    return {CORRELATED: pd.DataFrame(rows)}
+def _compute(scale: Scale, tell: Tell) -> pd.DataFrame:
+    return rows_of(itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS), correlated_row, tell)
 
 
 PARTS = (
     Computed(
         name=CORRELATED,
-        title="Correlated quantization, one bit a coordinate: squared error of the mean, without privacy",
+        title="Correlated quantization, one bit per coordinate: squared error of the mean, without privacy",
         function=_compute,
     ),
 )

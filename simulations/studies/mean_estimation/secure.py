@@ -28,7 +28,7 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.csgm import CsgmSpec, csgm_law, design_csgm
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from simulations.studies.mean_estimation.local import CLIENTS, DELTA, DIMENSIONS, EPSILONS
-from simulations.studies.study import Computed, Scale, Tables, Tell
+from simulations.studies.study import Computed, Scale, Tell, rows_of
 from simulations.studies.sum_grid.grid import NORMAL, Cell, Setting, cells_of, central_cell
 
 __all__ = ["PARTS", "SAMPLED", "WIDTHS", "central_error", "sampled_cell", "secure_name"]
@@ -74,13 +74,13 @@ def secure_name(num_clients: int, dimension: int) -> str:
 def _secure(num_clients: int, dimension: int) -> Computed:
     name = secure_name(num_clients, dimension)
 
-    def compute(scale: Scale, tell: Tell) -> Tables:
+    def compute(scale: Scale, tell: Tell) -> pd.DataFrame:
         records = []
         for place, epsilon in enumerate(EPSILONS):
             tell(place / len(EPSILONS), f"budget {place + 1} of {len(EPSILONS)}")
             setting = Setting(dimension, num_clients, epsilon, rounds=1)
             records += [_record(cell) for cell in cells_of(setting, WIDTHS)]
-        return {name: pd.DataFrame(records)}
+        return pd.DataFrame(records)
 
     title = f"Secure sum of {num_clients} clients, {dimension} coordinates: squared error of the mean"
     note = f"round epsilon: one update, one round, aggregate view of all clients, δ = {DELTA:g}"
@@ -141,14 +141,12 @@ def _noise_for(variance: float, share: float) -> float:
     return math.exp(low if excess(low) >= 0.0 else brentq(excess, low, high, xtol=1e-6))
 
 
-def _sampled(scale: Scale, tell: Tell) -> Tables:
-    settings = list(itertools.product(CLIENTS, DIMENSIONS, EPSILONS))
-    records = []
-    for place, (num_clients, dimension, epsilon) in enumerate(settings):
-        tell(place / len(settings), f"{num_clients} clients, {dimension} coordinates")
+def _sampled(scale: Scale, tell: Tell) -> pd.DataFrame:
+    def row(num_clients: int, dimension: int, epsilon: float) -> dict[str, object] | None:
         cell = sampled_cell(Setting(dimension, num_clients, epsilon, rounds=1))
-        records += [] if cell is None else [_record(cell)]
-    return {SAMPLED: pd.DataFrame(records)}
+        return None if cell is None else _record(cell)
+
+    return rows_of(itertools.product(CLIENTS, DIMENSIONS, EPSILONS), row, tell)
 
 
 PARTS = (

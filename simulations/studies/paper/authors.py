@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -37,26 +38,21 @@ _LEAST = 1e-5
 
 def design_symmetric_as_authors(values: Floats, epsilon: float) -> Law:
     """The law that the authors' program finds for four symmetric bins, two of them inside [-1, 1]."""
-    best: tuple[float, Law] | None = None
-    for bound in _SYMMETRIC_BOUNDS.tolist():
-        solved = _solve_symmetric(values, epsilon, bound)
-        if solved is not None and (best is None or solved[0] < best[0]):
-            best = solved
-    if best is None:
-        raise InfeasibleDesignError(f"the authors' program has no solution at epsilon {epsilon:g}")
-    return best[1]
+    return _best((_solve_symmetric(values, epsilon, bound) for bound in _SYMMETRIC_BOUNDS.tolist()), epsilon)
 
 
 def design_as_authors(values: Floats, epsilon: float, density: Density) -> Law:
     """The law that the authors' program finds for four bins, two of them inside [-1, 1]."""
-    best: tuple[float, Law] | None = None
-    for left, right in itertools.product(_BOUNDS.tolist(), repeat=2):
-        solved = _solve(values, epsilon, density, left, right)
-        if solved is not None and (best is None or solved[0] < best[0]):
-            best = solved
-    if best is None:
+    bounds = itertools.product(_BOUNDS.tolist(), repeat=2)
+    return _best((_solve(values, epsilon, density, left, right) for left, right in bounds), epsilon)
+
+
+def _best(solved: Iterable[tuple[float, Law] | None], epsilon: float) -> Law:
+    """The first of the laws with the least objective."""
+    laws = [solution for solution in solved if solution is not None]
+    if not laws:
         raise InfeasibleDesignError(f"the authors' program has no solution at epsilon {epsilon:g}")
-    return best[1]
+    return min(laws, key=lambda solution: solution[0])[1]
 
 
 def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[float, Law] | None:

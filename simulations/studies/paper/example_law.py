@@ -16,7 +16,7 @@ import fl_privquant as pq
 from fl_privquant.cli.plots import pyplot
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper.scalar import COORDINATE
-from simulations.studies.study import Computed, Figure, ReadTable, Scale, Tables, Tell
+from simulations.studies.study import Computed, Figure, ReadTable
 
 BINS = tuple(np.linspace(-1.75, 1.75, 8).tolist())
 GAMMA = 2.0
@@ -77,14 +77,10 @@ def draw(read: ReadTable) -> Any:
     return figure
 
 
-def _compute(scale: Scale, tell: Tell) -> Tables:
-    return {_NAME: law_pieces()}
-
-
 LAW = Computed(
     name=_NAME,
     title="Figure: an example of an output distribution (ERM, 8 bins)",
-    function=_compute,
+    function=lambda scale, tell: law_pieces(),
     note=COORDINATE,
     shown=("mechanism", "certified_epsilon", "mae", "start", "end", "start_3", "end_3", "start_6", "end_6"),
 )

@@ -19,7 +19,7 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper.authors import design_as_authors, design_symmetric_as_authors
-from simulations.studies.study import Computed, Figure, ReadTable, Scale, Tables, Tell
+from simulations.studies.study import Computed, Figure, ReadTable, Tell
 
 COORDINATE = "certified ε: one coordinate, one release, local view"
 """What the epsilons of most tables are for."""
@@ -200,42 +200,30 @@ def _tuned(name: str, epsilon: float) -> TableMechanism | None:
         return None
 
 
-def _rows(name: str, setting: str, rows: Iterator[Row], count: int, tell: Tell) -> Tables:
+def _table(setting: str, rows: Iterator[Row], count: int, tell: Tell) -> pd.DataFrame:
     records = []
     for row in rows:
         records.append(row.record(setting))
         tell(len(records) / count, row.label)
-    return {name: pd.DataFrame(records)}
-
-
-def _compute_table1(scale: Scale, tell: Tell) -> Tables:
-    return _rows("table1", "epsilon", table1(), 36, tell)
-
-
-def _compute_table2(scale: Scale, tell: Tell) -> Tables:
-    return _rows("table2", "sigma", table2(), 27, tell)
-
-
-def _compute_figure(scale: Scale, tell: Tell) -> Tables:
-    return {"figure-scalar-error": error_curves()}
+    return pd.DataFrame(records)
 
 
 TABLE1 = Computed(
     name="table1",
     title="Table 1: mean absolute error, uniform inputs, 4 levels",
-    function=_compute_table1,
+    function=lambda scale, tell: _table("epsilon", table1(), 36, tell),
     note=COORDINATE,
 )
 TABLE2 = Computed(
     name="table2",
     title="Table 2: mean absolute error, inputs from N(0.5, σ), 4 levels, ε = 1",
-    function=_compute_table2,
+    function=lambda scale, tell: _table("sigma", table2(), 27, tell),
     note=COORDINATE,
 )
 CURVES = Computed(
     name="figure-scalar-error",
     title="Figure: mean absolute error against the input",
-    function=_compute_figure,
+    function=lambda scale, tell: error_curves(),
     note=COORDINATE,
 )
 FIGURE = Figure("scalar-error", draw_error_curves, ("figure-scalar-error",))

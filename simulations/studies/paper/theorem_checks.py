@@ -21,7 +21,7 @@ from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.erm import erm_law
 from fl_privquant.mechanisms.rqm import rqm_law
 from simulations.studies.paper import dpsgd, scalar, vector_error
-from simulations.studies.paper.findings import Check, Finding
+from simulations.studies.paper.findings import Finding, check
 
 _ROUNDING = 1e-9
 _COUNTEREXAMPLE = [
@@ -38,6 +38,7 @@ _COUNTEREXAMPLE = [
 ]
 
 
+@check("erm-privacy")
 def erm_privacy(configurations: int) -> Finding:
     """Theorem erm_privacy against the exact epsilon of ERM."""
 
@@ -52,16 +53,10 @@ def erm_privacy(configurations: int) -> Finding:
         bound = gamma + math.log(levels**2 * (1.0 + margin) / (2.0 * margin))
         corrected += lost <= bound * (1.0 + _ROUNDING)
     measured = {"exact": exact, "claimed": claimed(0.1, 4, 0.01), "broken": broken, "corrected": corrected}
-    return Finding(
-        f"4 uniform bins, Δ = 0.01, γ = 0.1: exact ε {exact:.2f}, claimed below {measured['claimed']:.2f}; "
-        f"broken by {broken} of {configurations} random configurations. ε <= γ + log(m² (c + Δ) / (2 Δ)) "
-        "held "
-        f"in {corrected}",
-        exact > measured["claimed"] and broken > 0 and corrected == configurations,
-        measured,
-    )
+    return Finding(exact > measured["claimed"] and broken > 0 and corrected == configurations, measured)
 
 
+@check("erm-error")
 def erm_error(configurations: int) -> Finding:
     """Theorem erm_error: both sides of the input are alike, and the bound says less than the bins do."""
     held = vacuous = 0
@@ -78,19 +73,10 @@ def erm_error(configurations: int) -> Finding:
     left, right = (_selected_distances(bins, gamma, from_right) for from_right in (False, True))
     asymmetry = float(np.abs(left - right).max())
     measured = {"held": held, "vacuous": vacuous, "needed_gamma": needed, "asymmetry": asymmetry}
-    return Finding(
-        f"the two expected distances differ by {asymmetry:.1g}, so that their bounds cannot differ by a "
-        "factor "
-        f"of 2. The final bound held in {held} of {configurations} random configurations and was no "
-        "better than "
-        f"the bins' own c + Δ in {vacuous}; to say more it needs γ > {needed:.1f} at any m, and the "
-        "paper uses "
-        "0.026 and 0.043",
-        held == configurations and vacuous == configurations and asymmetry < 1e-12,
-        measured,
-    )
+    return Finding(held == configurations and vacuous == configurations and asymmetry < 1e-12, measured)
 
 
+@check("uniform-bound")
 def uniform_bound(configurations: int) -> Finding:
     """Theorem uniform: the printed expression, and the bound that its proof gives."""
     broken = held = 0
@@ -107,15 +93,10 @@ def uniform_bound(configurations: int) -> Finding:
         broken += printed < error
         held += error <= bound * (1.0 + _ROUNDING)
     measured = {"broken": broken, "held": held}
-    return Finding(
-        f"the printed expression is below the exact MAE of ERM in {broken} of {configurations} random "
-        f"configurations (it is 0 where the nearest bins are always selected); the bound with 1/(4c) and the "
-        f"widths B_n - B_(n-1) held in {held}",
-        broken > 0 and held == configurations,
-        measured,
-    )
+    return Finding(broken > 0 and held == configurations, measured)
 
 
+@check("maximum-set")
 def maximum_set(configurations: int) -> Finding:
     """Lemma pr_set: whether the largest probability of an outer output is in the printed set."""
     missed_above = missed_below = mended = 0
@@ -130,16 +111,10 @@ def maximum_set(configurations: int) -> Finding:
         missed_below += bool(np.any((largest > below)[bins < -1.0]))
         mended += not np.any((largest > np.maximum(above, at_limits))[bins > 1.0])
     measured = {"missed_above": missed_above, "missed_below": missed_below, "mended": mended}
-    return Finding(
-        f"in {missed_above} of {configurations} random selections an output above c has its largest "
-        "probability "
-        f"at the left limit of a bin, outside the printed set (below -c, where the set is right, in "
-        f"{missed_below}). With left limits the set is right in {mended}",
-        missed_above > 0 and missed_below == 0 and mended == configurations,
-        measured,
-    )
+    return Finding(missed_above > 0 and missed_below == 0 and mended == configurations, measured)
 
 
+@check("constraint1-pairs")
 def constraint1_pairs(configurations: int) -> Finding:
     """Theorem constraint1: the epsilon that its printed rows allow, against the exact one."""
     bins = np.array([-3.0, -2.0, -0.5, 0.5, 2.0, 3.0])
@@ -150,17 +125,10 @@ def constraint1_pairs(configurations: int) -> Finding:
         drawn = mirrored_selection(drawn_bins, selection)
         equal += abs(_constraint1_epsilon(drawn_bins, drawn, all_pairs=True) - drawn.epsilon) < _ROUNDING
     measured = {"printed": printed, "exact": law.epsilon, "equal": equal}
-    return Finding(
-        "bins ±0.5 ±2 ±3, q_2 = (.01, .99), q_3 = (.05, .79, .16), q_4 = (.4, .28, .07, .25): the "
-        "printed rows "
-        f"hold with ε = {printed:.2f}, the exact ε is {law.epsilon:.2f}. With all pairs (k, k') the rows "
-        "gave the "
-        f"exact ε in {equal} of {configurations} random selections",
-        printed < law.epsilon - 1.0 and equal == configurations,
-        measured,
-    )
+    return Finding(printed < law.epsilon - 1.0 and equal == configurations, measured)
 
 
+@check("constraint2-feasible")
 def constraint2_feasible(configurations: int) -> Finding:
     """Theorem constraint2 on the bins that the paper prints, and on uniform ones."""
     printed = {*scalar.OPTM_BINS.values(), *dpsgd.OPTM_BINS.values(), vector_error.OPTM_BINS}
@@ -178,18 +146,10 @@ def constraint2_feasible(configurations: int) -> Finding:
     free = pq.design("optm", family="free", **common).mae()
     least = min(forced.values())
     measured = {"least_forced": least, "refused": refused, "sets": len(printed), "weak": weak, "free": free}
-    return Finding(
-        f"k = m - 2, r = m forces q_2(1) >= (B_m - B_(m-1)) / (B_m - B_(m-2)), at least {least:.3f} on the "
-        f"{len(printed)} symmetric bin sets that the paper prints for OPTM, and monotonicity q_2(1) <= "
-        "1/2: no "
-        f"solution at any ε (the program says so for {refused}). On uniform bins (margin 2, ε = 2) it "
-        "has MAE "
-        f"{weak:.3f}, the free design {free:.3f}",
-        least > 0.5 and refused == len(printed) and free < weak,
-        measured,
-    )
+    return Finding(least > 0.5 and refused == len(printed) and free < weak, measured)
 
 
+@check("jumps")
 def jumps(configurations: int) -> Finding:
     """Whether laws jump at bins, as the text says of p(x, i) in general."""
     worst = 0.0
@@ -198,14 +158,7 @@ def jumps(configurations: int) -> Finding:
         worst = max(worst, _largest_jump(rqm_law(_uniform(levels, margin), generator.uniform(0.05, 0.95))))
     erm = _largest_jump(erm_law(np.array([-2.7, -0.4, 0.4, 2.7]), 0.043))
     measured = {"rqm": worst, "erm": erm}
-    return Finding(
-        f"largest jump at a bin: RQM {worst:.1g} over {configurations} random configurations (rounding), "
-        "ERM with "
-        f"the parameters of table 1 {erm:.3f}. Which bins RQM keeps does not depend on x, so its law is "
-        "continuous",
-        worst < 1e-12 and erm > 0.05,
-        measured,
-    )
+    return Finding(worst < 1e-12 and erm > 0.05, measured)
 
 
 def _uniform(levels: int, margin: float) -> Floats:
@@ -277,57 +230,3 @@ def _constraint1_epsilon(bins: Floats, law: Law, all_pairs: bool) -> float:
 
 def _largest_jump(law: Law) -> float:
     return float(np.abs(law.start_rows[1:] - law.end_rows[:-1]).max()) if law.starts.size > 1 else 0.0
-
-
-CHECKS = (
-    Check(
-        "erm-privacy",
-        "Theorem erm_privacy",
-        "ERM satisfies DP with ε < γ + log(2m(c + Δ)/c)",
-        "false: as Δ goes to 0 the true ε goes to infinity; ε is computed, never taken from the theorem",
-        erm_privacy,
-    ),
-    Check(
-        "erm-error",
-        "Theorem erm_error",
-        "E|M(x) - x| <= (4/γ) log(m) (c + Δ) + (2c + 2Δ)/(m - 1)",
-        "proof slip and vacuous: the right bin's term lacks a factor 2; the bound holds and says nothing",
-        erm_error,
-    ),
-    Check(
-        "uniform-bound",
-        "Theorem uniform",
-        "the MAE is bounded by the sum over n of (length of interval n)(ζ_(n-1) + ζ_(m-n+1))",
-        "that is the objective, not the bound; bound: 1/(4c) times the sum with B_n - B_(n-1) added",
-        uniform_bound,
-    ),
-    Check(
-        "maximum-set",
-        "Lemma pr_set",
-        "for B_i > c the maximum of p(x, i) is p(c, i) or some p(B_k, i)",
-        "incomplete: the left limits at bins belong to that set",
-        maximum_set,
-    ),
-    Check(
-        "constraint1-pairs",
-        "Theorem constraint1",
-        "rows with z(B_k, i) and w(B_k, i) at the same k make the mechanism ε-DP",
-        "misprint: all pairs (k, k') are needed, hence O(m³) rows; and q_(m+1-i)(m+1-i) for the one with j",
-        constraint1_pairs,
-    ),
-    Check(
-        "constraint2-feasible",
-        "Theorem constraint2",
-        "its rows let OPTM be designed for many bins",
-        "infeasible whenever the outer gap exceeds the next one, as in every OPTM bin set in print; "
-        "else weak",
-        constraint2_feasible,
-    ),
-    Check(
-        "jumps",
-        "Below lemma pr_set",
-        "p(x, i) is discontinuous",
-        "not always: the law of RQM, a special case, is continuous",
-        jumps,
-    ),
-)

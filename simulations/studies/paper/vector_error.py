@@ -31,7 +31,7 @@ from fl_privquant.law.density import Density, UniformDensity, as_density
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.vector import VectorMechanism
 from simulations.studies.paper.scalar import mvu_as_printed, table_mechanism
-from simulations.studies.study import Computed, Figure, Scale, Tables, Tell
+from simulations.studies.study import Computed, Figure, Scale, Tell
 
 EPSILONS = (1.0, 2.0, 3.0)
 OPTM_BINS = (-3.0, -0.5, 0.5, 3.0)
@@ -136,21 +136,9 @@ def rows(
 
 def as_frame(lines: list[Row]) -> pd.DataFrame:
     """The rows as a table."""
-    records = [
-        {
-            "epsilon": row.epsilon,
-            "mechanism": row.label,
-            "reference": row.reference,
-            "mean": row.mean,
-            "deviation": row.deviation,
-            "trials": row.trials,
-            "bits": row.bits,
-            "vector_epsilon": row.vector_epsilon,
-            "whole_vector": isinstance(row.mechanism, VectorMechanism),
-        }
-        for row in lines
-    ]
-    return pd.DataFrame(records)
+    whole = [isinstance(row.mechanism, VectorMechanism) for row in lines]
+    table = pd.DataFrame([vars(row) for row in lines]).drop(columns="mechanism")
+    return table.rename(columns={"label": "mechanism"}).assign(whole_vector=whole)
 
 
 def draw(frame: pd.DataFrame, setting: Setting) -> Any:
@@ -276,9 +264,8 @@ def _row(
 def _part(setting: Setting, title: str) -> tuple[Computed, Figure]:
     name = f"figure-vector-{setting.name}"
 
-    def compute(scale: Scale, tell: Tell) -> Tables:
-        vector_trials = min(scale.trials, scale.vector_trials)
-        return {name: as_frame(rows(setting, scale.trials, vector_trials, tell))}
+    def compute(scale: Scale, tell: Tell) -> pd.DataFrame:
+        return as_frame(rows(setting, scale.trials, min(scale.trials, scale.vector_trials), tell))
 
     part = Computed(
         name=name,

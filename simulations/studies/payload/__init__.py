@@ -11,10 +11,4 @@ from simulations.studies.study import Study
 
 __all__ = ["STUDY"]
 
-STUDY = Study(
-    home=Path(__file__).parent,
-    title="Error and accuracy against kilobytes in the secure sum",
-    parts=(*sizes.PARTS, *accuracy.PARTS),
-    figures=FIGURES,
-    numbers=Numbers,
-)
+STUDY = Study(Path(__file__).parent, (*sizes.PARTS, *accuracy.PARTS), FIGURES, Numbers)

@@ -18,9 +18,8 @@ import numpy as np
 import pandas as pd
 
 from simulations.results import RunDirectory
-from simulations.studies.equal_budget.paired_sweep import PairedSweep
 from simulations.studies.study import Part, Scale, Tables, Tell
-from simulations.studies.sweep import Sweep
+from simulations.studies.sweep import PairedSweep, Sweep
 
 __all__ = ["FLOWER", "MECHANISMS", "PARTS", "SHARE", "TASKS", "lost_to_all"]
 

@@ -1,4 +1,4 @@
-"""The figures of the studies, drawn from their tables alone."""
+"""The figures of the study, drawn from its tables alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pandas as pd
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.report.marks import mark_of
-from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, draw_point
-from simulations.studies.page import table_or_none
+from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, draw_point, label_values
+from simulations.studies.page import together
+from simulations.studies.side_by_side.numbers import Numbers
 from simulations.studies.study import Figure, ReadTable
 
 # A narrower axis would make a sight of what is chance.
@@ -20,9 +21,8 @@ _LEAST_SPAN = 0.02
 
 def _mechanisms(read: ReadTable) -> Any:
     """Accuracy and error of every mechanism, the smallest error on top."""
-    parts = [table_or_none(read, name) for name in ("mechanisms-digits", "vectors-digits")]
-    table = pd.concat([part for part in parts if part is not None])
-    table = table.sort_values("mean_squared_error", ascending=False).reset_index(drop=True)
+    table = together(read, ["mechanisms-digits", "vectors-digits"])
+    table = table.sort_values("mean_squared_error", ascending=False, ignore_index=True)
     figure, (left, right) = pyplot().subplots(1, 2, figsize=(9.0, 6.2), sharey=True, layout="constrained")
     names = []
     for place, row in table.iterrows():
@@ -77,12 +77,8 @@ def _two_panels(table: pd.DataFrame, column: str, label: str, logarithmic: bool)
         left.axhline(
             row.accuracy, color=colour_of(row.mechanism), linestyle="--", label="no privacy, no clip"
         )
-    values = sorted(set(private[column].round(3)))
     for axis in (left, right):
-        if logarithmic:
-            axis.set_xscale("log")
-        axis.set(xticks=values, xticklabels=[f"{value:g}" for value in values])
-        axis.minorticks_off()
+        label_values(axis, set(private[column].round(3)), logarithmic)
     figure.supxlabel(label, fontsize=9)
     left.set_ylabel(INTERVAL)
     middle, half = np.mean(left.get_ylim()), max(np.ptp(left.get_ylim()) / 2, _LEAST_SPAN / 2)
@@ -94,37 +90,18 @@ def _two_panels(table: pd.DataFrame, column: str, label: str, logarithmic: bool)
 
 def _settings(read: ReadTable) -> Any:
     """Accuracy by task, model and partition."""
-    names = {
-        "digits\nsoftmax, IID": "mechanisms-digits",
-        "digits\nsoftmax, Dirichlet 0.3": "partition-digits",
-        "digits\nCNN, IID": "cnn-digits",
-        "MNIST\nsoftmax, IID": "epsilon-mnist",
-        "MNIST\nsoftmax, Dirichlet 0.3": "partition-mnist",
-        "MNIST\nCNN, IID": "cnn-mnist",
-    }
-    tables = {label: table_or_none(read, name) for label, name in names.items()}
-    shown = {label: _centre(table) for label, table in tables.items() if table is not None}
+    settings = Numbers(read).settings
     figure, axis = pyplot().subplots(figsize=(9.0, 3.6), layout="constrained")
     for shift, mechanism in enumerate(("none", "optm")):
         colour, marker = colour_of(mechanism), mark_of(mechanism).marker
-        for place, table in enumerate(shown.values()):
-            (row,) = table[table.mechanism == mechanism].itertuples()
+        for place, setting in enumerate(settings):
             at = place + 0.2 * (shift - 0.5)
-            draw_point(
-                axis, row, "accuracy", at, colour_of(mechanism), mark_of(mechanism).marker, upright=True
-            )
+            draw_point(axis, setting[mechanism], "accuracy", at, colour, marker, upright=True)
         axis.plot([], [], color=colour, marker=marker, label=mechanism)
-    axis.set(xticks=range(len(shown)), xticklabels=shown, ylabel=INTERVAL)
+    labels = [setting["label"].replace(", ", "\n", 1) for setting in settings]
+    axis.set(xticks=range(len(settings)), xticklabels=labels, ylabel=INTERVAL)
     figure.legend(loc="outside right center")
     return figure
-
-
-def _centre(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows at ε = 2, if the table is a sweep over ε; else the whole table."""
-    several = table[table.mechanism == "optm"].shape[0] > 1
-    return (
-        table[np.isclose(table.epsilon, 2.0, rtol=1e-3) | ~np.isfinite(table.epsilon)] if several else table
-    )
 
 
 FIGURES = (

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.errors import PrivQuantError
-from simulations.studies.clip_choice import clip_texts
-from simulations.studies.page import accuracy, one_row, table_or_none, total
+from simulations.studies.page import accuracy, epsilon_cell, one_row, table_or_none, total
 from simulations.studies.study import ReadTable
 
 _SETTINGS = (
@@ -21,12 +19,6 @@ _SETTINGS = (
     ("MNIST, softmax, Dirichlet 0.3", "partition-mnist", 2.0),
     ("MNIST, CNN, IID", "cnn-mnist", 2.0),
 )
-_CLIPS = (
-    ("clip-digits", "digits, softmax: coordinate clip"),
-    ("clip-mnist", "MNIST, softmax: coordinate clip"),
-    ("clip-digits-cnn", "digits, CNN: coordinate clip"),
-    ("clip-mnist-cnn", "MNIST, CNN: coordinate clip"),
-)
 
 
 class Numbers:
@@ -34,16 +26,6 @@ class Numbers:
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
-
-    @property
-    def clips(self) -> list[tuple[str, str]]:
-        """What each coordinate clip is for, and the accuracies at each value."""
-        return clip_texts(self._read, "clip", _CLIPS)
-
-    @property
-    def bits(self) -> list[Any]:
-        """The rows of the sweep over bits, the fewest first."""
-        return list(self._read("bits-mnist").sort_values("bits_per_coordinate").itertuples())
 
     @cached_property
     def mechanisms(self) -> dict[str, Any]:
@@ -81,7 +63,7 @@ class Numbers:
             optm = one_row(here, mechanism="optm")
             accuracies = [accuracy(one_row(here, mechanism=name)) for name in ("optm", "one_bit", "pbm")]
             totals = [total(optm, view).epsilon_cell for view in ("local", "aggregate")]
-            rows.append([PrivacyStatement(epsilon, 0.0, Unit.COORDINATE).epsilon_cell, *accuracies, *totals])
+            rows.append([epsilon_cell(epsilon), *accuracies, *totals])
         return {"none": one_row(table, mechanism="none"), "rows": rows}
 
     @cached_property

@@ -11,10 +11,4 @@ from simulations.studies.sum_grid.numbers import Numbers
 
 __all__ = ["STUDY"]
 
-STUDY = Study(
-    home=Path(__file__).parent,
-    title="Exact errors in the secure sum",
-    parts=PARTS,
-    figures=FIGURES,
-    numbers=Numbers,
-)
+STUDY = Study(Path(__file__).parent, PARTS, FIGURES, Numbers)

@@ -41,31 +41,7 @@ from fl_privquant.law.lattice import coarse_count
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 from fl_privquant.mechanisms.pbm import binomial_bits
-from fl_privquant.statement import PrivacyStatement, Unit
-from simulations.studies.study import Computed, Scale, Tables, Tell
-
-__all__ = [
-    "BINOMIAL",
-    "CLIENTS",
-    "DELTA",
-    "DIMENSIONS",
-    "EPSILONS",
-    "NORMAL",
-    "OURS",
-    "PARTS",
-    "ROUNDS",
-    "TOLD_APART",
-    "WIDE",
-    "WIDEST",
-    "WIDE_CLIENTS",
-    "WIDTHS",
-    "WITHIN",
-    "Cell",
-    "Setting",
-    "cells_of",
-    "central_cell",
-    "grid_name",
-]
+from simulations.studies.study import Computed, Scale, Tell
 
 ROUNDS, DELTA = 50, 1e-5
 DIMENSIONS, CLIENTS, EPSILONS = (650, 7850, 1_000_000), (50, 100, 1000, 10_000), (1.0, 4.0, 10.0)
@@ -221,14 +197,12 @@ def _certified_noise(setting: Setting, cell: Cell) -> tuple[int, float]:
     return lattice.levels, certified_lattice(kind, target, lattice).error
 
 
-def _table(name: str, settings: list[Setting], tell: Tell, widths: Iterable[int] = WIDTHS) -> Tables:
+def _table(settings: list[Setting], tell: Tell, widths: Iterable[int] = WIDTHS) -> pd.DataFrame:
     cells: list[Cell] = []
     for place, setting in enumerate(settings):
-        target = PrivacyStatement(setting.run_epsilon, DELTA, Unit.TOTAL, "aggregate")
-        doing = f"{setting.dimension} coordinates, {setting.num_clients} clients, {target.brief}"
-        tell(place / len(settings), doing)
+        tell(place / len(settings), str(setting))
         cells += cells_of(setting, widths)
-    return {name: pd.DataFrame([asdict(cell) for cell in cells])}
+    return pd.DataFrame([asdict(cell) for cell in cells])
 
 
 def grid_name(dimension: int, num_clients: int) -> str:
@@ -237,13 +211,11 @@ def grid_name(dimension: int, num_clients: int) -> str:
 
 
 def _grid(dimension: int, num_clients: int) -> Computed:
-    name = grid_name(dimension, num_clients)
-
-    def compute(scale: Scale, tell: Tell) -> Tables:
-        return _table(name, [Setting(dimension, num_clients, epsilon) for epsilon in EPSILONS], tell)
+    def compute(scale: Scale, tell: Tell) -> pd.DataFrame:
+        return _table([Setting(dimension, num_clients, epsilon) for epsilon in EPSILONS], tell)
 
     title = f"Errors over a central Gaussian's, {dimension} coordinates, {num_clients} clients"
-    return Computed(name=name, title=title, function=compute, note=_NOTE)
+    return Computed(name=grid_name(dimension, num_clients), title=title, function=compute, note=_NOTE)
 
 
 _NOTE = (
@@ -252,9 +224,9 @@ _NOTE = (
 )
 
 
-def _wide(scale: Scale, tell: Tell) -> Tables:
+def _wide(scale: Scale, tell: Tell) -> pd.DataFrame:
     settings = [Setting(*sizes) for sizes in itertools.product(DIMENSIONS, WIDE_CLIENTS, EPSILONS)]
-    return _table(WIDE, settings, tell, (WIDEST,))
+    return _table(settings, tell, (WIDEST,))
 
 
 WIDE = f"sums-{WIDEST}-bits"

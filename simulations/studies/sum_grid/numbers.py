@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.statement import PrivacyStatement, Unit
-from simulations.studies.page import table_or_none
+from simulations.studies.page import together
 from simulations.studies.study import ReadTable
 from simulations.studies.sum_grid.grid import (
     BINOMIAL,
@@ -22,7 +21,6 @@ from simulations.studies.sum_grid.grid import (
     ROUNDS,
     TOLD_APART,
     WIDE,
-    WIDEST,
     WITHIN,
     grid_name,
 )
@@ -43,8 +41,7 @@ _SETTING = ["dimension", "num_clients", "run_epsilon"]
 def computed_cells(read: ReadTable) -> pd.DataFrame:
     """All cells of the grid that were computed."""
     names = [*itertools.starmap(grid_name, itertools.product(DIMENSIONS, CLIENTS)), WIDE]
-    tables = [table for name in names if (table := table_or_none(read, name)) is not None]
-    return pd.concat(tables, ignore_index=True)
+    return together(read, names)
 
 
 def wins(cells: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
@@ -59,9 +56,7 @@ def wins(cells: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
 class Numbers:
     """The values that the page's template uses; each is computed when it is read."""
 
-    rounds, delta = ROUNDS, DELTA
-    heading = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
-    told_apart = TOLD_APART
+    rounds, delta, told_apart = ROUNDS, DELTA, TOLD_APART
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
@@ -76,21 +71,16 @@ class Numbers:
         """Bits of the cells that were computed."""
         return tuple(int(bits) for bits in sorted(self.cells["bits"].unique()))
 
-    @property
-    def wide(self) -> bool:
-        """Whether the last part was computed, with many bits."""
-        return WIDEST in self.widths
-
     @cached_property
     def limits(self) -> list[dict[str, Any]]:
         """For each setting with 7850 coordinates that has limits the errors of ours with 1, 2 and 3 bits."""
-        ours = self.cells[(self.cells["mechanism"] == OURS) & (self.cells["dimension"] == 7850)]
+        ours = self.ours[self.ours["dimension"] == 7850]
         rows = []
         for (num_clients, run_epsilon), limits in LIMITS.items():
             here = ours[(ours["num_clients"] == num_clients) & (ours["run_epsilon"] == run_epsilon)]
             errors = here.sort_values("bits")["ratio_to_central"].tolist()
             pairs = list(zip(errors, limits, strict=False))
-            rows.append({"num_clients": num_clients, "budget": _budget(run_epsilon), "pairs": pairs})
+            rows.append({"num_clients": num_clients, "run_epsilon": run_epsilon, "pairs": pairs})
         return rows
 
     @cached_property
@@ -104,14 +94,18 @@ class Numbers:
                 {
                     "dimension": dimension,
                     "num_clients": num_clients,
-                    "budget": _budget(run_epsilon),
+                    "run_epsilon": run_epsilon,
                     "errors": [float(ours.get(bits, math.nan)) for bits in self.widths],
                     "other": next(others.itertuples()),
                 }
             )
         return rows
 
-    @cached_property
+    @property
+    def ours(self) -> pd.DataFrame:
+        """The cells of the mechanism that is designed for the sum."""
+        return self.cells[self.cells["mechanism"] == OURS]
+
     def lost(self) -> list[tuple[Any, Any]]:
         """Cells of the grid in which another mechanism has clearly less error, with that mechanism's."""
         return list(wins(self.cells))
@@ -121,12 +115,6 @@ class Numbers:
         """Coordinates and clients of parts that were not computed."""
         there = set(self.cells[_SETTING[:2]].itertuples(index=False, name=None))
         return [sizes for sizes in itertools.product(DIMENSIONS, CLIENTS) if sizes not in there]
-
-    @cached_property
-    def spreads(self) -> tuple[float, float]:
-        """The narrowest and the widest clip of ours, in standard deviations."""
-        ours = self.cells[self.cells["mechanism"] == OURS]["spread"]
-        return float(ours.min()), float(ours.max())
 
     @cached_property
     def beside_binomial(self) -> tuple[int, int, float]:
@@ -141,7 +129,3 @@ class Numbers:
         )
         ratios = ours[peers.index] / peers
         return len(ratios), int((ratios > 1.0).sum()), float(ratios.max())
-
-
-def _budget(run_epsilon: float) -> str:
-    return PrivacyStatement(run_epsilon, DELTA, Unit.TOTAL, "aggregate").epsilon_cell

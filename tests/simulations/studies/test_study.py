@@ -111,7 +111,7 @@ def test_a_study_is_drawn_and_written_from_its_tables(store: Store, tmp_path: Pa
     (home / "page.md.jinja").write_text("{{ missing | join }}{{ numbers }}: {{ command('counted') }}\n")
     part = counting([])
     figures = (Figure("curve", draw, ("counted",)), Figure("never", draw, ("another",)))
-    study = Study(home, "Tiny", (part,), figures, lambda read: 7)
+    study = Study(home, (part,), figures, lambda read: 7)
     assert store.draw(study) == []
     assert write_page(study, store).read_text() == "counted7: `python -m simulations.studies counted`\n"
     store.write(part, store.fetch(part, Scale(), silent))
@@ -180,7 +180,7 @@ def test_a_check_that_does_not_confirm_is_an_error(tmp_path: Path, monkeypatch: 
     home.mkdir()
     (home / "page.md.jinja").write_text("{{ read('claims') | length }} claims\n")
     part = Computed(name="claims", title="Claims", function=compute)
-    study = Study(home, "Tiny", (part,), (), lambda read: None)
+    study = Study(home, (part,), (), lambda read: None)
     monkeypatch.setattr("simulations.studies.__main__.STUDIES", (study,))
     done = CliRunner().invoke(app, ["tiny", "--output", str(tmp_path / "outputs")])
     assert isinstance(done.exception, PrivQuantError)

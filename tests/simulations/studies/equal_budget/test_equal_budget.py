@@ -18,10 +18,10 @@ from fl_privquant.mechanisms.base import Mechanism
 from simulations.planned import plan_of
 from simulations.results import RunDirectory
 from simulations.run import execute
-from simulations.studies.clip_choice import chosen_clip
 from simulations.studies.equal_budget import STUDY
 from simulations.studies.equal_budget.numbers import GRADIENTS, Numbers
 from simulations.studies.equal_budget.planned_errors import PEERS
+from simulations.studies.page import chosen_clip
 from simulations.studies.study import Figure, Scale, Store
 from simulations.studies.sweep import Sweep, collect
 
@@ -93,23 +93,23 @@ def test_the_committed_losses_are_those_of_the_accuracies(name: str) -> None:
 def test_the_page_says_which_losses_are_outside_one_standard_error() -> None:
     numbers, page = Numbers(STORE.read), STORE.page.read_text(encoding="utf-8")
     ours = numbers.our_losses
-    outside = [cell for cell in ours if not cell.within]
+    outside = ours[~ours["within"]]
     # Every task at every budget in 10 rounds; what else was trained is on the page too.
     assert set(TRAINED) >= set(GRADIENTS[:3])
-    assert {cell.task for cell in ours} == {"digits", "MNIST", "Fashion-MNIST"}
-    assert {cell.run_epsilon for cell in ours} == {1.0, 4.0, 10.0}
+    assert set(ours["task"]) == {"digits", "MNIST", "Fashion-MNIST"}
+    assert set(ours["run_epsilon"]) == {1.0, 4.0, 10.0}
     assert f"Of the {len(ours)} cells of OPTM for the sum, {len(ours) - len(outside)} are within" in page
-    for cell in outside:
-        assert f"**{cell.mean:.2f} ± {cell.error:.2f}**" in page
+    for cell in outside.itertuples():
+        assert f"**{cell.lost:.2f} ± {cell.error:.2f}**" in page
     # No more cells than chance puts there (99.9 %): a mechanism that loses in earnest is not passed over.
-    assert len(outside) <= binom.ppf(0.999, len(ours), ours[0].chance_outside)
-    assert ours[0].chance_outside == pytest.approx(0.330, abs=1e-3)
-    for cell, p in numbers.joint:
-        assert (
-            f"{cell.series}, {cell.mean:.2f} ± {cell.half_interval:.2f} points (p = {p:.3f})" in page
-        ) == (p <= 0.05)
+    (chance,) = set(ours["chance_outside"])
+    assert len(outside) <= binom.ppf(0.999, len(ours), chance)
+    assert chance == pytest.approx(0.330, abs=1e-3)
+    for cell in ours.itertuples():
+        named = f"{cell.series}, {cell.lost:.2f} ± {cell.half_interval:.2f} points (p = {cell.joint:.3f})"
+        assert (named in page) == (cell.joint <= 0.05)
     for _, mean in numbers.pooled:
-        assert f"| {mean.cells} | {mean.mean:.2f} ± {mean.half_interval:.2f} |" in page
+        assert f"| {mean['cells']} | {mean['mean']:.2f} ± {mean['half_interval']:.2f} |" in page
 
 
 @pytest.mark.parametrize("mechanism", ["optm_aggregate", "pbm"])

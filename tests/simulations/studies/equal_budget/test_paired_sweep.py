@@ -10,9 +10,9 @@ import pytest
 
 from simulations.run import execute
 from simulations.studies.equal_budget import STUDY
-from simulations.studies.equal_budget.numbers import Loss, Numbers, holm, pooled
-from simulations.studies.equal_budget.paired_sweep import PairedSweep
+from simulations.studies.equal_budget.numbers import Numbers, holm, pooled, with_losses
 from simulations.studies.study import Scale, Store
+from simulations.studies.sweep import PairedSweep
 
 STORE = Store(STUDY.home)
 
@@ -53,11 +53,15 @@ def test_runs_that_send_a_share_are_told_apart_with_their_size(tmp_path: Path) -
 
 
 def test_holm_names_what_is_shown_and_no_more() -> None:
-    losses = [Loss("digits", 10, 4.0, "ours", True, mean, 1.0, 5) for mean in (0.5, -20.0, 1.0, 3.0)]
-    joint = holm(losses)
-    assert [cell.mean for cell, _ in joint] == [-20.0, 3.0, 1.0, 0.5]
-    # Student t with 4 degrees of freedom: 20 has p = 3.7e-5, times 4; 3 has 0.04, times 3.
-    assert [p for _, p in joint] == pytest.approx([1.475e-4, 0.1198, 0.7478, 0.7478], rel=2e-3)
+    lost = [0.005, -0.2, 0.01, 0.03, 0.0]
+    table = pd.DataFrame({"accuracy_lost": lost, "accuracy_lost_error": [*[0.01] * 4, 0.0], "seeds": 5})
+    cells = with_losses(table)
+    # Student t with 4 degrees of freedom: 20 errors have p = 3.7e-5, times 5; 3 have 0.04, times 4.
+    assert holm(cells["p_value"]) == pytest.approx([1.0, 1.844e-4, 1.0, 0.1598, 1.0], rel=2e-3)
+    assert list(cells["within"]) == [True, False, True, False, True]
+    assert list(cells["worse"]) == [False, False, False, True, False]
+    assert list(cells["clear"]) == [False, True, False, True, False]
+    assert cells["half_interval"][0] == pytest.approx(2.776, abs=1e-3)
 
 
 def test_the_pooled_loss_is_that_of_seeds() -> None:
@@ -66,9 +70,9 @@ def test_the_pooled_loss_is_that_of_seeds() -> None:
     lost = pd.concat(tables)
     lost = lost[lost["mechanism"] == "optm_aggregate"]
     mean_loss = pooled(STORE.read)
-    assert mean_loss.cells == len(lost) / lost["seed"].nunique()
-    assert mean_loss.mean == pytest.approx(100.0 * lost["accuracy_lost"].mean(), rel=1e-6)
-    assert mean_loss.half_interval > 0.0
+    assert mean_loss["cells"] == len(lost) / lost["seed"].nunique()
+    assert mean_loss["mean"] == pytest.approx(100.0 * lost["accuracy_lost"].mean(), rel=1e-6)
+    assert mean_loss["half_interval"] > 0.0
     # The means of both tables are of the same runs.
     for name, table in zip(trained, tables, strict=True):
         means = (

@@ -11,7 +11,7 @@ from fl_privquant.cli.plots import save
 from fl_privquant.errors import InvalidSpecError
 from simulations.data import Examples, _pooled
 from simulations.studies.local_view import STUDY
-from simulations.studies.local_view.training import EPSILONS, MECHANISMS
+from simulations.studies.local_view.numbers import EPSILONS, MECHANISMS
 from simulations.studies.page import page_text, table_or_none
 from simulations.studies.study import Figure, Store
 from simulations.studies.sweep import Sweep

@@ -20,7 +20,7 @@ from simulations.studies.mean_estimation.local import (
     EPSILONS,
     FLOORS,
     PRIVATE,
-    _row,
+    local_row,
 )
 from simulations.studies.mean_estimation.numbers import Numbers, local_rows, secure_rows, winner
 from simulations.studies.mean_estimation.ranked_rounding import ALIKE, CORRELATED, correlated_row
@@ -72,12 +72,12 @@ def test_drawn_errors_are_the_exact_ones(local: pd.DataFrame) -> None:
 def test_committed_rows_are_what_is_computed(
     local: pd.DataFrame, data: str, dimension: int, name: str
 ) -> None:
-    row = _row(data, dimension, 4.0, name, 5)
+    row = local_row(data, dimension, 4.0, name, 5)
     same = ["data", "dimension", "round_epsilon", "mechanism"]
-    kept = local[np.logical_and.reduce([local[key] == getattr(row, key) for key in same])]
-    assert kept["error"].item() == pytest.approx(row.error, rel=1e-6)
-    assert kept["bits"].item() == row.bits
-    assert row.drawn == pytest.approx(row.error, abs=20.0 * row.drawn_standard_error)
+    kept = local[np.logical_and.reduce([local[key] == row[key] for key in same])]
+    assert kept["error"].item() == pytest.approx(row["error"], rel=1e-6)
+    assert kept["bits"].item() == row["bits"]
+    assert row["drawn"] == pytest.approx(row["error"], abs=20.0 * row["drawn_standard_error"])
 
 
 @pytest.mark.parametrize("data", DATA)

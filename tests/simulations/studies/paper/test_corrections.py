@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fl_privquant.mechanisms.erm import erm_law
-from simulations.studies.paper import corrections, experiment_checks, scalar, theorem_checks
+from simulations.studies.paper import experiment_checks, scalar, theorem_checks
+from simulations.studies.paper.corrections import CHECKS
+from simulations.studies.paper.findings import RUNS
 from tests.simulations.studies.paper.committed import STORE
 
-CHECKS = {check.name: check for check in corrections.CHECKS}
 GOLDEN = {
     "grid-means": {
         "grid_0.5": 3.9041,
@@ -41,36 +44,41 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
 def test_a_check_confirms_and_has_the_known_figures(name: str) -> None:
-    finding = CHECKS[name].run(30)
-    assert finding.confirmed, finding.text
+    finding = RUNS[name](30)
+    assert finding.confirmed, finding.measured
+    assert CHECKS[name]["finding"] % {**finding.measured, "configurations": 30}
     for key, value in GOLDEN.get(name, {}).items():
         assert finding.measured[key] == pytest.approx(value, rel=5e-4), key
 
 
 def test_every_point_is_committed_and_confirmed() -> None:
     frame = STORE.read("corrections")
-    assert frame["check"].tolist() == list(CHECKS)
+    assert frame["check"].tolist() == list(CHECKS) == sorted(RUNS, key=list(CHECKS).index)
     assert frame["confirmed"].all()
-    assert frame["claim"].tolist() == [check.claim for check in corrections.CHECKS]
-    assert frame["verdict"].tolist() == [check.verdict for check in corrections.CHECKS]
+    for column in ("where", "claim", "verdict"):
+        assert frame[column].tolist() == [words[column] for words in CHECKS.values()]
+    # Only figures differ between the words of a finding and what is committed.
+    for name, finding in zip(frame["check"], frame["finding"], strict=True):
+        words = re.split(r"%\([^)]*\)[+.0-9]*[dfg]", CHECKS[name]["finding"].replace("%%", "%"))
+        assert re.fullmatch(r"[-+.0-9e]+".join(map(re.escape, words)), finding)
 
 
 def test_a_check_fails_where_there_is_nothing_to_correct(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative controls: had the paper printed integrals, had RQM jumps, were a wider ERM all there is."""
     with monkeypatch.context() as patch:
         patch.setitem(scalar.PRINTED_1, "OPTM", {0.5: 3.8978, 1.0: 1.8785, 1.5: 1.1737})
-        assert not CHECKS["grid-means"].run(1).confirmed
+        assert not RUNS["grid-means"](1).confirmed
     with monkeypatch.context() as patch:
         patch.setattr(theorem_checks, "rqm_law", lambda bins, keep: erm_law(bins, 1.0))
-        assert not CHECKS["jumps"].run(5).confirmed
+        assert not RUNS["jumps"](5).confirmed
     with monkeypatch.context() as patch:
         patch.setattr(
             theorem_checks, "_uniform", lambda levels, margin: theorem_checks.np.linspace(-9, 9, levels)
         )
-        assert not CHECKS["erm-privacy"].run(5).confirmed
+        assert not RUNS["erm-privacy"](5).confirmed
     with monkeypatch.context() as patch:
         patch.setattr(experiment_checks, "_HALF_DIGIT", 0.0)
-        assert not CHECKS["grid-means"].run(1).confirmed
+        assert not RUNS["grid-means"](1).confirmed
 
 
 def test_the_lemma_s_control_would_notice_a_wrong_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +93,6 @@ def test_the_lemma_s_control_would_notice_a_wrong_set(monkeypatch: pytest.Monkey
         )
 
     monkeypatch.setattr(theorem_checks, "mirrored_selection", mirrored)
-    finding = CHECKS["maximum-set"].run(30)
+    finding = RUNS["maximum-set"](30)
     assert not finding.confirmed
     assert finding.measured["missed_below"] > 0

@@ -9,8 +9,7 @@ import pytest
 
 from fl_privquant.cli.plots import save
 from fl_privquant.errors import PrivQuantError
-from simulations.studies.clip_choice import chosen_clip
-from simulations.studies.page import page_text, table_or_none
+from simulations.studies.page import chosen_clip, page_text, table_or_none
 from simulations.studies.side_by_side import STUDY
 from simulations.studies.study import Figure, Store
 from simulations.studies.sweep import Sweep

@@ -1,0 +1,72 @@
+"""Parts of the report that need no study: marks, ticks, cells and tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.cli.plots import COLOURS, colour_of
+from simulations.report.charts import log_ticks
+from simulations.report.marks import _contrast, mark_of, marks_of
+from simulations.report.summary_tables import Table
+
+
+def test_whiskers_share_one_scale() -> None:
+    intervals = (
+        (0.9, 0.88, 0.92),
+        (0.8, math.nan, math.nan),
+        (math.nan, math.nan, math.nan),
+        (0.85, -1.0, 2.7),
+    )
+    rows = tuple((name, "") for name in "abcd")
+    wide, single, none, huge = Table(
+        "t", "T", "", ("mechanism", "bits"), rows, tuple("abcd"), intervals
+    ).whiskers()
+    assert none is None
+    assert wide is not None and single is not None and huge is not None  # noqa: PT018
+    assert 0 < single[0] == single[1] == single[2] < wide[1] < wide[0] < wide[2] < 1
+    assert huge[1:] == (0.0, 1.0)
+
+
+def test_colours_are_those_of_the_package_and_readable_at_night() -> None:
+    for label in COLOURS:
+        mark = mark_of(label)
+        assert mark.light == colour_of(label)
+        assert _contrast(mark.dark, "#15181c") >= 4.5
+    assert (
+        len({mark_of(label).marker for label in ("optm", "optm independent", "rqm", "erm", "one_bit")}) == 5
+    )
+
+
+def test_every_row_has_a_marker_of_its_own() -> None:
+    labels = [*COLOURS][:14]
+    assert len({mark.marker for mark in marks_of(dict.fromkeys(labels, True)).values()}) == 14
+    twice = marks_of({"optm": True, "optm + secure aggregation": True, "none": False})
+    assert len({mark.glyph for mark in twice.values()}) == 3
+    # With more series than symbols they begin again, and colours tell them apart.
+    assert len(marks_of(dict.fromkeys([*COLOURS], True))) == len(COLOURS)
+
+
+@pytest.mark.parametrize(("low", "high"), [(2e-4, 3e-4), (1.0, 9.0), (1e-9, 1e3), (0.11, 0.19), (5.0, 300.0)])
+def test_logarithmic_axes_have_labels(low: float, high: float) -> None:
+    ticks = log_ticks(low, high)
+    assert 3 <= len(ticks) <= 14
+    assert all(low <= tick <= high for tick in ticks)
+
+
+@given(st.floats(1e-6, 1e9))
+def test_epsilon_is_never_rounded_down(epsilon: float) -> None:
+    shown = float(PrivacyStatement(epsilon, 0.0, Unit.TOTAL).epsilon_cell.replace("\u202f", ""))
+    assert epsilon * (1 - 1e-8) <= shown <= epsilon * 1.002
+
+
+def test_markdown_and_latex_escape() -> None:
+    table = Table("t", "T", "ε 100 %", ("mechanism", "bits"), (("a|b_c", "(1.2 ± 0.1) × 10⁻³"),), ("a",))
+    assert "a\\|b_c" in table.markdown()
+    assert "| --- | ---: |" in table.markdown()
+    assert r"(1.2 $\pm$ 0.1) $\times$ $10^{-3}$" in table.latex()
+    assert r"$\varepsilon$ 100 \%" in table.latex()
