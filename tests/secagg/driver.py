@@ -26,7 +26,6 @@ class Lost:
 
     advertise: Collection[int] = ()
     share: Collection[int] = ()
-    accept: Collection[int] = ()
     mask: Collection[int] = ()
     confirm: Collection[int] = ()
     unmask: Collection[int] = ()
@@ -87,18 +86,8 @@ class Round:
             self.server.rosters(),
             lost,
             lambda i, request: self.client(i).share_keys(request),
-            "SealedShares",
+            "SharedSeeds",
             self.server.receive_shares,
-        )
-
-    def accept(self, lost: Collection[int] = ()) -> None:
-        self.stage(
-            "ShareDelivery",
-            self.server.deliveries(),
-            lost,
-            lambda i, request: self.client(i).accept_shares(request),
-            "ShareReceipt",
-            self.server.receive_receipt,
         )
 
     def mask(self, lost: Collection[int] = ()) -> None:
@@ -134,7 +123,6 @@ class Round:
         lost = Lost() if lost is None else lost
         self.advertise(lost.advertise)
         self.share(lost.share)
-        self.accept(lost.accept)
         self.mask(lost.mask)
         self.confirm(lost.confirm)
         self.unmask(lost.unmask)
@@ -208,7 +196,7 @@ def open_round(
 def at(stage: str, num_clients: int, **options: Any) -> Round:
     """A signed round up to a stage, which is still open."""
     round_ = open_round(num_clients, signed=options.pop("signed", True), restore=False, **options)
-    for name in ("advertise", "share", "accept", "mask", "confirm"):
+    for name in ("advertise", "share", "mask", "confirm"):
         if name == stage:
             break
         getattr(round_, name)()
