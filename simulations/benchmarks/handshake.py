@@ -28,7 +28,7 @@ DIMENSION = 4000
 MAX_CODE = 15
 # For signed rounds two thirds of what version 4 took: 19.5 and 54.3 kB (and unsigned 11.2 and 13.6 kB).
 TARGETS = {(100, False): 6e3, (500, False): 6e3, (100, True): 13e3, (500, True): 36.2e3}
-STAGES = ("advertise", "share", "accept", "mask", "confirm", "unmask")
+STAGES = ("advertise", "share", "mask", "confirm", "unmask")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,6 @@ def _round(server: ServerRound, clients: _Clients, num_clients: int) -> int:
     invitations = dict.fromkeys(range(num_clients), server.invitation())
     clients.stage("advertise", invitations, advertise, server.receive_advertisement)
     clients.stage("share", server.rosters(), ClientRound.share_keys, server.receive_shares)
-    clients.stage("accept", server.deliveries(), ClientRound.accept_shares, server.receive_receipt)
     clients.stage("mask", server.mask_requests(), mask, server.receive_masked_input)
     clients.stage("confirm", server.survivor_lists(), ClientRound.confirm, server.receive_confirmation)
     clients.stage("unmask", server.unmask_requests(), ClientRound.unmask, server.receive_unmask_reply)

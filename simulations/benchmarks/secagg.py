@@ -42,7 +42,6 @@ from fl_privquant.secagg import (
     new_session,
 )
 from fl_privquant.secagg.masks import lane
-from fl_privquant.secagg.parameters import GRINDING_TRIES
 from simulations.benchmarks.measure import Row, print_rows
 
 DIMENSIONS = (10**4, 10**5, 10**6)
@@ -127,7 +126,7 @@ def _against_flower() -> list[Row]:
 def _checked() -> list[Row]:
     """What a client's checks, signatures and the confirmation of survivors add to a round."""
     n = CLIENTS[-1]
-    graph = choose_parameters(n, tries=GRINDING_TRIES)
+    graph = choose_parameters(n, signed=True)
     acquainted = Signers(n).meet()
 
     def turn() -> dict[str, Cost]:
@@ -325,7 +324,6 @@ def own_round(
         server.receive_advertisement,
     )
     clients.stage("share", server.rosters, ClientRound.share_keys, server.receive_shares)
-    clients.stage("accept", server.deliveries, ClientRound.accept_shares, server.receive_receipt)
     clients.stage("mask", server.mask_requests, mask, server.receive_masked_input, without_input)
     clients.stage("confirm", server.survivor_lists, ClientRound.confirm, server.receive_confirmation)
     unmask = ClientRound.unmask

@@ -148,29 +148,6 @@ def test_signatures_are_those_of_openssl() -> None:
     assert signature == identity.sign(keys.digest(b"signature", SALT, b"body"))
 
 
-def test_a_seal_opens_only_unchanged_with_its_key_and_context() -> None:
-    key = SALT + SALT[::-1]
-    sealed = keys.seal(key, b"text", b"context")
-    assert len(sealed) == len(b"text") + keys.SEAL_BYTES
-    assert keys.unseal(key, sealed, b"context") == b"text"
-    assert keys.unseal(SALT + SALT, sealed, b"context") is None
-    assert keys.unseal(key, sealed, b"contexT") is None
-    for i in range(len(sealed)):
-        changed = bytearray(sealed)
-        changed[i] ^= 0x10
-        assert keys.unseal(key, bytes(changed), b"context") is None
-
-
-def test_sealing_again_with_a_restored_key_tells_nothing_but_that_texts_are_equal() -> None:
-    """With a nonce that repeats, the difference of two texts could be read from what was sealed."""
-    key, one, two = SALT + SALT[::-1], bytes(40), bytes([7]) * 40
-    first, second = keys.seal(key, one, b"context"), keys.seal(key, two, b"context")
-    assert keys.seal(key, one, b"context") == first
-    difference = bytes(a ^ b for a, b in zip(first[-40:], second[-40:], strict=True))
-    assert difference != bytes([7]) * 40
-    assert first[:16] != second[:16]
-
-
 def test_a_signature_is_bound_to_identity_round_and_body() -> None:
     identity = Ed25519PrivateKey.generate()
     public = identity.public_key().public_bytes_raw()
