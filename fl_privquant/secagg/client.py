@@ -299,8 +299,8 @@ class ClientRound(ClientState):
     def _check_survivors(self, places: Sequence[int]) -> None:
         """Refuse a list of too few survivors, or with one that has too few holders among them.
 
-        A server that lies can choose whom to call lost. A graph on which every survivor keeps its holders does
-        not fall apart for all that (:mod:`fl_privquant.secagg.parameters`).
+        A server that lies can choose whom to call lost. A graph on which every survivor keeps its holders
+        does not fall apart for all that (:mod:`fl_privquant.secagg.parameters`).
         """
         graph = self._graph_parameters()
         self._policy.check_survivors(graph.num_clients, len(places))

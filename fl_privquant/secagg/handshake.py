@@ -31,8 +31,8 @@ _KEY, _DIGEST, _SEED = bytes(KEY_BYTES), bytes(DIGEST_BYTES), bytes(SEED_BYTES)
 def handshake_bytes(graph: GraphParameters, num_witnesses: int = 0, quorum: int = 0) -> float:
     """Bytes of all messages of a round that a client sends or is sent, except for its packed codes.
 
-    This is the mean over the clients of a round in which nobody is lost. In signed rounds everybody on the list of
-    known clients takes part, with one key each, and all have the same list.
+    This is the mean over the clients of a round in which nobody is lost. In signed rounds everybody on the
+    list of known clients takes part, with one key each, and all have the same list.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ with parts of fixed sizes. For a key that two clients agree on the parts are the
 the smaller one first as bytes, so that both derive the same.
 
 Two neighbours agree on one *pair secret* a round (:func:`agree`). All that they use comes from it by HKDF's
-second half (:func:`expand`), each for a purpose of its own: the shares of one another's seeds, and the root of
-their mask. In signed rounds the pair secret is derived from two secrets:
+second half (:func:`expand`), each for a purpose of its own: the shares of one another's seeds, and the root
+of their mask. In signed rounds the pair secret is derived from two secrets:
 one of keys drawn for the round, which are erased with it, and one of their identities
 (:func:`identity_pairs`), which nobody else can have.
 

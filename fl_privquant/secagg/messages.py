@@ -151,14 +151,14 @@ class RosterEntry:
 class Roster(Message):
     """Who takes part, the keys of the client's neighbours, the threshold, and what the graph follows from.
 
-    In signed rounds the client is told all ``num_clients`` clients: those ``present`` of the increasing ids on
-    its own list of known clients, or their ``ids``, where its list is not the server's or these are shorter.
-    It draws the graph itself, and ``public_keys`` are those of its neighbours, by increasing ids.
+    In signed rounds the client is told all ``num_clients`` clients: those ``present`` of the increasing ids
+    on its own list of known clients, or their ``ids``, where its list is not the server's or these are
+    shorter. It draws the graph itself, and ``public_keys`` are those of its neighbours, by increasing ids.
     ``identities`` are the identity keys of the neighbours in ``identified``: of those that have several,
-    or of all where the client's list is not the server's. ``path`` leads from the client's own leaf to the root
-    of the tree of all keys (:mod:`fl_privquant.secagg.roster_tree`); on a complete graph the client knows all
-    leaves, and the path is empty. The first ``num_witnesses`` clients of the graph's first order are those
-    whose confirmations count.
+    or of all where the client's list is not the server's. ``path`` leads from the client's own leaf to the
+    root of the tree of all keys (:mod:`fl_privquant.secagg.roster_tree`); on a complete graph the client
+    knows all leaves, and the path is empty. The first ``num_witnesses`` clients of the graph's first order
+    are those whose confirmations count.
 
     In rounds that are not signed ``ids`` are the holders of the client's secrets, itself among them, and
     ``path`` is the digest of the list of all clients, unless the graph is complete.
@@ -196,7 +196,7 @@ class Roster(Message):
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
-        *numbers, spread, path_length = reader.unpack(_ROSTER)
+        n, k, threshold, num_witnesses, spread, path_length = reader.unpack(_ROSTER)
         if spread > 1:
             raise InvalidUpdateError(f"Roster: flag {spread}, expected 0 or 1")
         path = reader.parts(path_length, DIGEST_BYTES)
@@ -204,7 +204,8 @@ class Roster(Message):
         identified = reader.subset()
         identities = reader.parts(len(identified.places), KEY_BYTES)
         reader.finish()
-        return cls(round_id, *numbers, bool(spread), public_keys, ids, present, identified, identities, path)
+        lists = (public_keys, ids, present, identified, identities, path)
+        return cls(round_id, n, k, threshold, num_witnesses, bool(spread), *lists)
 
 
 @dataclass(frozen=True)

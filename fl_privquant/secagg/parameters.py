@@ -73,10 +73,10 @@ the odds of the following. Suppose that they fall apart, and let S be the smalle
 - All of S together has a (t - 1) holders in S and among the corrupt. Of the a k neighbours that are revealed
   one after the other, each is corrupt with odds of at most C / (n - 1 - 2 a), and counts once, or of S with
   odds of at most a / (n - 1 - 2 a), and counts for both ends: Chernoff's bound.
-- No client of S is joined to the other side, which has s >= max(a, n - C - D - a) clients. In one cycle, reveal
-  who follows each client of S: it is one of the other side with odds of at least s / (n - 1), every time. So
-  this happens in all cycles with odds of at most (1 - s / (n - 1))^(a h). Union over who is lost: at most D
-  of the n - C - a others.
+- No client of S is joined to the other side, which has s >= max(a, n - C - D - a) clients. In one cycle,
+  reveal who follows each client of S: it is one of the other side with odds of at least s / (n - 1), every
+  time. So this happens in all cycles with odds of at most (1 - s / (n - 1))^(a h). Union over who is lost:
+  at most D of the n - C - a others.
 
 The smallest of these bounds, times the ways to choose S, is added up over a. The first decides for the
 smallest groups and the last for large ones, where it is far below 2^-80. (The Markov chain of the first also
@@ -126,8 +126,8 @@ _SMALL: Final = 8
 class GraphParameters:
     """Neighbours of each client and the shares that open a secret, for a number of clients.
 
-    ``spread`` graphs consist of ``num_neighbors / 2`` cycles, others of one ring; where cycles have an edge in
-    common, clients have fewer neighbours.
+    ``spread`` graphs consist of ``num_neighbors / 2`` cycles, others of one ring; where cycles have an edge
+    in common, clients have fewer neighbours.
     """
 
     num_clients: int
@@ -149,7 +149,7 @@ class GraphParameters:
 
     @property
     def num_holders(self) -> float:
-        """Clients that hold a share of a client's secrets, its neighbours and itself; their mean if spread."""
+        """Clients that hold a share of a client's secrets, itself among them; the mean of a spread graph."""
         if not self.spread:
             return self.num_neighbors + 1
         others = self.num_clients - 1

@@ -135,8 +135,8 @@ class ClientPolicy:
             )
         if not odds <= self.max_security_failure:
             raise SecureAggregationError(
-                f"threshold {threshold} of {num_neighbors + 1} holders among {num_clients} clients: the odds of "
-                f"a failure are up to {odds:.2g}, above this client's max_security_failure "
+                f"threshold {threshold} of {num_neighbors + 1} holders among {num_clients} clients: the odds "
+                f"of a failure are up to {odds:.2g}, above this client's max_security_failure "
                 f"({self.max_security_failure:.2g}) at its corrupt_fraction ({self.corrupt_fraction}) and "
                 f"dropout_fraction ({self.dropout_fraction})"
             )
@@ -157,7 +157,7 @@ class ClientPolicy:
             raise SecureAggregationError(f"client {strangers[0]} of the roster has no known identity")
 
     def identity_of(self, client: int, told: bytes | None) -> bytes:
-        """The identity key of a client of the roster: the one it was ``told``, or the only one that is known."""
+        """The identity key of a client on the roster: the one that was ``told``, or the only known one."""
         owned = None if self.known_identities is None else self.known_identities[client]
         if told is not None and (owned is None or told in (owned if isinstance(owned, tuple) else (owned,))):
             return told
@@ -191,15 +191,15 @@ class ClientPolicy:
         needed = self.quorum(num_clients, num_witnesses)
         if len(confirmations) < needed:
             raise SecureAggregationError(
-                f"{len(confirmations)} of {num_witnesses} witnesses confirmed the survivors, below the {needed} "
-                f"that this client's corrupt_fraction ({self.corrupt_fraction}) of {num_clients} clients "
-                f"demands"
-            )
-        for confirmation in confirmations[:needed]:
+                f"{len(confirmations)} of {num_witnesses} witnesses confirmed the survivors, below the "
+
+
+
+        f"{needed} that this client's corrupt_fraction ({self.corrupt_fraction}) of {num_clients} clients " f"demands" ) for confirmation in confirmations[:needed]:
             if not self.vouches(confirmation, told):
                 raise SecureAggregationError(
-                    f"client {confirmation.client_id} did not sign the list of survivors that this client was "
-                    f"shown"
+                    f"client {confirmation.client_id} did not sign the list of survivors that this client "
+                    f"was shown"
                 )
 
     def _odds(self, num_clients: int, num_neighbors: int, threshold: int, spread: bool) -> float:

@@ -36,8 +36,8 @@ def checked_roster(
         raise SecureAggregationError(f"client {own.client_id} is missing from its own roster")
     if not len(told) <= roster.num_clients <= invitation.num_clients:
         raise SecureAggregationError(
-            f"roster of {len(told)} among {roster.num_clients} clients of {invitation.num_clients} invited: a "
-            f"sum of more could exceed the modulus"
+            f"roster of {len(told)} among {roster.num_clients} clients of {invitation.num_clients} invited: "
+            f"a sum of more could exceed the modulus"
         )
     policy.check_size(roster.num_clients)
     policy.check_graph(roster.num_clients, roster.num_neighbors, roster.threshold, roster.spread)
@@ -100,9 +100,11 @@ def _unsigned(
     complete = len(holders) == roster.num_clients
     if len(roster.path) != (not complete):
         raise SecureAggregationError(
-            f"a path of {len(roster.path)} nodes: expected the digest of the list of clients, if they are not all"
+            f"a path of {len(roster.path)} nodes: expected the digest of the list of clients if it is not whole"
         )
-    listing = listing_digest(holders, root_of([entry.leaf for entry in entries])) if complete else roster.path[0]
+    listing = (
+        listing_digest(holders, root_of([entry.leaf for entry in entries])) if complete else roster.path[0]
+    )
     digest = graph_digest(round_digest, graph_parameters(roster), roster.num_witnesses, listing)
     return CheckedRoster(entries, holders if complete else (), digest)
 
@@ -113,7 +115,8 @@ def _entries(
     """The holders with their keys: those of the neighbours from the roster, and the client's own."""
     if len(roster.public_keys) != len(neighbours):
         raise SecureAggregationError(
-            f"{len(roster.public_keys)} public keys on the roster, expected those of {len(neighbours)} neighbours"
+            f"{len(roster.public_keys)} public keys on the roster, expected those of {len(neighbours)} "
+            f"neighbours"
         )
     identities: dict[int, bytes] = dict.fromkeys(neighbours, b"")
     if own.identity:

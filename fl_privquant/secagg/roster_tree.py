@@ -1,4 +1,4 @@
-"""A Merkle tree over the keys of all clients: every client checks that its own key is part of the graph's seed.
+"""A Merkle tree over the keys of all clients, by which each checks that its own key is part of the seed.
 
 The leaves are the clients of a round by increasing ids, each with its keys (:attr:`RosterEntry.leaf`). Two
 neighbouring nodes are hashed to one of the next level; a last node without a partner moves up as it is. A

@@ -87,13 +87,18 @@ class RoundConfig:
         """Clients whose confirmations count, in signed rounds (:mod:`fl_privquant.secagg.witnesses`)."""
         if not self.signed:
             return 0
-        corrupt, lost = (count_of(part, num_clients) for part in (self.corrupt_fraction, self.dropout_fraction))
+        corrupt, lost = (
+            count_of(part, num_clients) for part in (self.corrupt_fraction, self.dropout_fraction)
+        )
         odds = witness_failure(self.max_security_failure), self.max_correctness_failure / 2
         return witnesses_needed(num_clients, corrupt, lost, *odds)
 
     def quorum(self, num_clients: int) -> int:
         """Witnesses whose confirmations are needed before clients unmask, in signed rounds."""
-        corrupt, odds = count_of(self.corrupt_fraction, num_clients), witness_failure(self.max_security_failure)
+        corrupt, odds = (
+            count_of(self.corrupt_fraction, num_clients),
+            witness_failure(self.max_security_failure),
+        )
         return quorum_of(num_clients, self.num_witnesses(num_clients), corrupt, odds)
 
     def graph(self, num_clients: int) -> GraphParameters:

@@ -159,7 +159,9 @@ class ServerRound(StagedRound):
             if self._config.signed:
                 identity = self._signer(message, data) or b""
                 if not keys.is_usable_identity(identity):
-                    raise InvalidUpdateError("KeyAdvertisement: signed by a key that is no usable Ed25519 key")
+                    raise InvalidUpdateError(
+                        "KeyAdvertisement: signed by a key that is no usable Ed25519 key"
+                    )
             self._known[sender] = message.known
             self._entries[sender] = RosterEntry(sender, message.public_key, identity)
 

@@ -1,4 +1,4 @@
-"""How the seeds of a client are shared without sending a share: holders derive them, the server corrects them.
+"""How the seeds of a client are shared without sending a share: holders derive it, the server corrects it.
 
 A client shares two seeds among its holders, who are its neighbours and itself, by increasing ids: holder i of
 them has the shares at the point i. Every holder derives its shares from the pair secret that it has in

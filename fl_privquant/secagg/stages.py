@@ -19,9 +19,7 @@ from fl_privquant.secagg.messages import (
 )
 from fl_privquant.secagg.round_config import RoundConfig
 
-_FromClient = TypeVar(
-    "_FromClient", KeyAdvertisement, SharedSeeds, MaskedInput, Confirmation, UnmaskReply
-)
+_FromClient = TypeVar("_FromClient", KeyAdvertisement, SharedSeeds, MaskedInput, Confirmation, UnmaskReply)
 
 
 class ServerStage(IntEnum):

@@ -7,6 +7,7 @@ must.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -37,7 +38,7 @@ def groups(graph: Graph, survivors: set[int]) -> list[set[int]]:
 
 
 def cut_ring(graph: Graph, n: int, k: int, corrupt: set[int], threshold: int, most: int) -> set[int] | None:
-    """The clients to call lost so that the ring falls into two groups that both open; None if none are found."""
+    """The clients to call lost so that the ring falls into two groups that both open, if it can."""
     order, run = graph.witnesses(n), k // 2
     runs = []
     for start in range(n):
@@ -45,12 +46,11 @@ def cut_ring(graph: Graph, n: int, k: int, corrupt: set[int], threshold: int, mo
         # Whoever stands beside the run needs holders: the corrupt ones in it count, as they do not call off.
         if len(clients & corrupt) >= threshold - run - 1:
             runs.append((start, clients))
-    for at, first in runs:
-        for other, second in runs:
-            lost = (first | second) - corrupt
-            if run < (other - at) % n < n - run and len(lost) <= most:
-                if graph.fewest_holders(set(range(n)) - lost) >= threshold:
-                    return lost
+    for (start, first), (other, second) in itertools.product(runs, runs):
+        lost = (first | second) - corrupt
+        enough = run < (other - start) % n < n - run and len(lost) <= most
+        if enough and graph.fewest_holders(set(range(n)) - lost) >= threshold:
+            return lost
     return None
 
 
@@ -125,7 +125,9 @@ def test_the_bound_on_cuts_holds_for_single_clients_and_counts_them_all() -> Non
     rng, seen = np.random.default_rng(4), 0
     for _ in range(rounds):
         graph = Graph(rng.bytes(8), GraphParameters(n, k, threshold, spread=True))
-        seen += any(sum(peer < corrupt for peer in graph.neighbors(i)) >= threshold - 1 for i in range(corrupt, n))
+        seen += any(
+            sum(peer < corrupt for peer in graph.neighbors(i)) >= threshold - 1 for i in range(corrupt, n)
+        )
     odds = (n - corrupt) * float(_distinct(n, corrupt, k)[threshold - 1 :].sum())
     assert 0.5 * odds < seen / rounds < odds + 4.9 * math.sqrt(odds / rounds)
     assert _cut_off(_Cohort(n, k, corrupt, 4, True), np.array([threshold]))[0] >= odds
@@ -144,7 +146,9 @@ def test_a_list_on_which_a_survivor_has_too_few_holders_is_not_confirmed() -> No
     lost = neighbours[: len(neighbours) + 2 - needed]
     assert len(lost) <= 21
     listed = Subset(60, tuple(i for i in range(60) if i not in lost))
-    with pytest.raises(SecureAggregationError, match=f"has {needed - 1} holders among them, below the threshold"):
+    with pytest.raises(
+        SecureAggregationError, match=f"has {needed - 1} holders among them, below the threshold"
+    ):
         client.confirm(SurvivorList(client.round_id, listed).to_bytes())
 
 

@@ -88,7 +88,9 @@ def test_the_graph_follows_from_all_keys() -> None:
     graph, other = GraphParameters(60, 32, 17), GraphParameters(60, 32, 18)
     seeds = [
         graph_digest(bytes(32), graph, 19, listing),
-        graph_digest(bytes(32), graph, 19, listing_digest(clients, root_of([keys.digest(b"new"), *leaves[1:]]))),
+        graph_digest(
+            bytes(32), graph, 19, listing_digest(clients, root_of([keys.digest(b"new"), *leaves[1:]]))
+        ),
         graph_digest(bytes(32), graph, 19, listing_digest([4, *clients[1:]], root_of(leaves))),
         graph_digest(bytes(32), other, 19, listing),
         graph_digest(bytes(32), replace(graph, spread=True), 19, listing),
@@ -180,7 +182,9 @@ def deals_wrongly(round_: Round, culprit: int, wrong: Collection[int]) -> None:
             shamir.difference(correction, bytes([1, 0, 0, 0] * 10)) if holder in wrong else correction
             for holder, correction in zip(corrected, message.corrections, strict=True)
         ]
-        return round_.clients[culprit]._signed(replace(message, corrections=tuple(corrections), signature=b""))
+        return round_.clients[culprit]._signed(
+            replace(message, corrections=tuple(corrections), signature=b"")
+        )
 
     round_.wire = wire
 

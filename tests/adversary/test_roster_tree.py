@@ -74,14 +74,14 @@ OTHER_ROOTS: dict[str, Callable[[Roster], Roster]] = {
 
 @pytest.mark.parametrize("change", OTHER_ROOTS)
 def test_split_views_have_no_mask_in_common(change: str) -> None:
-    """What a client cannot refuse changes its graph's digest: its masks are nobody else's, and it is noticed."""
+    """What a client cannot refuse changes its graph's digest: its masks are nobody else's."""
     round_ = at("share", NUM_CLIENTS)
     told = rosters(round_)
     roster = OTHER_ROOTS[change](told[VICTIM])
     for i in EVERYONE:
         if i != VICTIM:
             assert round_.server.receive_shares(i, round_.clients[i].share_keys(told[i].to_bytes()))
-    # The client draws another graph, with as many neighbours; whose keys the server shows there does not matter.
+    # The client draws another graph; whose keys the server shows for the neighbours there does not matter.
     client = round_.client(VICTIM)
     shares = client.share_keys(roster.to_bytes())
     assert client._graph_digest != round_.server._graph_digest

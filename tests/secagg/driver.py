@@ -199,7 +199,7 @@ def open_round(
 
 
 def shown(roster: Roster, clients: Sequence[int], public_keys: Mapping[int, bytes], own: int) -> Roster:
-    """A roster of a complete graph with these clients and keys, as a lying server could send it to a client."""
+    """A roster of a complete graph with these clients and keys, as a lying server could send it."""
     neighbours = [client for client in sorted(clients) if client != own]
     return replace(
         roster,

@@ -17,7 +17,6 @@ from nacl.bindings import (
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg import ClientRound, ServerRound, keys, new_session
-from fl_privquant.secagg.messages import KeyAdvertisement
 from fl_privquant.secagg.pair_keys import CAPACITY, PairKeys
 from tests.secagg.driver import Round, open_round
 

@@ -15,7 +15,7 @@ from scipy import stats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.secagg import GraphParameters, choose_parameters, correctness_failure, security_failure
 from fl_privquant.secagg.graph import Graph
-from fl_privquant.secagg.parameters import _Cohort, _cut_off, _distinct, _falls_apart, hypergeometric_tail
+from fl_privquant.secagg.parameters import _falls_apart, hypergeometric_tail
 
 
 def drawn(parameters: GraphParameters, seed: bytes = b"seed") -> dict[int, tuple[int, ...]]:
@@ -41,7 +41,9 @@ def test_tails_are_scipys(population: int, data: st.DataObject) -> None:
     marked = data.draw(st.integers(0, population))
     drawn = data.draw(st.integers(0, population))
     expected = stats.hypergeom(population, marked, drawn).sf(np.arange(-1, drawn + 1))
-    np.testing.assert_allclose(hypergeometric_tail(population, marked, drawn), expected, rtol=1e-7, atol=1e-290)
+    np.testing.assert_allclose(
+        hypergeometric_tail(population, marked, drawn), expected, rtol=1e-7, atol=1e-290
+    )
 
 
 def test_small_tails_are_exact() -> None:
