@@ -44,7 +44,7 @@ def handshake_bytes(graph: GraphParameters, num_witnesses: int = 0, quorum: int 
 
     >>> from fl_privquant.secagg import choose_parameters
     >>> round(handshake_bytes(choose_parameters(500)))
-    4267
+    4270
     """
     messages = _unsigned(graph) if not num_witnesses else _signed(graph, num_witnesses, quorum)
     holders, whole = graph.num_holders, math.floor(graph.num_holders)

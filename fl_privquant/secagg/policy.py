@@ -192,10 +192,10 @@ class ClientPolicy:
         if len(confirmations) < needed:
             raise SecureAggregationError(
                 f"{len(confirmations)} of {num_witnesses} witnesses confirmed the survivors, below the "
-
-
-
-        f"{needed} that this client's corrupt_fraction ({self.corrupt_fraction}) of {num_clients} clients " f"demands" ) for confirmation in confirmations[:needed]:
+                f"{needed} that this client's corrupt_fraction ({self.corrupt_fraction}) of "
+                f"{num_clients} clients demands"
+            )
+        for confirmation in confirmations[:needed]:
             if not self.vouches(confirmation, told):
                 raise SecureAggregationError(
                     f"client {confirmation.client_id} did not sign the list of survivors that this client "

@@ -18,8 +18,8 @@ from fl_privquant.secagg.transcript import graph_digest, listing_digest
 class CheckedRoster:
     """What a client takes from its roster.
 
-    ``entries`` are the holders of the client's secrets, itself among them, by increasing ids, and ``everyone`` all
-    clients of the round, where the client was told.
+    ``entries`` are the holders of the client's secrets, itself among them, by increasing ids, and
+    ``everyone`` all clients of the round, where the client was told.
     """
 
     entries: tuple[RosterEntry, ...]
@@ -100,7 +100,7 @@ def _unsigned(
     complete = len(holders) == roster.num_clients
     if len(roster.path) != (not complete):
         raise SecureAggregationError(
-            f"a path of {len(roster.path)} nodes: expected the digest of the list of clients if it is not whole"
+            f"a path of {len(roster.path)} nodes: expected the digest of the list of all clients"
         )
     listing = (
         listing_digest(holders, root_of([entry.leaf for entry in entries])) if complete else roster.path[0]

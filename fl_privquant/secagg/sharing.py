@@ -4,8 +4,8 @@ A client shares two seeds among its holders, who are its neighbours and itself, 
 them has the shares at the point i. Every holder derives its shares from the pair secret that it has in
 common with the dealer. Any threshold - 1 shares of a polynomial may be chosen freely, so that those of the
 first threshold - 1 holders are right as they are. The polynomial then gives the shares of the others
-(:func:`~fl_privquant.secagg.shamir.complete`), and the dealer tells the server what their derived ones are off by:
-*corrections*, in the field. When a holder reveals a share, the server adds its correction.
+(:func:`~fl_privquant.secagg.shamir.complete`), and the dealer tells the server what their derived ones are
+off by: *corrections*, in the field. When a holder reveals a share, the server adds its correction.
 
 A correction shows nothing without the derived share, of which it is the sum with the share that is right: to
 whoever does not have the pair secret, derived shares cannot be told from uniform ones, so that neither can

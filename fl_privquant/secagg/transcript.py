@@ -1,9 +1,9 @@
 """Digests of what a client was told so far, which keys and signatures depend on.
 
 Each digest holds the one before it, so that two clients with the same digest were told the same from the
-start. A server that tells clients different things finds that their masks do not cancel, that shares which one
-derives open nothing of another, and that signatures given by one do not count for another: advertised keys
-are signed with the digest of the invitation (for the server), all that follows with that of the graph.
+start. A server that tells clients different things finds that their masks do not cancel, that shares which
+one derives open nothing of another, and that signatures given by one do not count for another: advertised
+keys are signed with the digest of the invitation (for the server), all that follows with that of the graph.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A server that chooses whom to call lost, once it knows the graph: on a ring this attack succeeded.
 
-It calls those lost that complete two runs of neighbours around a group of clients, all of them lost or corrupt,
-and opens the sum of the group alone. Every client has signed the list of survivors, which has as many as it
-must.
+It calls those lost that complete two runs of neighbours around a group of clients, all of them lost or
+corrupt, and opens the sum of the group alone. Every client has signed the list of survivors, which has as
+many as it must.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def test_a_greedy_cut_finds_rings_and_not_spread_graphs(spread: bool, falls: boo
 def test_the_bound_on_cuts_holds_for_single_clients_and_counts_them_all() -> None:
     """A client is cut off alone if t - 1 of its neighbours are corrupt: compared with simulated graphs.
 
-    4000 graphs of 40 clients: a frequency 4.9 standard errors above its odds has odds below 10^-6. The bound of
-    groups of one is at least as large, and so is the whole bound; a threshold one higher would not be covered by
-    the bound of the next one (negative control).
+    4000 graphs of 40 clients: a frequency 4.9 standard errors above its odds has odds below 10^-6. The bound
+    of groups of one is at least as large, and so is the whole bound; a threshold one higher would not be
+    covered by the bound of the next one (negative control).
     """
     n, k, corrupt, threshold, rounds = 40, 8, 12, 6, 4000
     rng, seen = np.random.default_rng(4), 0

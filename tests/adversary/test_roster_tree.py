@@ -1,7 +1,7 @@
 """Attacks on the short roster of signed rounds: clients see all ids, but only their neighbours' keys.
 
-What a client no longer sees are the keys of others. So a server tries other trees, paths and lists, shows keys
-otherwise than they are in the tree, and shows two trees to two groups of clients.
+What a client no longer sees are the keys of others. So a server tries other trees, paths and lists, shows
+keys otherwise than they are in the tree, and shows two trees to two groups of clients.
 """
 
 from __future__ import annotations
@@ -158,9 +158,9 @@ def test_trees_of_different_leaves_have_different_roots() -> None:
 def test_grinding_gains_what_luck_gains_and_no_more(spread: bool) -> None:
     """A server tries keys of its corrupt clients: corrupt neighbours of a client are distributed as computed.
 
-    3000 trees that differ in one corrupt key only, each with its graph, of 60 clients of which 12 are corrupt: the
-    chi-square test of the number of corrupt neighbours has odds of 10^-6 of failing by chance. In the negative
-    control the server chooses the seed itself, and takes the best of ten.
+    3000 trees that differ in one corrupt key only, each with its graph, of 60 clients of which 12 are
+    corrupt: the chi-square test of the number of corrupt neighbours has odds of 10^-6 of failing by chance.
+    In the negative control the server chooses the seed itself, and takes the best of ten.
     """
     n, k, corrupt = 60, 12, set(range(12))
     graph, rng = GraphParameters(n, k, 7, spread), np.random.default_rng(3)

@@ -215,8 +215,8 @@ def test_any_clients_but_witnesses_may_be_silent_as_long_as_secrets_open() -> No
 def test_two_lists_of_clients_do_not_set_honest_clients_apart() -> None:
     """Ten honest clients see one list, eight another, with two pairs of keys of two corrupt clients.
 
-    Every client masks with all honest clients of the other group, so that no sum of the ten alone opens, though
-    a quorum of theirs, with the corrupt ones, is enough.
+    Every client masks with all honest clients of the other group, so that no sum of the ten alone opens,
+    though a quorum of theirs, with the corrupt ones, is enough.
     """
     round_ = open_round(NUM_CLIENTS, signed=True, restore=False)
     round_.advertise()
