@@ -23,8 +23,8 @@ or logs anything.
 :func:`~fl_privquant.secagg.handshake.handshake_bytes` says how much all this takes besides the codes: 3.7 kB
 per client for 100 clients, 4.3 kB for 500; 5.4 and 10.6 kB in signed rounds. **No secret key is used in two
 rounds.** If one were, the roots that are revealed after a dropout, or a compromised client, would expose
-other rounds as well. Little would be saved, because the graph is drawn anew and few neighbours meet again (8 %
-of 500 clients). Only the keys that pairs of identities share are kept; on their own they hide nothing.
+other rounds as well. Little would be saved, because the graph is drawn anew and few neighbours meet again (8
+% of 500 clients). Only the keys that pairs of identities share are kept; on their own they hide nothing.
 
 Threat model
 ------------
@@ -90,8 +90,8 @@ all of them together could, or have every sum refused; proofs of validity (Prio3
 own clip.
 
 A dealer of shares that do not fit together ends one round without a sum, and is named
-(:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders with more wrong shares than can
-be corrected could have an honest dealer named. Wrong shares are corrected, up to half of those beyond the
+(:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders with more wrong shares than
+can be corrected could have an honest dealer named. Wrong shares are corrected, up to half of those beyond the
 threshold, and their senders named; a wrong sum of the honest inputs does not pass by them: opened seeds are
 checked against a commitment. A client that wraps wrong roots and then leaves spoils the sum like one that
 sends a wrong input, and is not named.

@@ -137,9 +137,10 @@ class GraphParameters:
 
     def __post_init__(self) -> None:
         n, k, t = self.num_clients, self.num_neighbors, self.threshold
-        if n < 2 or not 1 <= k <= n - 1 or ((k < n - 1 or self.spread) and k % 2):
+        if n < 2 or not 1 <= k <= n - 1 or (k < n - 1 and k % 2) or (k == n - 1 and self.spread):
             raise InvalidSpecError(
-                f"num_neighbors: {k} for {n} clients, expected {n - 1} (complete) or an even number below"
+                f"num_neighbors: {k} for {n} clients, expected {n - 1} (complete, not spread) or an even "
+                f"number below"
             )
         if not k + 1 < 2 * t <= 2 * (k + 1):
             raise InvalidSpecError(
@@ -270,7 +271,7 @@ def _security_failures(
         return np.ones(thresholds.shape)
     enough_corrupt = 2 * thresholds - k - 1 if server_may_lie or k == n - 1 else thresholds
     failures = (n - corrupt) * _neighbors_tail(n, corrupt, k, spread)[enough_corrupt]
-    if k == n - 1 or k > corrupt + lost:
+    if k == n - 1 or (k > corrupt + lost and not spread):
         apart: float | NDArray[np.float64] = 0.0
     elif spread:
         apart = _cut_off(cohort, thresholds)

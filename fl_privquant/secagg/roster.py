@@ -39,6 +39,8 @@ def checked_roster(
             f"roster of {len(told)} among {roster.num_clients} clients of {invitation.num_clients} invited: "
             f"a sum of more could exceed the modulus"
         )
+    if roster.spread and not invitation.signed:
+        raise SecureAggregationError("a spread graph, which only clients of signed rounds can draw")
     policy.check_size(roster.num_clients)
     policy.check_graph(roster.num_clients, roster.num_neighbors, roster.threshold, roster.spread)
     check = _signed if invitation.signed else _unsigned
@@ -92,7 +94,7 @@ def _unsigned(
     roster: Roster, holders: tuple[int, ...], own: RosterEntry, round_digest: bytes, policy: ClientPolicy
 ) -> CheckedRoster:
     """The client takes the server's word for its neighbours; on a complete graph it knows all clients."""
-    if len(holders) != roster.num_neighbors + 1 or roster.spread:
+    if len(holders) != roster.num_neighbors + 1:
         raise SecureAggregationError(
             f"{len(holders)} holders, expected {roster.num_neighbors} neighbours and this client"
         )

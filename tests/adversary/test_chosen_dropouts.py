@@ -82,6 +82,15 @@ def test_clients_that_sign_refuse_a_ring_that_can_be_cut() -> None:
         policy.check_graph(n, chosen.num_neighbors, chosen.threshold, chosen.spread)
 
 
+def test_a_spread_graph_is_not_taken_for_a_ring_or_a_complete_one() -> None:
+    """Its clients may have fewer neighbours than the graph has edges for each: other odds hold."""
+    with pytest.raises(SecureAggregationError, match="complete, not spread"):
+        ClientPolicy(known_identities={}).check_graph(33, 32, 19, True)
+    odds = {"corrupt_fraction": 0.05, "dropout_fraction": 0.05, "signed": True}
+    ring, spread = (GraphParameters(300, 40, 21, spread) for spread in (False, True))
+    assert security_failure(ring, **odds) == 0.0 < security_failure(spread, **odds)
+
+
 def greedily_lost(graph: Graph, n: int, corrupt: set[int], threshold: int, most: int, start: int) -> set[int]:
     """An attack on any graph: grow a group around a client, and lose the honest ones at its border."""
     group, lost = {start}, set[int]()

@@ -127,6 +127,20 @@ def test_a_key_that_is_shown_otherwise_than_in_the_tree_opens_nothing(shown_othe
     assert (np.count_nonzero(left) > 45) == left.any() == shown_otherwise
 
 
+@pytest.mark.parametrize("num_clients", [6, 47])
+def test_a_client_with_another_list_is_told_names_and_identities_in_full(num_clients: int) -> None:
+    """A list with one client more: its roster is longer, and the sum is that of all."""
+    round_ = at("advertise", num_clients)
+    longer = dict(round_.policies[VICTIM].known_identities or {}) | {10**6: bytes(range(32))}
+    round_.policies[VICTIM] = replace(round_.policies[VICTIM], known_identities=longer)
+    result = round_.run()
+    assert set(result.survivors) == set(round_.inputs)
+    np.testing.assert_array_equal(result.total, round_.expected(round_.inputs))
+    sizes = {i: len(data) for i, data in round_.sent["Roster"].items()}
+    neighbours = len(round_.server._graph[VICTIM])
+    assert sizes[VICTIM] - max(sizes[i] for i in sizes if i != VICTIM) > 32 * neighbours
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 47, 500])
 def test_a_path_proves_one_leaf_at_one_place(size: int) -> None:
     leaves = [keys.digest(i.to_bytes(8, "little")) for i in range(size)]

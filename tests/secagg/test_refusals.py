@@ -125,7 +125,7 @@ ROSTERS: dict[str, Callable[[Roster], Roster]] = {
         r, ids=r.ids[:2], public_keys=r.public_keys[:1], num_clients=2, num_neighbors=1, threshold=2
     ),
     "path of 1 nodes": lambda r: replace(r, path=(bytes(32),)),
-    "holders, expected 4 neighbours and this client": lambda r: replace(r, spread=True),
+    "a spread graph": lambda r: replace(r, spread=True, num_clients=5, num_neighbors=4),
     "another session": lambda r: replace(r, round_id=RoundId(bytes(16), 1)),
     "a message of round 2": lambda r: replace(r, round_id=RoundId(r.round_id.session, 2)),
 }
