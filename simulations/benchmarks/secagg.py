@@ -188,7 +188,7 @@ def _primitives(graph: GraphParameters, dimension: int) -> list[float]:
         start = time.process_time()
         for _ in range(2 * graph.num_neighbors):
             key = private.exchange(public)
-        for _ in range(graph.num_holders):
+        for _ in range(graph.num_neighbors + 1):
             Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(zeros, mask)
         times.append(time.process_time() - start)
     return times
@@ -369,7 +369,7 @@ def flower_round(graph: GraphParameters, dimension: int) -> Cost:
     context.state.array_records[MAIN_PARAMS_RECORD] = record
     # The quantizer's levels, the range and the weight change neither its time nor its bytes.
     workflow = SecAggPlusWorkflow(
-        graph.num_holders, graph.threshold, max_weight=1.0, clipping_range=1.0, quantization_range=MAX_CODE
+        graph.num_neighbors + 1, graph.threshold, max_weight=1.0, clipping_range=1.0, quantization_range=MAX_CODE
     )
     with server_identity(1):
         start, processor_start = time.perf_counter(), time.process_time()
