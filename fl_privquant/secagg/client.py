@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -33,7 +32,7 @@ from fl_privquant.secagg.messages import (
 )
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.roster import checked_roster, graph_parameters
-from fl_privquant.secagg.sharing import commitment, deal, derived_share
+from fl_privquant.secagg.sharing import commitment, deal, derived_share, draw_dealing
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
 
 _Bytes = bytes | bytearray | memoryview
@@ -121,11 +120,14 @@ class ClientRound(ClientState):
             self._parameters, self._num_witnesses = graph_parameters(proposal), proposal.num_witnesses
             self._everyone, self._graph_digest = checked.everyone, checked.graph_digest
             self._round_keys = {entry.client_id: entry.public_key for entry in checked.entries}
+            # Not drawn but derived: a state that is put back and shares again says the same, and corrections
+            # of two secrets under one derived share would tell their difference.
+            drawn = bytearray(draw_dealing(self._private, self._graph_digest))
             pairs = self._agree_with([entry for entry in checked.entries if entry is not own])
-            self._seed = bytearray(os.urandom(keys.SEED_BYTES))
-            wrapping_seed = bytearray(os.urandom(keys.SEED_BYTES))
-            secrets, holders = self._seed + wrapping_seed, list(self._round_keys)
-            share, corrections = deal(secrets, proposal.threshold, self._client_id, holders, pairs)
+            self._seed, wrapping_seed = drawn[: keys.SEED_BYTES], drawn[keys.SEED_BYTES : 2 * keys.SEED_BYTES]
+            secrets, holders = drawn[: 2 * keys.SEED_BYTES], list(self._round_keys)
+            kept = bytes(drawn[2 * keys.SEED_BYTES :])
+            share, corrections = deal(secrets, kept, proposal.threshold, self._client_id, holders, pairs)
             # Its own wrapping seed it never gives away: a client that answers is not lost.
             self._held[self._client_id] = bytearray(share[:_SHARE])
             for peer, pair in pairs.items():
@@ -136,7 +138,7 @@ class ClientRound(ClientState):
                 commitment(self._seed, self._digest, keys.SEED_COMMITMENT, own.public_key),
                 commitment(wrapping_seed, self._digest, keys.WRAPPING_COMMITMENT, own.public_key),
             )
-            keys.wipe(secrets, wrapping_seed, *pairs.values())
+            keys.wipe(drawn, secrets, wrapping_seed, *pairs.values())
             return self._signed(
                 SharedSeeds(self.round_id, self._client_id, b"", commitments, wrapped, tuple(corrections))
             )

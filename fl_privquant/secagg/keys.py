@@ -57,6 +57,9 @@ PAIR: Final = b"pair"
 DEALT_SHARE: Final = b"dealt share"
 """Purpose of a share that dealer and holder derive from the pair secret, so that it is not sent."""
 
+DEALING: Final = b"dealing"
+"""Purpose of what a client draws when it shares its seeds: the seeds, and the share that it keeps."""
+
 MASK_ROOT: Final = b"mask root"
 """Purpose of the root of the mask that two neighbours have in common, from the pair secret."""
 

@@ -18,7 +18,6 @@ the seed tells, and the dealer is named (:mod:`fl_privquant.secagg.opening`).
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -47,19 +46,26 @@ def derived_share(pair: bytes | bytearray, dealer: int, holder: int) -> bytes:
     return shamir.share_from(keys.expand(pair, size, keys.DEALT_SHARE, _ENDS.pack(dealer, holder)))
 
 
+def draw_dealing(private: bytes | bytearray, graph_digest: bytes) -> bytes:
+    """The two seeds of a client, and uniform bytes for the share that it keeps, from its key of the round."""
+    root = keys.derive(private, graph_digest, keys.DEALING)
+    return keys.expand(root, _NUM_SECRETS * (keys.SEED_BYTES + shamir.STREAM_BYTES), keys.DEALING)
+
+
 def deal(
     secrets: bytes | bytearray,
+    kept: bytes,
     threshold: int,
     dealer: int,
     holders: Sequence[int],
     pairs: Mapping[int, bytes | bytearray],
 ) -> tuple[bytes, list[bytes]]:
-    """The dealer's own shares of its two seeds, and the corrections of :func:`corrected_holders`."""
+    """The dealer's own shares of its two seeds, and the corrections of :func:`corrected_holders`.
+
+    ``kept`` are uniform bytes for the share of the dealer itself, where that is among the first.
+    """
     derived = {
-        # A share that the dealer keeps for itself is drawn.
-        holder: shamir.share_from(os.urandom(_NUM_SECRETS * shamir.STREAM_BYTES))
-        if holder == dealer
-        else derived_share(pairs[holder], dealer, holder)
+        holder: shamir.share_from(kept) if holder == dealer else derived_share(pairs[holder], dealer, holder)
         for holder in holders
     }
     first = [derived[holder] for holder in holders[: threshold - 1]]

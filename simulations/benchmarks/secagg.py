@@ -369,7 +369,11 @@ def flower_round(graph: GraphParameters, dimension: int) -> Cost:
     context.state.array_records[MAIN_PARAMS_RECORD] = record
     # The quantizer's levels, the range and the weight change neither its time nor its bytes.
     workflow = SecAggPlusWorkflow(
-        graph.num_neighbors + 1, graph.threshold, max_weight=1.0, clipping_range=1.0, quantization_range=MAX_CODE
+        graph.num_neighbors + 1,
+        graph.threshold,
+        max_weight=1.0,
+        clipping_range=1.0,
+        quantization_range=MAX_CODE,
     )
     with server_identity(1):
         start, processor_start = time.perf_counter(), time.process_time()

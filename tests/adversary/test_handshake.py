@@ -258,6 +258,31 @@ def test_two_lists_of_clients(lists: int) -> None:
     assert all(roots[i, j] != roots[j, i] for i, j in between)
 
 
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_state_that_is_put_back_and_shares_again_says_the_same(
+    signed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Corrections of two seeds under the same derived shares would tell the difference of the seeds."""
+
+    class Forgetful(AnsweredStages):
+        def claim(self, *args: Any, **keywords: Any) -> bool:
+            return True
+
+    monkeypatch.setattr(client_module, "answered", Forgetful())
+    round_ = open_round(NUM_CLIENTS, signed=signed, restore=False)
+    round_.advertise()
+    roster, stored = round_.server.rosters()[LOST], round_.clients[LOST].to_bytes()
+    first, again = (
+        ClientRound.from_bytes(stored, round_.policies[LOST]).share_keys(roster) for _ in range(2)
+    )
+    assert first == again
+    # For another graph the seeds, and all shares that are derived, are others.
+    told = replace(Roster.from_bytes(roster), num_witnesses=3)
+    other = ClientRound.from_bytes(stored, round_.policies[LOST]).share_keys(told.to_bytes())
+    one, two = SharedSeeds.from_bytes(first), SharedSeeds.from_bytes(other)
+    assert not {*one.commitments, *one.corrections} & {*two.commitments, *two.corrections}
+
+
 # Roots that are wrapped
 
 
