@@ -166,10 +166,10 @@ class ClientState:
 
     def _read_terms(self, data: bytes) -> None:
         reader = Reader(data, "ClientRound")
-        *numbers, self._num_witnesses, spread = reader.unpack(_TERMS)
+        n, k, threshold, self._num_witnesses, spread = reader.unpack(_TERMS)
         reader.finish()
         try:
-            self._parameters = GraphParameters(*numbers, bool(spread))
+            self._parameters = GraphParameters(n, k, threshold, bool(spread))
         except InvalidSpecError as error:
             raise InvalidUpdateError(f"ClientRound: the state is damaged ({error})") from error
 
