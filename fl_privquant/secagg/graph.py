@@ -28,7 +28,7 @@ def random_orders(seed: bytes, num_clients: int, count: int) -> NDArray[np.int64
     """(count, num_clients) permutations of the places, drawn by SHAKE-256 from a public seed.
 
     >>> random_orders(b"seed", 5, 2).tolist()
-    [[1, 2, 0, 3, 4], [0, 1, 2, 4, 3]]
+    [[1, 2, 0, 3, 4], [0, 2, 4, 1, 3]]
     """
     drawn = hashlib.shake_256(b"ring\0" + seed).digest(_RANK.itemsize * num_clients * count)
     ranks = np.frombuffer(drawn, dtype=_RANK).reshape(count, num_clients, 2)

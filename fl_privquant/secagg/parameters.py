@@ -180,13 +180,13 @@ def choose_parameters(
     one of the two fractions must be 0 there, and both for two clients.
 
     >>> choose_parameters(10)
-    GraphParameters(num_clients=10, num_neighbors=9, threshold=6)
+    GraphParameters(num_clients=10, num_neighbors=9, threshold=6, spread=False)
     >>> choose_parameters(1000)
-    GraphParameters(num_clients=1000, num_neighbors=44, threshold=26)
+    GraphParameters(num_clients=1000, num_neighbors=44, threshold=26, spread=False)
     >>> choose_parameters(1000, server_may_lie=True)
-    GraphParameters(num_clients=1000, num_neighbors=94, threshold=66)
+    GraphParameters(num_clients=1000, num_neighbors=94, threshold=66, spread=False)
     >>> choose_parameters(1000, signed=True)
-    GraphParameters(num_clients=1000, num_neighbors=70, threshold=43, spread=True)
+    GraphParameters(num_clients=1000, num_neighbors=72, threshold=44, spread=True)
     """
     if num_clients < 2:
         raise InvalidSpecError(f"num_clients: {num_clients}, expected 2 or more")

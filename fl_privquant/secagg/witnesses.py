@@ -43,8 +43,8 @@ def quorum_of(num_clients: int, num_witnesses: int, corrupt: int, max_failure: f
 
     >>> quorum_of(100, 31, corrupt=10, max_failure=0.0)
     21
-    >>> quorum_of(500, 76, corrupt=50, max_failure=2.0**-41)
-    56
+    >>> quorum_of(500, 84, corrupt=50, max_failure=2.0**-41)
+    62
     """
     odds = GRINDING_TRIES * ROUNDING * hypergeometric_tail(num_clients, corrupt, num_witnesses)
     never_corrupt = int(np.argmax(odds <= max_failure))
