@@ -120,13 +120,13 @@ def test_lists_of_known_clients(tmp_path: Path) -> None:
 def test_messages_of_secure_aggregation_and_payloads() -> None:
     message = bytearray(UnmaskRequest(RoundId(bytes(16), 1), Subset(3, (0, 1))).to_bytes())
     message[2] += 1
-    words = "version 6 of the secure-aggregation protocol, expected 5; install the same version"
+    words = "version 7 of the secure-aggregation protocol, expected 6; install the same version"
     refused(InvalidUpdateError, words, lambda: UnmaskRequest.from_bytes(message))
     state = bytearray(
         ClientRound.join(Invitation(RoundId(bytes(16), 1), 5, 20, 7, 15, False).to_bytes(), 3).to_bytes()
     )
     state[2] -= 1
-    words = "state of a client: version 4 is not 5.*begin the run anew"
+    words = "state of a client: version 5 is not 6.*begin the run anew"
     refused(InvalidUpdateError, words, lambda: ClientRound.from_bytes(state))
     payload = bytearray(pack_codes([1, 2], 3))
     payload[2] += 1

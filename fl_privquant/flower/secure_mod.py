@@ -36,7 +36,6 @@ RECORD: Final = "secagg"
 IDENTIFY: Final = "identify"
 ADVERTISE: Final = "advertise"
 SHARE: Final = "share"
-ACCEPT: Final = "accept"
 CONFIRM: Final = "confirm"
 UNMASK: Final = "unmask"
 
@@ -97,8 +96,6 @@ class SecureAggregationMod:
         state = self._state(ctxt)
         if stage == SHARE:
             return _keeping(state, ctxt, lambda: state.share_keys(data))
-        if stage == ACCEPT:
-            return _keeping(state, ctxt, lambda: state.accept_shares(data))
         if stage == CONFIRM:
             return _keeping(state, ctxt, lambda: state.confirm(data))
         if stage == UNMASK:

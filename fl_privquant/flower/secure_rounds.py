@@ -21,7 +21,6 @@ from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.node_identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS, identified
 from fl_privquant.flower.protocol import is_request
 from fl_privquant.flower.secure_mod import (
-    ACCEPT,
     ADVERTISE,
     CONFIRM,
     IDENTIFY,
@@ -121,8 +120,6 @@ class SecureRounds:
         try:
             for client, data in self._exchange(SHARE, server.rosters()).items():
                 server.receive_shares(client, data)
-            for client, data in self._exchange(ACCEPT, server.deliveries()).items():
-                server.receive_receipt(client, data)
             requests = {self._nodes[client]: data for client, data in server.mask_requests(context).items()}
         finally:
             self._exclude(server.culprits)

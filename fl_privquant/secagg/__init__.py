@@ -6,28 +6,25 @@ or logs anything.
 
 1. *Advertise keys.* Each client draws an X25519 key pair and sends the public key.
 2. *Share keys.* A graph follows from the hash of all these keys. Two neighbours agree on a *pair secret*,
-   from which comes the root of a mask that they have in common. Each client draws the seed of a self mask
-   and a *wrapping seed*, under which it leaves the roots of its masks with the server, and splits both seeds
-   among its neighbours and itself. One less than the threshold of them derive their shares from the pair
-   secret, so that nothing is sent; for the others a share each is sealed so that only the receiver can open
-   it (:mod:`fl_privquant.secagg.sharing`).
-3. *Accept shares.* A client says which shares do not open. If one of two clients disputes the other's share,
-   neither masks with the other; a client in dispute with more clients than can be corrupt is dropped.
-4. *Masked input.* A client adds to its codes the self mask and, for each neighbour, a mask that both
+   from which come the root of a mask that they have in common and shares of one another's seeds. Each client
+   draws the seed of a self mask and a *wrapping seed*, under which it leaves the roots of its masks with the
+   server, and shares both seeds among its neighbours and itself. No share is sent: holders derive them, and
+   the dealer tells the server by how much some of them are off (:mod:`fl_privquant.secagg.sharing`).
+3. *Masked input.* A client adds to its codes the self mask and, for each neighbour, a mask that both
    derive from their root and from all that they were told, and that one of them subtracts; modulo 2^width.
    In the sum these cancel.
-5. *Confirm*, in signed rounds. Clients sign the list of those whose input arrived, with all that they were
-   told before, and go on only if a quorum of *witnesses* (the first clients on the graph's ring) signed the
+4. *Confirm*, in signed rounds. Clients sign the list of those whose input arrived, with all that they were
+   told before, and go on only if a quorum of *witnesses* (the first clients of a random order) signed the
    same.
-6. *Unmask.* For a client whose input arrived its neighbours reveal shares of its self mask's seed, for one
+5. *Unmask.* For a client whose input arrived its neighbours reveal shares of its self mask's seed, for one
    that was lost shares of its wrapping seed: never both. With ``threshold`` shares the server removes the
    masks that are left.
 
-:func:`~fl_privquant.secagg.handshake.handshake_bytes` says how much all this takes besides the codes: 4.9 kB
-per client for 100 clients, 5.7 kB for 500. **No secret key is used in two rounds.** If one were, the roots
-that are revealed after a dropout, or a compromised client, would expose other rounds as well. Little would be
-saved, because the graph is drawn anew and few neighbours meet again (8 % of 500 clients). Only the keys that
-pairs of identities share are kept; on their own they hide nothing.
+:func:`~fl_privquant.secagg.handshake.handshake_bytes` says how much all this takes besides the codes: 3.7 kB
+per client for 100 clients, 4.3 kB for 500; 5.4 and 10.6 kB in signed rounds. **No secret key is used in two
+rounds.** If one were, the roots that are revealed after a dropout, or a compromised client, would expose
+other rounds as well. Little would be saved, because the graph is drawn anew and few neighbours meet again (8
+% of 500 clients). Only the keys that pairs of identities share are kept; on their own they hide nothing.
 
 Threat model
 ------------
@@ -58,28 +55,28 @@ whom were sent the same invitation, list of clients, request and model:
 
 - A client masks only towards clients whose keys of this round are theirs. The pair secret takes both clients'
   keys of the round, a key that their identities share (X25519 between the two identities), *and* the digest
-  of the graph, which holds the keys of all. So nobody else can open what is sealed for a client, derive a
-  share that it holds, or know the root of a mask that it adds; and two clients that were shown different keys
-  of anybody have different roots, which do not cancel. A client that receives a sealed share notices this at
-  once, because the share does not open; with a derived share the round ends without a sum instead. The keys
-  that identities share are kept in the client's state from round to round
-  (:mod:`fl_privquant.secagg.pair_keys`). They authenticate clients and hide nothing by themselves: a thief of
-  an identity key can impersonate other clients towards its owner from then on, but earlier rounds stay
-  secret.
-- With more than 33 clients a client gets the list of all, from whose hash the graph follows, and checks its
-  own neighbours.
+  of the graph, which holds the ids and the keys of all. So nobody else can derive a share that a client
+  holds, or know the root of a mask that it adds. Two clients that were shown different lists, or different
+  keys of one another, have different roots, which do not cancel, and derive different shares, which open
+  nothing: the round ends without a sum. The keys that identities share are kept in the client's state from
+  round to round (:mod:`fl_privquant.secagg.pair_keys`). They authenticate clients and hide nothing by
+  themselves: a thief of an identity key can impersonate other clients towards its owner from then on, but
+  earlier rounds stay secret.
+- A client gets the list of all clients, each of which it knows, and none of which can stand in it twice. It
+  draws the graph itself, from this list and from the root of a tree of all keys that holds its own key of
+  the round (:mod:`fl_privquant.secagg.roster_tree`).
 - The server cannot choose the graph, but it can try many, by keys of its corrupt clients or by leaving
   somebody out. The parameters of signed rounds allow for 2^40 tries: the odds of 2^-40 hold after all of
   them. Each further doubling of the tries doubles the odds. Up to 150 clients (at fractions of a tenth) every
   graph is good, and nothing is gained.
+- The server can choose whom it calls lost, once it knows the graph. The honest survivors stay connected
+  whoever is lost (:mod:`fl_privquant.secagg.parameters`), so that no sum of a part of them opens. Clients
+  confirm no list on which a survivor has too few holders.
 - Masks are derived from a digest of everything that a client was told. If two clients were told different
   things, their masks do not cancel.
 - A client signs one list of survivors, of at least n - D, and unmasks once a quorum of the witnesses signed
-  the same: C + D + 1 of C + 2 D + 1. Two quorums have an honest client in common: there is one list
+  the same. Two quorums have an honest client in common: there is one list
   (:mod:`fl_privquant.secagg.witnesses`).
-- A share that does not open sets two clients apart only if its sender signed it for the same graph, that is
-  for the same keys of all clients: neither by garbled shares nor by two lists of clients can the server take
-  honest clients from each other's masks.
 
 It can always end a round without a sum, and it chooses who is invited.
 
@@ -92,14 +89,12 @@ coordinate with l2_clip = sqrt(d) / 3 clips, and of 1.01 clips without an L2 cli
 all of them together could, or have every sum refused; proofs of validity (Prio3, ACORN) would limit it to its
 own clip.
 
-A client that seals garbage is dropped, and the round goes on. One that disputes falsely costs each accused
-client one mask, and a client in dispute with more than C others (or with the threshold, if that is less; one
-dispute is always allowed) is dropped. A dealer of shares that open but do not fit together ends one round
-without a sum. Both are named (:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders
-with more wrong shares than can be corrected could have an honest dealer named. Wrong shares are corrected, up
-to half of those beyond the threshold, and their senders named; a wrong sum of the honest inputs does not pass
-by them: opened seeds are checked against a commitment. A client that wraps wrong roots and then leaves spoils
-the sum like one that sends a wrong input, and is not named.
+A dealer of shares that do not fit together ends one round without a sum, and is named
+(:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders with more wrong shares than
+can be corrected could have an honest dealer named. Wrong shares are corrected, up to half of those beyond the
+threshold, and their senders named; a wrong sum of the honest inputs does not pass by them: opened seeds are
+checked against a commitment. A client that wraps wrong roots and then leaves spoils the sum like one that
+sends a wrong input, and is not named.
 
 **Dropouts.** A client that is lost before masks are added costs no work, and counts among the D. One that is
 lost later costs the server a key agreement and a mask for each of its neighbours. With up to D lost clients

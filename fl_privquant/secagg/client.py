@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -14,8 +13,8 @@ from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import pack_codes
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.answered import answered
-from fl_privquant.secagg.client_state import ClientState, RosterTerms, Stage
-from fl_privquant.secagg.graph import neighbors_of, ring_order
+from fl_privquant.secagg.client_state import ClientState, Stage
+from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
 from fl_privquant.secagg.messages import (
     ClientMessage,
@@ -26,21 +25,18 @@ from fl_privquant.secagg.messages import (
     MaskRequest,
     Roster,
     RosterEntry,
-    SealedShares,
-    ShareDelivery,
-    ShareReceipt,
+    SharedSeeds,
     SurvivorList,
     UnmaskReply,
     UnmaskRequest,
 )
 from fl_privquant.secagg.policy import ClientPolicy
-from fl_privquant.secagg.roster import checked_graph, checked_roster
-from fl_privquant.secagg.sharing import channel, commitment, deal, derived_share, sealed_for, share_context
+from fl_privquant.secagg.roster import checked_roster, graph_parameters
+from fl_privquant.secagg.sharing import commitment, deal, derived_share, draw_dealing
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
 
 _Bytes = bytes | bytearray | memoryview
-_FromServer = TypeVar("_FromServer", Roster, ShareDelivery, MaskRequest, SurvivorList, UnmaskRequest)
-_Passed = TypeVar("_Passed", ShareReceipt, SealedShares)
+_FromServer = TypeVar("_FromServer", Roster, MaskRequest, SurvivorList, UnmaskRequest)
 
 _SHARE: Final = shamir.SHARE_BYTES
 
@@ -53,8 +49,7 @@ class ClientRound(ClientState):
 
         client = ClientRound.join(invitation, client_id, policy)
         client.advertise_keys()            -> KeyAdvertisement
-        client.share_keys(roster)          -> SealedShares
-        client.accept_shares(delivery)     -> ShareReceipt
+        client.share_keys(roster)          -> SharedSeeds
         client.settle(request, context)       with whom to mask, and what is asked for
         client.mask(codes)                 -> MaskedInput
         client.confirm(survivors)          -> Confirmation, in signed rounds only
@@ -111,103 +106,65 @@ class ClientRound(ClientState):
         with self._step(Stage.JOINED, Stage.ADVERTISED):
             self._private = keys.draw_secret()
             self._advertised = keys.public_key(self._private)
+            known = self._policy.known if self._invitation.signed else b""
             return self._signed(
-                KeyAdvertisement(self.round_id, self._client_id, b"", self._advertised, self._own_identity())
+                KeyAdvertisement(self.round_id, self._client_id, b"", self._advertised, known)
             )
 
     def share_keys(self, roster: _Bytes) -> bytes:
-        """Check the graph and the neighbours, agree with each, and share this client's two seeds."""
+        """Check who takes part, agree with each neighbour, and share this client's two seeds."""
         with self._step(Stage.ADVERTISED, Stage.SHARED):
             proposal = self._addressed(Roster.from_bytes(roster))
-            own = self._check_roster(proposal)
-            threshold = proposal.threshold
-            self._terms = RosterTerms(proposal.num_clients, threshold, proposal.num_witnesses)
-            self._round_keys = {entry.client_id: entry.public_key for entry in proposal.entries}
-            self._agree_with([entry for entry in proposal.entries if entry is not own])
-            self._seed = bytearray(os.urandom(keys.SEED_BYTES))
-            wrapping_seed = bytearray(os.urandom(keys.SEED_BYTES))
-            secrets, holders = self._seed + wrapping_seed, list(self._round_keys)
-            shares = deal(secrets, threshold, self._client_id, holders, self._pairs)
+            own = RosterEntry(self._client_id, self._advertised, self._own_identity())
+            checked = checked_roster(proposal, self._invitation, own, self._digest, self._policy)
+            self._parameters, self._num_witnesses = graph_parameters(proposal), proposal.num_witnesses
+            self._everyone, self._graph_digest = checked.everyone, checked.graph_digest
+            self._round_keys = {entry.client_id: entry.public_key for entry in checked.entries}
+            # Not drawn but derived: a state that is put back and shares again says the same, and corrections
+            # of two secrets under one derived share would tell their difference.
+            drawn = bytearray(draw_dealing(self._private, self._graph_digest))
+            pairs = self._agree_with([entry for entry in checked.entries if entry is not own])
+            self._seed, wrapping_seed = drawn[: keys.SEED_BYTES], drawn[keys.SEED_BYTES : 2 * keys.SEED_BYTES]
+            secrets, holders = drawn[: 2 * keys.SEED_BYTES], list(self._round_keys)
+            kept = bytes(drawn[2 * keys.SEED_BYTES :])
+            share, corrections = deal(secrets, kept, proposal.threshold, self._client_id, holders, pairs)
             # Its own wrapping seed it never gives away: a client that answers is not lost.
-            self._held[self._client_id] = bytearray(shares[holders.index(self._client_id), :_SHARE].tobytes())
-            sealed = [
-                keys.seal(
-                    channel(self._pairs[peer]),
-                    shares[holders.index(peer)].tobytes(),
-                    self._share_context(self._client_id, peer),
-                )
-                for peer in sealed_for(self._client_id, holders, threshold)
-            ]
-            shares.fill(0)
-            self._sealed = b"".join([keys.digest(block) for block in sealed])
+            self._held[self._client_id] = bytearray(share[:_SHARE])
+            for peer, pair in pairs.items():
+                self._held[peer] = bytearray(derived_share(pair, peer, self._client_id))
             roots = b"".join([bytes(root) for root in self._roots.values()])
             wrapped = keys.wrap(wrapping_seed, self._graph_digest, own.public_key, roots)
             commitments = (
                 commitment(self._seed, self._digest, keys.SEED_COMMITMENT, own.public_key),
                 commitment(wrapping_seed, self._digest, keys.WRAPPING_COMMITMENT, own.public_key),
             )
-            keys.wipe(secrets, wrapping_seed)
+            keys.wipe(drawn, secrets, wrapping_seed, *pairs.values())
             return self._signed(
-                SealedShares(self.round_id, self._client_id, b"", commitments, wrapped, tuple(sealed))
+                SharedSeeds(self.round_id, self._client_id, b"", commitments, wrapped, tuple(corrections))
             )
-
-    def accept_shares(self, delivery: _Bytes) -> bytes:
-        """Derive the neighbours' shares, or open and keep them, and say which do not open."""
-        with self._step(Stage.SHARED, Stage.ACCEPTED):
-            message = self._addressed(ShareDelivery.from_bytes(delivery))
-            threshold, holders = self._known_terms().threshold, list(self._round_keys)
-            sealed = dict(zip(message.sealing.among(holders), message.sealed, strict=True))
-            for sender in message.senders.among(holders):
-                if sender == self._client_id:
-                    raise SecureAggregationError(f"client {sender} is handed a share of its own")
-                block = sealed.get(sender)
-                text = self._derived(sender) if block is None else self._opened(sender, block)
-                if text is not None:
-                    self._held[sender] = bytearray(text)
-                elif block is not None:
-                    self._disputed[sender] = bytearray(keys.digest(block))
-            if len(self._held) < threshold:
-                raise SecureAggregationError(
-                    f"the shares of {len(self._held) - 1} neighbours arrived and open: with this client "
-                    f"fewer than the threshold {threshold}; those of {len(self._disputed)} do not "
-                    f"open: sealed for another client, round or roster, or changed on the way"
-                )
-            keys.wipe(*self._pairs.values())
-            self._pairs.clear()
-            disputed = tuple(sorted(self._disputed))
-            digests = tuple(bytes(self._disputed[sender]) for sender in disputed)
-            return self._signed(ShareReceipt(self.round_id, self._client_id, b"", disputed, digests))
 
     def settle(self, request: _Bytes, context: bytes = b"") -> None:
         """Check with whom to mask, and bind the masks to what is asked for (``context``, of any length).
 
         A call of its own, so that a client can refuse before it trains.
         """
-        with self._step(Stage.ACCEPTED, Stage.SETTLED):
+        with self._step(Stage.SHARED, Stage.SETTLED):
             message = self._addressed(MaskRequest.from_bytes(request))
             listed = message.members.among(self._everyone or list(self._round_keys))
-            members, terms = set(listed), self._known_terms()
+            members, graph = set(listed), self._graph_parameters()
             if self._client_id not in members:
                 raise SecureAggregationError(f"client {self._client_id} is asked to mask but is no member")
             if self._everyone:
-                self._policy.check_survivors(terms.num_clients, len(members))
-            apart = self._accusers(message) | self._proven(message)
-            for peer in self._held.keys() - (members - apart):
+                self._policy.check_survivors(graph.num_clients, len(members))
+            for peer in self._held.keys() - members:
                 keys.wipe(self._held.pop(peer))
-            if missing := (members & self._round_keys.keys()) - apart - self._held.keys():
-                raise SecureAggregationError(
-                    f"clients {sorted(missing)} are members and neighbours, but their shares did not arrive "
-                    f"or do not open, and nobody showed that they are to blame"
-                )
-            if len(self._held) < terms.threshold:
+            if len(self._held) < graph.threshold:
                 raise SecureAggregationError(
                     f"{len(self._held) - 1} neighbours are left: with this client fewer than the threshold "
-                    f"{terms.threshold}"
+                    f"{graph.threshold}"
                 )
             self._members = listed if self._everyone else ()
             self._masks_digest = masks_digest(self._graph_digest, self._members, context)
-            self._sealed = b""
-            self._disputed.clear()
 
     def mask(self, codes: ArrayLike) -> bytes:
         """Add the self mask and the masks agreed with the neighbours, then forget their keys."""
@@ -243,7 +200,7 @@ class ClientRound(ClientState):
                 raise SecureAggregationError(f"client {self._client_id} is missing from the survivors")
             if strangers := set(listed).difference(self._members):
                 raise SecureAggregationError(f"clients {sorted(strangers)} are survivors but no members")
-            self._policy.check_survivors(self._known_terms().num_clients, len(listed))
+            self._check_survivors(message.survivors.places)
             self._active = tuple(sorted(self._held.keys() & set(listed)))
             self._agreement = agreement_digest(self._masks_digest, listed)
             return self._signed(Confirmation(self.round_id, self._client_id, b"", self._agreement))
@@ -328,116 +285,58 @@ class ClientRound(ClientState):
         identity = self._policy.identity
         if not self._invitation.signed or identity is None:
             return {}
-        peers = [entry.identity for entry in entries if entry.client_id != self._client_id]
-        return self._pair_keys.of(identity, peers)
+        return self._pair_keys.of(identity, [entry.identity for entry in entries])
 
-    def _check_roster(self, roster: Roster) -> RosterEntry:
-        """The client's own entry, if the roster is as it must be."""
-        sent = self._advertised, self._own_identity()
-        own = checked_roster(roster, self._invitation, self._client_id, sent, self._policy)
-        self._graph_digest, self._everyone = checked_graph(
-            roster, self._digest, self._client_id, self._policy
-        )
-        self._policy.check_identities(roster)
-        return own
-
-    def _agree_with(self, neighbours: Sequence[RosterEntry]) -> None:
-        """The pair secret with each neighbour and the root of their mask; then the private key is erased."""
-        own_key, identities = self._round_keys[self._client_id], self._pairs_with(neighbours)
+    def _agree_with(self, neighbours: Sequence[RosterEntry]) -> dict[int, bytearray]:
+        """The pair secret with each neighbour; roots of masks are kept, and the private key is erased."""
+        own_key, identities, pairs = self._round_keys[self._client_id], self._pairs_with(neighbours), {}
         for entry in neighbours:
             identity = identities.get(entry.identity, b"")
             pair = keys.agree(self._private, own_key, entry.public_key, self._graph_digest, identity)
-            self._pairs[entry.client_id] = bytearray(pair)
+            pairs[entry.client_id] = bytearray(pair)
             self._roots[entry.client_id] = bytearray(keys.expand(pair, keys.SEED_BYTES, keys.MASK_ROOT))
         keys.wipe(self._private)
+        return pairs
 
-    def _share_context(self, sender: int, receiver: int) -> bytes:
-        ends = [(client, self._round_keys[client]) for client in (sender, receiver)]
-        return share_context(self._graph_digest, *ends)
+    def _check_survivors(self, places: Sequence[int]) -> None:
+        """Refuse a list of too few survivors, or with one that has too few holders among them.
 
-    def _derived(self, dealer: int) -> bytes:
-        """The share of a neighbour's seeds that is not sent."""
-        return derived_share(self._pairs[dealer], dealer, self._client_id)
-
-    def _opened(self, dealer: int, block: bytes) -> bytes | None:
-        """The share that a neighbour sealed; None if it does not open or holds numbers outside the field."""
-        text = keys.unseal(channel(self._pairs[dealer]), block, self._share_context(dealer, self._client_id))
-        return text if text is not None and shamir.are_shares(text) else None
-
-    def _accusers(self, request: MaskRequest) -> set[int]:
-        """Neighbours that could not open what this client sealed for them: they lie, or the server does."""
-        accusers = set()
-        for data in request.accusations:
-            receipt = self._vouched(ShareReceipt.from_bytes(data))
-            complaints = dict(zip(receipt.disputed, receipt.digests, strict=True))
-            if complaints.get(self._client_id) != self._sealed_for(receipt.client_id):
-                raise SecureAggregationError(
-                    f"client {receipt.client_id} was given another share than this client sealed for it"
-                )
-            accusers.add(receipt.client_id)
-        return accusers
-
-    def _proven(self, request: MaskRequest) -> set[int]:
-        """Neighbours whose share does not open though it is the one that they sent."""
-        if not self._policy.signed:
-            return set(self._disputed)
-        proven = set()
-        order = ring_order(self._graph_digest, self._everyone) if request.evidence else []
-        for data in request.evidence:
-            message = self._vouched(SealedShares.from_bytes(data))
-            neighbours = neighbors_of(message.client_id, order, len(self._round_keys) - 1)
-            holders = sorted([*neighbours, message.client_id])
-            receivers = sealed_for(message.client_id, holders, self._known_terms().threshold)
-            blocks = dict(zip(receivers, message.sealed, strict=False))
-            given = bytes(self._disputed.get(message.client_id, b""))
-            if keys.digest(blocks.get(self._client_id, b"")) != given:
-                raise SecureAggregationError(
-                    f"this client was given another share than client {message.client_id} sealed for it"
-                )
-            proven.add(message.client_id)
-        return proven
-
-    def _vouched(self, message: _Passed) -> _Passed:
-        """A neighbour's message that the server passes on, if it is the neighbour's own, of the same graph.
-
-        Of another graph it proves nothing: a server that shows two lists of clients, with two pairs of keys
-        that a corrupt client signed, could set honest clients apart by shares that were right elsewhere.
+        A server that lies can choose whom to call lost. A graph on which every survivor keeps its holders
+        does not fall apart for all that (:mod:`fl_privquant.secagg.parameters`).
         """
-        if (
-            message.round_id != self.round_id
-            or message.client_id not in self._round_keys
-            or message.client_id == self._client_id
-            or not self._policy.vouches(message, self._graph_digest)
-        ):
+        graph = self._graph_parameters()
+        self._policy.check_survivors(graph.num_clients, len(places))
+        fewest = graph_of(self._graph_digest, graph).fewest_holders(places)
+        if fewest < graph.threshold:
             raise SecureAggregationError(
-                f"a {type(message).__name__} that is not the word of a neighbour in this round"
+                f"one of the survivors has {fewest} holders among them, below the threshold {graph.threshold}"
             )
-        return message
 
     def _check_confirmations(self, message: UnmaskRequest) -> None:
-        terms = self._known_terms()
-        witnesses = ring_order(self._graph_digest, self._everyone)[: terms.num_witnesses]
-        signed = zip(message.signers.among(self._everyone), message.signatures, strict=True)
+        graph = self._graph_parameters()
+        places = graph_of(self._graph_digest, graph).witnesses(self._num_witnesses)
+        witnesses = [self._everyone[place] for place in sorted(places)]
+        signed = zip(message.signers.among(witnesses), message.signatures, strict=True)
         self._policy.check_quorum(
-            terms.num_clients,
-            witnesses,
+            graph.num_clients,
+            len(witnesses),
             self._graph_digest,
             [Confirmation(self.round_id, client, mark, self._agreement) for client, mark in signed],
         )
 
     def _check_active(self, active: Sequence[int]) -> None:
-        terms = self._known_terms()
+        graph = self._graph_parameters()
         if self._client_id not in active:
             raise SecureAggregationError(f"client {self._client_id} is asked to unmask but not called active")
-        if len(active) < terms.threshold:
+        if len(active) < graph.threshold:
             raise SecureAggregationError(
                 f"{len(active)} of {len(self._held)} holders are active, below the threshold "
-                f"{terms.threshold}"
+                f"{graph.threshold}"
             )
         if self._everyone and not self._invitation.signed:
             # Of members with which this client has no mask in common it is not told: they may be active.
             unknown = len(self._members) - len(self._held)
-            self._policy.check_survivors(terms.num_clients, len(active) + unknown)
+            self._policy.check_survivors(graph.num_clients, len(active) + unknown)
 
 
 def _checked_codes(codes: ArrayLike, invitation: Invitation) -> NDArray[Any]:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
 
-from fl_privquant.errors import InvalidUpdateError, SecureAggregationError, other_version
+from fl_privquant.errors import (
+    InvalidSpecError,
+    InvalidUpdateError,
+    SecureAggregationError,
+    other_version,
+)
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.messages import Invitation, RoundId
 from fl_privquant.secagg.pair_keys import PairKeys
+from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.policy import ClientPolicy
-from fl_privquant.secagg.sharing import sealed_for
 from fl_privquant.secagg.wire import Reader, pack_ids
 
 _Bytes = bytes | bytearray | memoryview
 
-_STATE_MAGIC: Final = b"SC\x05"
+_STATE_MAGIC: Final = b"SC\x06"
 # Stage, client, and the sizes of the parts that follow.
-_HEAD: Final = struct.Struct("<3sBQ18I")
-_TERMS: Final = struct.Struct("<III")
+_HEAD: Final = struct.Struct("<3sBQ15I")
+_TERMS: Final = struct.Struct("<IIIIB")
 _SHARE: Final = shamir.SHARE_BYTES
 
 
@@ -31,20 +35,10 @@ class Stage(IntEnum):
     JOINED = 0
     ADVERTISED = 1
     SHARED = 2
-    ACCEPTED = 3
-    SETTLED = 4
-    MASKED = 5
-    CONFIRMED = 6
-    ENDED = 7
-
-
-@dataclass(frozen=True)
-class RosterTerms:
-    """What a client keeps of the roster that it checked, for the rest of the round."""
-
-    num_clients: int
-    threshold: int
-    num_witnesses: int
+    SETTLED = 3
+    MASKED = 4
+    CONFIRMED = 5
+    ENDED = 6
 
 
 class ClientState:
@@ -56,10 +50,11 @@ class ClientState:
         self._client_id = client_id
         self._policy = policy
         self._stage = Stage.JOINED
-        # The public key that was sent; then, of the roster, its terms and the keys of all holders, by
-        # increasing ids, until they were used.
+        # The public key that was sent; then, of the roster, the graph's parameters and the keys of all
+        # holders, by increasing ids, until they were used.
         self._advertised = b""
-        self._terms: RosterTerms | None = None
+        self._parameters: GraphParameters | None = None
+        self._num_witnesses = 0
         self._round_keys: dict[int, bytes] = {}
         # All clients of the round, where this client was told; and what it was told, as digests.
         self._everyone: tuple[int, ...] = ()
@@ -70,13 +65,9 @@ class ClientState:
         # The private half of the public key, and the seed of the self mask.
         self._private = bytearray()
         self._seed = bytearray()
-        # Secrets in common with each neighbour, of which shares come; then the shares; and roots of masks.
-        self._pairs: dict[int, bytearray] = {}
+        # Shares of each neighbour's seeds, and of this client's own seed; and the roots of masks.
         self._held: dict[int, bytearray] = {}
         self._roots: dict[int, bytearray] = {}
-        # Digests of what this client sealed, in the order of the holders, and of what does not open.
-        self._sealed = b""
-        self._disputed: dict[int, bytearray] = {}
         # Keys shared with other identities: kept from round to round.
         self._pair_keys = PairKeys()
 
@@ -109,18 +100,19 @@ class ClientState:
         for table in self._tables():
             keys.wipe(*table.values())
             table.clear()
-        self._advertised, self._terms = b"", None
+        self._advertised, self._parameters, self._num_witnesses = b"", None, 0
         self._round_keys.clear()
         self._everyone = self._members = self._active = ()
-        self._graph_digest = self._masks_digest = self._agreement = self._sealed = b""
+        self._graph_digest = self._masks_digest = self._agreement = b""
 
     def to_bytes(self) -> bytes:
         """The state, *with its secrets*: those of the round until it has ended."""
-        terms = self._terms
+        graph = self._parameters
+        terms = () if graph is None else (graph.num_clients, graph.num_neighbors, graph.threshold)
         parts: list[bytes | bytearray] = [
             self._invitation.to_bytes(),
             self._advertised,
-            b"" if terms is None else _TERMS.pack(terms.num_clients, terms.threshold, terms.num_witnesses),
+            b"" if graph is None else _TERMS.pack(*terms, self._num_witnesses, graph.spread),
             self._graph_digest,
             self._masks_digest,
             self._agreement,
@@ -129,7 +121,6 @@ class ClientState:
             *(pack_ids(clients) if clients else b"" for clients in self._lists()),
             *(_packed_table(table) for table in self._tables()),
             _packed_table(self._round_keys),
-            self._sealed,
             self._pair_keys.to_bytes(),
         ]
         return b"".join([_HEAD.pack(_STATE_MAGIC, self._stage, self._client_id, *map(len, parts)), *parts])
@@ -156,17 +147,14 @@ class ClientState:
         )
         state._stage, state._advertised = Stage(stage), advertised
         if terms:
-            head = Reader(terms, "ClientRound")
-            state._terms = RosterTerms(*head.unpack(_TERMS))
-            head.finish()
+            state._read_terms(terms)
         state._graph_digest, state._masks_digest, state._agreement = parts[:3]
         state._private, state._seed = map(bytearray, parts[3:5])
         state._everyone, state._members, state._active = map(_read_ids, parts[5:8])
-        state._pairs, state._held, state._roots, state._disputed = (
-            {client: bytearray(value) for client, value in _read_table(part).items()} for part in parts[8:12]
+        state._held, state._roots = (
+            {client: bytearray(value) for client, value in _read_table(part).items()} for part in parts[8:10]
         )
-        state._round_keys, state._sealed, pairs = _read_table(parts[12]), *parts[13:]
-        state._pair_keys = PairKeys(pairs)
+        state._round_keys, state._pair_keys = _read_table(parts[10]), PairKeys(parts[11])
         state._check_state()
         return state
 
@@ -174,39 +162,38 @@ class ClientState:
         return self._everyone, self._members, self._active
 
     def _tables(self) -> tuple[dict[int, bytearray], ...]:
-        return self._pairs, self._held, self._roots, self._disputed
+        return self._held, self._roots
 
-    def _sealed_for(self, neighbour: int) -> bytes:
-        """The digest of what this client sealed for a neighbour; empty for one that derives its share."""
-        receivers = sealed_for(self._client_id, sorted(self._round_keys), self._known_terms().threshold)
-        if neighbour not in receivers:
-            return b""
-        at = receivers.index(neighbour) * keys.DIGEST_BYTES
-        return self._sealed[at : at + keys.DIGEST_BYTES]
+    def _read_terms(self, data: bytes) -> None:
+        reader = Reader(data, "ClientRound")
+        n, k, threshold, self._num_witnesses, spread = reader.unpack(_TERMS)
+        reader.finish()
+        try:
+            self._parameters = GraphParameters(n, k, threshold, bool(spread))
+        except InvalidSpecError as error:
+            raise InvalidUpdateError(f"ClientRound: the state is damaged ({error})") from error
 
     def _check_state(self) -> None:
         """Refuse what :meth:`to_bytes` cannot have written. A digest has as many bytes as a key."""
         digests = (self._graph_digest, self._masks_digest, self._agreement)
         # Keys of masks that were added are gone: then the holders are those whose shares are held.
         holders = self._round_keys.keys() or self._held.keys()
-        tables = (self._pairs, self._disputed, self._round_keys)
-        whole = {len(value) for table in tables for value in table.values()}
         if (
             not {len(part) for part in (self._private, self._advertised, *digests)} <= {0, keys.KEY_BYTES}
             or len(self._seed) not in (0, keys.SEED_BYTES)
-            or not whole <= {keys.KEY_BYTES}
+            or not {len(key) for key in self._round_keys.values()} <= {keys.KEY_BYTES}
             or not {len(root) for root in self._roots.values()} <= {keys.SEED_BYTES}
             or not {len(shares) for shares in self._held.values()} <= {_SHARE, 2 * _SHARE}
-            or len(self._sealed) % keys.DIGEST_BYTES
-            or (self._terms is not None and self._client_id not in holders)
+            or (self._parameters is not None and self._client_id not in holders)
+            or (self._parameters and len(self._everyone) not in (0, self._parameters.num_clients))
             or any(not table.keys() <= holders for table in self._tables())
         ):
             raise InvalidUpdateError("ClientRound: the state is damaged")
 
-    def _known_terms(self) -> RosterTerms:
-        if self._terms is None:
+    def _graph_parameters(self) -> GraphParameters:
+        if self._parameters is None:
             raise SecureAggregationError(f"client {self._client_id} has no roster: its state is damaged")
-        return self._terms
+        return self._parameters
 
 
 def _packed_table(table: Mapping[int, bytes | bytearray]) -> bytes:

@@ -1,13 +1,13 @@
-"""The shares that clients deal to one another, as the server passes them on: sealed or derived."""
+"""What clients told the server about their seeds and the roots of their masks, by which it opens them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from fl_privquant.errors import InvalidUpdateError
-from fl_privquant.secagg import keys
-from fl_privquant.secagg.messages import RosterEntry, RoundId, SealedShares, ShareDelivery, Subset
-from fl_privquant.secagg.sharing import commitment, sealed_for
+from fl_privquant.secagg import keys, shamir
+from fl_privquant.secagg.messages import RosterEntry, SharedSeeds
+from fl_privquant.secagg.sharing import commitment, corrected_holders
 
 
 class DealtShares:
@@ -26,41 +26,37 @@ class DealtShares:
             client: {holder: i + 1 for i, holder in enumerate(sorted([*neighbours, client]))}
             for client, neighbours in graph.items()
         }
-        self.messages: dict[int, SealedShares] = {}
+        self.messages: dict[int, SharedSeeds] = {}
         self._graph = graph
         self._threshold = threshold
 
-    def take(self, message: SealedShares) -> None:
-        """Keep a client's message if it has a share or a root for everybody who needs one."""
+    def take(self, message: SharedSeeds) -> None:
+        """Keep a client's message if it has a correction or a root for everybody who needs one."""
         dealer = message.client_id
-        receivers, neighbours = self.receivers(dealer), self._graph[dealer]
-        if len(message.sealed) != len(receivers):
+        corrected, neighbours = self._corrected(dealer), self._graph[dealer]
+        if len(message.corrections) != len(corrected):
             raise InvalidUpdateError(
-                f"SealedShares: {len(message.sealed)} shares for {len(receivers)} neighbours"
+                f"SharedSeeds: {len(message.corrections)} corrections for {len(corrected)} neighbours"
             )
         if len(message.wrapped) != keys.SEED_BYTES * len(neighbours):
             raise InvalidUpdateError(
-                f"SealedShares: {len(message.wrapped)} bytes of roots for {len(neighbours)} neighbours"
+                f"SharedSeeds: {len(message.wrapped)} bytes of roots for {len(neighbours)} neighbours"
             )
+        if not shamir.are_shares(b"".join(message.corrections)):
+            raise InvalidUpdateError("SharedSeeds: a correction holds a number outside the field")
         self.messages[dealer] = message
 
-    def receivers(self, dealer: int) -> list[int]:
-        """The holders that a client seals shares for; the others derive theirs."""
-        return sealed_for(dealer, list(self.points[dealer]), self._threshold)
-
-    def block(self, dealer: int, holder: int) -> bytes | None:
-        """What a client sealed for a holder of its seeds; None if that one derives its share."""
-        receivers = self.receivers(dealer)
-        return self.messages[dealer].sealed[receivers.index(holder)] if holder in receivers else None
-
-    def delivery(self, round_id: RoundId, holder: int, dealers: Sequence[int]) -> ShareDelivery:
-        """The message that tells a client about its shares of these neighbours."""
-        blocks = {dealer: self.block(dealer, holder) for dealer in dealers}
-        sealed = {dealer: block for dealer, block in blocks.items() if block is not None}
-        known = list(self.points[holder])
-        return ShareDelivery(
-            round_id, Subset.of(dealers, known), Subset.of(sealed, known), tuple(sealed.values())
-        )
+    def shares(self, dealer: int, revealed: Mapping[int, bytes], secret: int) -> dict[int, bytes]:
+        """The shares of a dealer's first or second seed by point, of what holders derived and revealed."""
+        corrections = dict(zip(self._corrected(dealer), self.messages[dealer].corrections, strict=True))
+        part = slice(secret * shamir.SHARE_BYTES, (secret + 1) * shamir.SHARE_BYTES)
+        points = self.points[dealer]
+        return {
+            points[holder]: shamir.corrected(share, corrections[holder][part])
+            if holder in corrections
+            else share
+            for holder, share in revealed.items()
+        }
 
     def is_seed(self, entry: RosterEntry, round_digest: bytes, seed: bytearray) -> bool:
         """Whether this is the self-mask seed that a client committed to."""
@@ -78,3 +74,27 @@ class DealtShares:
         roots = keys.wrap(wrapping_seed, graph_digest, entry.public_key, wrapped)
         neighbours = self._graph[entry.client_id]
         return {peer: roots[at * size : (at + 1) * size] for at, peer in enumerate(neighbours)}
+
+    def _corrected(self, dealer: int) -> list[int]:
+        return corrected_holders(dealer, list(self.points[dealer]), self._threshold)
+
+
+def members_left(
+    graph: Mapping[int, tuple[int, ...]], members: set[int], threshold: int
+) -> dict[int, tuple[int, ...]]:
+    """The members that have enough holders among the members, each with its neighbours.
+
+    >>> graph = {1: (2, 3), 2: (1, 3), 3: (1, 2)}
+    >>> members_left(graph, {1, 3}, threshold=2)
+    {1: (3,), 3: (1,)}
+    >>> members_left(graph, {1, 2}, threshold=3)
+    {}
+    """
+    while True:
+        peers = {
+            client: tuple(peer for peer in graph[client] if peer in members) for client in sorted(members)
+        }
+        enough = {client for client, left in peers.items() if len(left) + 1 >= threshold}
+        if enough == members:
+            return peers
+        members = enough

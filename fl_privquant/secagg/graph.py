@@ -1,57 +1,78 @@
-"""The graph of neighbours: a ring whose order nobody can choose, with edges to the nearest, or to all."""
+"""The graph of neighbours, drawn from a public seed that nobody can choose: a ring, or many cycles.
+
+Clients are named by their *places* here: 0, 1, ... in the order of their ids. A *ring* is one random order,
+in which each client is joined to the nearest on either side. A *spread* graph consists of many random orders,
+each of them a cycle through all clients, and joins a client to those before and after it in each. Neighbours
+on a ring are neighbours of one another, so that whoever chooses the clients that are lost can cut it with few
+of them; a spread graph has no such place (:mod:`fl_privquant.secagg.parameters`). Two cycles may have an
+edge in common, so that clients of a spread graph can have fewer neighbours than it has edges for each.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_privquant.secagg.parameters import GraphParameters
 
-# Two numbers of 64 bits: two clients draw the same rank with odds of n^2 / 2^129, and their ids then decide.
+# Two numbers of 64 bits: two clients draw the same rank with odds of n^2 / 2^129, and their places decide.
 _RANK: Final = np.dtype(("<u8", 2))
 
 
-def ring_order(seed: bytes, clients: Sequence[int]) -> list[int]:
-    """The order on the ring of clients that increase: a permutation drawn by SHAKE-256 from a public seed.
+def random_orders(seed: bytes, num_clients: int, count: int) -> NDArray[np.int64]:
+    """(count, num_clients) permutations of the places, drawn by SHAKE-256 from a public seed.
 
-    >>> ring_order(b"seed", [1, 3, 5, 7, 9])
-    [3, 5, 1, 7, 9]
+    >>> random_orders(b"seed", 5, 2).tolist()
+    [[1, 2, 0, 3, 4], [0, 2, 4, 1, 3]]
     """
-    drawn = hashlib.shake_256(b"ring\0" + seed).digest(_RANK.itemsize * len(clients))
-    high, low = np.frombuffer(drawn, dtype=_RANK).T
-    return [clients[i] for i in np.lexsort((low, high)).tolist()]
+    drawn = hashlib.shake_256(b"ring\0" + seed).digest(_RANK.itemsize * num_clients * count)
+    ranks = np.frombuffer(drawn, dtype=_RANK).reshape(count, num_clients, 2)
+    return np.lexsort((ranks[..., 1], ranks[..., 0]), axis=-1)
 
 
-def neighbors_of(client: int, order: Sequence[int], num_neighbors: int) -> tuple[int, ...]:
-    """The neighbours of one client, increasing, where ``order`` is the order on the ring.
+class Graph:
+    """Who is whose neighbour, by places, and who witnesses: all that follows from the seed of a round.
 
-    >>> neighbors_of(9, [5, 3, 9, 1, 7], num_neighbors=2)
-    (1, 3)
+    >>> Graph(b"seed", GraphParameters(num_clients=5, num_neighbors=2, threshold=2)).neighbors(0)
+    [2, 3]
     """
-    size = len(order)
-    if num_neighbors == size - 1:
-        return tuple(sorted(other for other in order if other != client))
-    at, reach = order.index(client), range(1, num_neighbors // 2 + 1)
-    return tuple(sorted(order[(at + step) % size] for d in reach for step in (-d, d)))
+
+    def __init__(self, seed: bytes, parameters: GraphParameters) -> None:
+        n, k = parameters.num_clients, parameters.num_neighbors
+        orders = random_orders(seed, n, k // 2 if parameters.spread else 1)
+        self._order = orders[0]
+        steps = np.arange(1, k // (2 * len(orders)) + 1)
+        around = (np.arange(n)[:, None] + np.concatenate([-steps, steps])) % n
+        table = np.empty((len(orders), *around.shape), dtype=np.int64)
+        for order, nearest in zip(orders, table, strict=True):
+            nearest[order] = order[around]
+        if k == n - 1:
+            table = np.array([[[other for other in range(n) if other != place] for place in range(n)]])
+        self._table = np.sort(np.concatenate(table, axis=1), axis=1)
+        # Where cycles have an edge in common, a neighbour stands in a row more than once.
+        self._first = np.ones(self._table.shape, dtype=bool)
+        self._first[:, 1:] = self._table[:, 1:] != self._table[:, :-1]
+
+    def neighbors(self, place: int) -> list[int]:
+        """The neighbours of one client, increasing."""
+        return list(map(int, self._table[place][self._first[place]]))
+
+    def witnesses(self, count: int) -> list[int]:
+        """The first clients of the first order, whose confirmations count in signed rounds."""
+        return list(map(int, self._order[:count]))
+
+    def fewest_holders(self, alive: Collection[int]) -> int:
+        """The fewest holders of their secrets that any of these clients has among these clients."""
+        marked, places = np.zeros(len(self._table), dtype=bool), sorted(alive)
+        marked[places] = True
+        rows = marked[self._table[places]] & self._first[places]
+        return 1 + int(rows.sum(axis=1).min())
 
 
-def ring_graph(order: Sequence[int], parameters: GraphParameters) -> dict[int, tuple[int, ...]]:
-    """The neighbours of each client, increasing, where ``order`` is the order on the ring.
-
-    What :mod:`~fl_privquant.secagg.parameters` computes holds if the order is uniformly random.
-
-    >>> ring_graph([5, 3, 9, 1, 7], GraphParameters(num_clients=5, num_neighbors=2, threshold=2))
-    {5: (3, 7), 3: (5, 9), 9: (1, 3), 1: (7, 9), 7: (1, 5)}
-    """
-    size = len(order)
-    if parameters.num_neighbors == size - 1:
-        members = sorted(order)
-        return {client: tuple(other for other in members if other != client) for client in order}
-    reach = range(1, parameters.num_neighbors // 2 + 1)
-    return {
-        client: tuple(sorted(order[(i + step) % size] for d in reach for step in (-d, d)))
-        for i, client in enumerate(order)
-    }
+graph_of = lru_cache(maxsize=4)(Graph)
+"""The graph of a seed; clients that share a process, as in a simulation, draw it once."""

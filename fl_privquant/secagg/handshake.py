@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from fl_privquant.secagg.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from fl_privquant.secagg.messages import (
-    SEALED_BYTES,
+    CORRECTION_BYTES,
     SESSION_BYTES,
     Confirmation,
     Invitation,
@@ -13,11 +15,8 @@ from fl_privquant.secagg.messages import (
     MaskRequest,
     Message,
     Roster,
-    RosterEntry,
     RoundId,
-    SealedShares,
-    ShareDelivery,
-    ShareReceipt,
+    SharedSeeds,
     Subset,
     SurvivorList,
     UnmaskReply,
@@ -32,7 +31,8 @@ _KEY, _DIGEST, _SEED = bytes(KEY_BYTES), bytes(DIGEST_BYTES), bytes(SEED_BYTES)
 def handshake_bytes(graph: GraphParameters, num_witnesses: int = 0, quorum: int = 0) -> float:
     """Bytes of all messages of a round that a client sends or is sent, except for its packed codes.
 
-    This is the mean over the clients of a round in which nobody is lost and no share is disputed.
+    This is the mean over the clients of a round in which nobody is lost. In signed rounds everybody on the
+    list of known clients takes part, with one key each, and all have the same list.
 
     Parameters
     ----------
@@ -44,47 +44,70 @@ def handshake_bytes(graph: GraphParameters, num_witnesses: int = 0, quorum: int 
 
     >>> from fl_privquant.secagg import choose_parameters
     >>> round(handshake_bytes(choose_parameters(500)))
-    5725
+    4270
     """
     messages = _unsigned(graph) if not num_witnesses else _signed(graph, num_witnesses, quorum)
-    holders = graph.num_holders
-    # Of the holders beyond the threshold - 1 that derive their shares, one may be the dealer itself.
-    sealed = (holders - graph.threshold + 1) * graph.num_neighbors / holders
-    return sum(len(message.to_bytes()) for message in messages) + 2 * sealed * SEALED_BYTES
+    holders, whole = graph.num_holders, math.floor(graph.num_holders)
+    # Of the holders beyond the threshold - 1, each needs a correction but the dealer itself.
+    corrections = (holders - graph.threshold + 1) * (1 - 1 / holders) * CORRECTION_BYTES
+    # Where the number of holders is a mean, each beyond a whole number has a key, a root and a share.
+    part = (holders - whole) * (KEY_BYTES + SEED_BYTES + SHARE_BYTES)
+    return sum(len(message.to_bytes()) for message in messages) + corrections + part
 
 
-def _unsigned(graph: GraphParameters, signature: bytes = b"", identity: bytes = b"") -> list[Message]:
-    """The messages of a round without sealed shares, of which senders and receivers have as many."""
-    round_id, n, k = RoundId(bytes(SESSION_BYTES), 1), graph.num_clients, graph.num_neighbors
-    complete = k == n - 1
-    known, told = Subset(k + 1), Subset(n if complete or signature else k + 1)
-    entries = tuple(RosterEntry(client, _KEY, identity) for client in range(k + 1))
-    everyone = tuple(range(n)) if signature and not complete else ()
-    seeds, shares = (_SEED, _SEED), (bytes(SHARE_BYTES),) * (k + 1)
-    return [
-        Invitation(round_id, n, 1, 1, None, bool(signature)),
-        KeyAdvertisement(round_id, 0, signature, _KEY, identity),
-        Roster(round_id, n, graph.threshold, 0, entries, _DIGEST, everyone, (_DIGEST,) * len(everyone)),
-        SealedShares(round_id, 0, signature, seeds, bytes(SEED_BYTES * k), ()),
-        ShareDelivery(round_id, known, known, ()),
-        ShareReceipt(round_id, 0, signature, (), ()),
-        MaskRequest(round_id, told),
-        MaskedInput(round_id, 0, signature, b""),
-        UnmaskRequest(round_id, known),
-        UnmaskReply(round_id, 0, signature, shares, ()),
-    ]
+def _unsigned(graph: GraphParameters) -> list[Message]:
+    """The messages of a round without corrections."""
+    n, k = graph.num_clients, graph.num_neighbors
+    told = Subset(k + 1)
+    path = () if k == n - 1 else (_DIGEST,)
+    invitation, advertisement, *others = _common(graph, k + 1, b"", told)
+    roster = Roster(
+        invitation.round_id, n, k, graph.threshold, 0, False, (_KEY,) * k, tuple(range(k + 1)), path=path
+    )
+    return [invitation, advertisement, roster, *others, UnmaskRequest(invitation.round_id, told)]
 
 
 def _signed(graph: GraphParameters, num_witnesses: int, quorum: int) -> list[Message]:
-    """The same of a signed round, with the list of all clients and the confirmations of a quorum."""
-    signature, everyone = bytes(SIGNATURE_BYTES), Subset(graph.num_clients)
-    *others, _, reply = _unsigned(graph, signature, _KEY)
-    signers = Subset(graph.num_clients, tuple(range(min(quorum, num_witnesses))))
-    shown = (signature,) * len(signers.places)
+    """The same of a signed round, with a path of the tree of keys and the confirmations of a quorum."""
+    n, holders, signature = graph.num_clients, math.floor(graph.num_holders), bytes(SIGNATURE_BYTES)
+    everyone = Subset(n)
+    # A place whose leaf has no partner on some level has a shorter path.
+    levels = math.ceil(math.log2(n)) if graph.num_neighbors < n - 1 else 0
+    invitation, advertisement, *others = _common(graph, holders, signature, everyone)
+    round_id = invitation.round_id
+    signers = Subset(num_witnesses, tuple(range(quorum)))
     return [
+        invitation,
+        advertisement,
+        Roster(
+            round_id,
+            n,
+            graph.num_neighbors,
+            graph.threshold,
+            num_witnesses,
+            graph.spread,
+            (_KEY,) * (holders - 1),
+            present=everyone,
+            identified=Subset(holders - 1),
+            path=(_DIGEST,) * levels,
+        ),
         *others,
-        SurvivorList(reply.round_id, everyone),
-        Confirmation(reply.round_id, 0, signature, _DIGEST),
-        UnmaskRequest(reply.round_id, Subset(graph.num_holders), signers, shown),
-        reply,
+        SurvivorList(round_id, everyone),
+        Confirmation(round_id, 0, signature, _DIGEST),
+        UnmaskRequest(round_id, Subset(holders), signers, (signature,) * quorum),
+    ]
+
+
+def _common(graph: GraphParameters, holders: int, signature: bytes, told: Subset) -> list[Message]:
+    """The messages that all rounds have, but for the roster and the request to unmask."""
+    round_id = RoundId(bytes(SESSION_BYTES), 1)
+    wrapped, shares = bytes(SEED_BYTES * (holders - 1)), (bytes(SHARE_BYTES),) * holders
+    known = _DIGEST if signature else b""
+    return [
+        Invitation(round_id, graph.num_clients, 1, 1, None, bool(signature)),
+        KeyAdvertisement(round_id, 0, signature, _KEY, known),
+        SharedSeeds(round_id, 0, signature, (_SEED, _SEED), wrapped, ()),
+        MaskRequest(round_id, told),
+        MaskedInput(round_id, 0, signature, b""),
+        UnmaskReply(round_id, 0, signature, shares, ()),
     ]

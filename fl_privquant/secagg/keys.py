@@ -1,17 +1,17 @@
-"""Keys of a round: agreed with X25519, derived with HKDF-SHA256, used for AEAD and signatures.
+"""Keys of a round: agreed with X25519, derived with HKDF-SHA256, used for masks, shares and signatures.
 
 Every key is derived for one purpose in one round. The salt is a digest of what the two were told so far
-(:mod:`fl_privquant.secagg.transcript`): the invitation, for a channel also the graph, for a mask also the
+(:mod:`fl_privquant.secagg.transcript`): the invitation, for a pair secret also the graph, for a mask also the
 members and the request. Clients that were told different things derive different keys. The info is
 
-    ``fl_privquant secagg v2`` 00 purpose 00 part part ...
+    ``fl_privquant secagg v3`` 00 purpose 00 part part ...
 
 with parts of fixed sizes. For a key that two clients agree on the parts are their two public keys,
 the smaller one first as bytes, so that both derive the same.
 
 Two neighbours agree on one *pair secret* a round (:func:`agree`). All that they use comes from it by HKDF's
-second half (:func:`expand`), each for a purpose of its own: the key under which shares are sealed, shares
-that are not sent, and the root of their mask. In signed rounds the pair secret is derived from two secrets:
+second half (:func:`expand`), each for a purpose of its own: the shares of one another's seeds, and the root
+of their mask. In signed rounds the pair secret is derived from two secrets:
 one of keys drawn for the round, which are erased with it, and one of their identities
 (:func:`identity_pairs`), which nobody else can have.
 
@@ -28,10 +28,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from nacl.bindings import crypto_scalarmult, crypto_scalarmult_base, crypto_sign, crypto_sign_open
 from nacl.exceptions import CryptoError
@@ -42,13 +40,10 @@ Identity = bytes | tuple[bytes, ...]
 """A client's public Ed25519 key, or the several that it may sign with while it changes its key."""
 
 KEY_BYTES: Final = 32
-"""Bytes of every key, public or secret, except for those of seals and seeds."""
+"""Bytes of every key, public or secret, except for seeds."""
 
 SEED_BYTES: Final = 16
 """Bytes of secrets that are shared or wrapped: with the round and the owner they derive keys of 32 bytes."""
-
-SEAL_KEY_BYTES: Final = 64
-"""Bytes of a key that seals (two keys of AES-256)."""
 
 DIGEST_BYTES: Final = 32
 """Bytes of a SHA-256 digest."""
@@ -59,11 +54,11 @@ SIGNATURE_BYTES: Final = 64
 PAIR: Final = b"pair"
 """Purpose of the secret of a round that two neighbours agree on."""
 
-CHANNEL: Final = b"channel"
-"""Purpose of a key that seals shares for a neighbour, from the pair secret."""
-
 DEALT_SHARE: Final = b"dealt share"
 """Purpose of a share that dealer and holder derive from the pair secret, so that it is not sent."""
+
+DEALING: Final = b"dealing"
+"""Purpose of what a client draws when it shares its seeds: the seeds, and the share that it keeps."""
 
 MASK_ROOT: Final = b"mask root"
 """Purpose of the root of the mask that two neighbours have in common, from the pair secret."""
@@ -78,7 +73,7 @@ PAIRWISE_MASK: Final = b"pairwise mask"
 """Purpose of a key that two neighbours mask with, one adding what the other subtracts: from the mask root."""
 
 IDENTITY_PAIR: Final = b"identity pair"
-"""Purpose of a key that two clients share for good, by their identities: it proves who seals for whom."""
+"""Purpose of a key that two clients share for good, by their identities: it proves who they are."""
 
 SELF_MASK: Final = b"self mask"
 """Purpose of a key that a client masks with by itself."""
@@ -86,7 +81,7 @@ SELF_MASK: Final = b"self mask"
 SEED_COMMITMENT: Final = b"self mask commitment"
 """Purpose of what a client publishes of its self-mask seed, so that a wrong share is noticed."""
 
-_DOMAIN: Final = b"fl_privquant secagg v2"
+_DOMAIN: Final = b"fl_privquant secagg v3"
 _PRIME: Final = 2**255 - 19
 _LOW_BITS: Final = (1 << 255) - 1
 _SHA256: Final = hashes.SHA256()
@@ -101,9 +96,6 @@ _SMALL_ORDER: Final = frozenset((0, 1, _PRIME - 1, *_ORDER_8))
 _SMALL_ORDER_Y: Final = frozenset(
     (1, *((u - 1) * pow(u + 1, -1, _PRIME) % _PRIME for u in _SMALL_ORDER if u != _PRIME - 1))
 )
-
-SEAL_BYTES: Final = 16
-"""Bytes that sealing adds to a text."""
 
 
 def derive(secret: bytes | bytearray, salt: bytes, purpose: bytes, *parts: bytes) -> bytes:
@@ -199,23 +191,6 @@ def is_usable_identity(identity: bytes) -> bool:
     return len(identity) == KEY_BYTES and _coordinate(identity) not in _SMALL_ORDER_Y
 
 
-def seal(key: bytes | bytearray, text: bytes, bound_to: bytes) -> bytes:
-    """The text encrypted with AES-256 in SIV mode: only with this key and ``bound_to`` does it open.
-
-    There is no nonce to repeat: a state that is restored and seals again tells at most that two texts are
-    the same (RFC 5297).
-    """
-    return AESSIV(bytes(key)).encrypt(text, [bound_to])
-
-
-def unseal(key: bytes | bytearray, sealed: bytes, bound_to: bytes) -> bytes | None:
-    """The text, or None if anything was changed."""
-    try:
-        return AESSIV(bytes(key)).decrypt(sealed, [bound_to])
-    except InvalidTag:
-        return None
-
-
 def digest(*parts: bytes) -> bytes:
     """SHA-256 of the parts, which must be of fixed lengths or only the last one free."""
     return hashlib.sha256(b"".join([_DOMAIN, b"\0", *parts])).digest()
@@ -229,10 +204,14 @@ def sign(identity: Ed25519PrivateKey, told: bytes, body: bytes) -> bytes:
 
 def verifies(identity: Identity, signature: bytes, told: bytes, body: bytes | memoryview) -> bool:
     """Whether the owner of an Ed25519 public key, or of one of several, signed ``told`` and ``body``."""
+    return signer(identity, signature, told, body) is not None
+
+
+def signer(identity: Identity, signature: bytes, told: bytes, body: bytes | memoryview) -> bytes | None:
+    """The key of this identity by which ``told`` and ``body`` were signed, or None."""
     text = _signed(told, body)
-    if isinstance(identity, bytes):
-        return _verifies(identity, signature, text)
-    return any(_verifies(key, signature, text) for key in identity)
+    owned = identity if isinstance(identity, tuple) else (identity,)
+    return next((key for key in owned if _verifies(key, signature, text)), None)
 
 
 def is_signature(identity: bytes, signature: bytes, text: bytes) -> bool:

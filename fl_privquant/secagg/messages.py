@@ -5,11 +5,9 @@ message                   from, to     says
 ========================  ===========  ================================================================
 :class:`Invitation`       S to all     what is summed; the same bytes for every client
 :class:`KeyAdvertisement` C to S       the client's public key of the round
-:class:`Roster`           S to C       the client's neighbours with their keys, the threshold
-:class:`SealedShares`     C to S       shares for neighbours that cannot derive theirs; wrapped roots
-:class:`ShareDelivery`    S to C       whose shares this client holds, and those sealed for it
-:class:`ShareReceipt`     C to S       which of these shares do not open
-:class:`MaskRequest`      S to C       who takes part, and which pairs do not mask with each other
+:class:`Roster`           S to C       who takes part, the keys of the neighbours, the threshold
+:class:`SharedSeeds`      C to S       what the client's seeds and the roots of its masks open from
+:class:`MaskRequest`      S to C       who shared its seeds, and is masked with
 :class:`MaskedInput`      C to S       the masked codes, packed
 :class:`SurvivorList`     S to C       whose inputs arrived, of all clients (signed rounds only)
 :class:`Confirmation`     C to S       a signature on that list (signed rounds only)
@@ -31,7 +29,6 @@ from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg.keys import (
     DIGEST_BYTES,
     KEY_BYTES,
-    SEAL_BYTES,
     SEED_BYTES,
     SIGNATURE_BYTES,
     digest,
@@ -46,11 +43,10 @@ from fl_privquant.secagg.wire import (
     Subset,
     pack_blocks,
     pack_ids,
-    pack_texts,
 )
 
 __all__ = [
-    "SEALED_BYTES",
+    "CORRECTION_BYTES",
     "SESSION_BYTES",
     "ClientMessage",
     "Confirmation",
@@ -63,9 +59,7 @@ __all__ = [
     "Roster",
     "RosterEntry",
     "RoundId",
-    "SealedShares",
-    "ShareDelivery",
-    "ShareReceipt",
+    "SharedSeeds",
     "Subset",
     "SurvivorList",
     "UnmaskReply",
@@ -73,11 +67,11 @@ __all__ = [
     "pack_ids",
 ]
 
-SEALED_BYTES: Final = 2 * SHARE_BYTES + SEAL_BYTES
-"""A share of the self-mask seed and one of the wrapping seed, sealed for a neighbour."""
+CORRECTION_BYTES: Final = 2 * SHARE_BYTES
+"""What a holder's derived shares of the two seeds are off by (:mod:`fl_privquant.secagg.sharing`)."""
 
 _INVITATION: Final = struct.Struct("<IQBQB")
-_ROSTER: Final = struct.Struct("<IIIB")
+_ROSTER: Final = struct.Struct("<IIIIBB")
 
 
 @dataclass(frozen=True)
@@ -116,25 +110,27 @@ class Invitation(Message):
 class KeyAdvertisement(ClientMessage):
     """The client's X25519 public key of the round.
 
-    ``identity`` is the Ed25519 public key that the client goes by in this round, empty in unsigned rounds.
+    In signed rounds ``known`` is the digest of the list by which the client knows others
+    (:func:`~fl_privquant.secagg.transcript.known_digest`): to clients with the server's own list the roster
+    need not repeat what is on it.
     """
 
     KIND = 2
 
     public_key: bytes
-    identity: bytes = b""
+    known: bytes = b""
 
     def content(self) -> Sequence[bytes]:
-        return self.public_key, bytes([bool(self.identity)]), self.identity
+        return self.public_key, bytes([bool(self.known)]), self.known
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, client_id, reader = cls.read_client(data)
         public_key = reader.take(KEY_BYTES)
-        identity = reader.take(KEY_BYTES) if reader.flag() else b""
+        known = reader.take(DIGEST_BYTES) if reader.flag() else b""
         signature = reader.signature()
         reader.finish()
-        return cls(round_id, client_id, signature, public_key, identity)
+        return cls(round_id, client_id, signature, public_key, known)
 
 
 @dataclass(frozen=True)
@@ -146,74 +142,79 @@ class RosterEntry:
     identity: bytes = b""
 
     @property
-    def fingerprint(self) -> bytes:
-        """The fingerprint of the keys in the list of all clients."""
-        return digest(b"keys", self.public_key + self.identity)
+    def leaf(self) -> bytes:
+        """The client's leaf in the tree of all clients (:mod:`fl_privquant.secagg.roster_tree`)."""
+        return digest(b"leaf", self.client_id.to_bytes(8, "little"), self.public_key, self.identity)
 
 
 @dataclass(frozen=True)
 class Roster(Message):
-    """The holders of the client's secrets, itself among them, increasing, and the threshold.
+    """Who takes part, the keys of the client's neighbours, the threshold, and what the graph follows from.
 
-    In signed rounds ``num_witnesses`` clients, the first on the ring, are those whose confirmations count
-    (:meth:`~fl_privquant.secagg.policy.ClientPolicy.quorum`).
-    ``listing`` is the digest of the ids and key fingerprints of all clients
-    (:func:`~fl_privquant.secagg.transcript.listing_digest`), from which the graph follows. Where the client
-    is to check that, in signed rounds whose graph is not complete, ``everyone`` and ``fingerprints`` are the
-    list itself.
+    In signed rounds the client is told all ``num_clients`` clients: those ``present`` of the increasing ids
+    on its own list of known clients, or their ``ids``, where its list is not the server's or these are
+    shorter. It draws the graph itself, and ``public_keys`` are those of its neighbours, by increasing ids.
+    ``identities`` are the identity keys of the neighbours in ``identified``: of those that have several,
+    or of all where the client's list is not the server's. ``path`` leads from the client's own leaf to the
+    root of the tree of all keys (:mod:`fl_privquant.secagg.roster_tree`); on a complete graph the client
+    knows all leaves, and the path is empty. The first ``num_witnesses`` clients of the graph's first order
+    are those whose confirmations count.
+
+    In rounds that are not signed ``ids`` are the holders of the client's secrets, itself among them, and
+    ``path`` is the digest of the list of all clients, unless the graph is complete.
     """
 
     KIND = 3
 
     num_clients: int
+    num_neighbors: int
     threshold: int
     num_witnesses: int
-    entries: tuple[RosterEntry, ...]
-    listing: bytes
-    everyone: tuple[int, ...] = ()
-    fingerprints: tuple[bytes, ...] = ()
+    spread: bool
+    public_keys: tuple[bytes, ...]
+    ids: tuple[int, ...] = ()
+    present: Subset = field(default_factory=Subset)
+    identified: Subset = field(default_factory=Subset)
+    identities: tuple[bytes, ...] = ()
+    path: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
-        signed = any(entry.identity for entry in self.entries)
-        keys = [entry.public_key + entry.identity for entry in self.entries]
+        numbers = (self.num_clients, self.num_neighbors, self.threshold, self.num_witnesses)
         return b"".join(
             [
                 self.prefix(),
-                _ROSTER.pack(self.num_clients, self.threshold, self.num_witnesses, signed),
-                pack_ids([entry.client_id for entry in self.entries]),
-                *keys,
-                self.listing,
-                pack_ids(self.everyone),
-                *self.fingerprints,
+                _ROSTER.pack(*numbers, self.spread, len(self.path)),
+                *self.path,
+                pack_blocks(self.public_keys),
+                pack_ids(self.ids),
+                self.present.to_bytes(),
+                self.identified.to_bytes(),
+                *self.identities,
             ]
         )
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
-        num_clients, threshold, num_witnesses, signed = reader.unpack(_ROSTER)
-        if signed > 1:
-            raise InvalidUpdateError(f"Roster: flag {signed}, expected 0 or 1")
-        holders = reader.ids()
-        blocks = reader.parts(len(holders), (1 + signed) * KEY_BYTES)
-        entries = tuple(
-            RosterEntry(holder, block[:KEY_BYTES], block[KEY_BYTES:])
-            for holder, block in zip(holders, blocks, strict=True)
-        )
-        listing = reader.take(DIGEST_BYTES)
-        everyone = reader.ids()
-        fingerprints = reader.parts(len(everyone), DIGEST_BYTES)
+        n, k, threshold, num_witnesses, spread, path_length = reader.unpack(_ROSTER)
+        if spread > 1:
+            raise InvalidUpdateError(f"Roster: flag {spread}, expected 0 or 1")
+        path = reader.parts(path_length, DIGEST_BYTES)
+        public_keys, ids, present = reader.blocks(KEY_BYTES), reader.ids(), reader.subset()
+        identified = reader.subset()
+        identities = reader.parts(len(identified.places), KEY_BYTES)
         reader.finish()
-        return cls(round_id, num_clients, threshold, num_witnesses, entries, listing, everyone, fingerprints)
+        lists = (public_keys, ids, present, identified, identities, path)
+        return cls(round_id, n, k, threshold, num_witnesses, bool(spread), *lists)
 
 
 @dataclass(frozen=True)
-class SealedShares(ClientMessage):
-    """Sealed pairs of shares, and the roots of the client's masks, wrapped.
+class SharedSeeds(ClientMessage):
+    """What the server needs to open the client's two seeds from shares, and the roots of its masks from one.
 
-    Of the holders on the roster, the first ``threshold - 1`` derive their shares themselves; ``sealed`` are
-    for the others but the client itself, in the roster's order. ``wrapped`` holds the root of the mask with
-    each neighbour, in the roster's order, and opens with the wrapping seed
+    Of the holders, the first ``threshold - 1`` derive their shares; ``corrections`` are what the shares that
+    the others derive are off by, without the client itself, by increasing ids. ``wrapped`` holds the root
+    of the mask with each neighbour, by increasing ids, and opens with the wrapping seed
     (:func:`~fl_privquant.secagg.keys.wrap`). The commitments to the two seeds, the self mask's first, let the
     server recognise the right ones later.
     """
@@ -222,104 +223,40 @@ class SealedShares(ClientMessage):
 
     commitments: tuple[bytes, bytes]
     wrapped: bytes
-    sealed: tuple[bytes, ...]
+    corrections: tuple[bytes, ...]
 
     def content(self) -> Sequence[bytes]:
         roots = [self.wrapped[at : at + SEED_BYTES] for at in range(0, len(self.wrapped), SEED_BYTES)]
-        return *self.commitments, pack_blocks(roots), pack_blocks(self.sealed)
+        return *self.commitments, pack_blocks(roots), pack_blocks(self.corrections)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, client_id, reader = cls.read_client(data)
         commitments = reader.take(SEED_BYTES), reader.take(SEED_BYTES)
         wrapped = b"".join(reader.blocks(SEED_BYTES))
-        sealed = reader.blocks(SEALED_BYTES)
+        corrections = reader.blocks(CORRECTION_BYTES)
         signature = reader.signature()
         reader.finish()
-        return cls(round_id, client_id, signature, commitments, wrapped, sealed)
-
-
-@dataclass(frozen=True)
-class ShareDelivery(Message):
-    """The clients whose shares the receiver holds, and the shares that were sealed for it.
-
-    ``senders`` are the holders on its roster that shared their seeds, without itself; ``sealing`` those of
-    them whose share is in ``sealed``, in this order. The shares of the others it derives.
-    """
-
-    KIND = 5
-
-    senders: Subset
-    sealing: Subset
-    sealed: tuple[bytes, ...]
-
-    def to_bytes(self) -> bytes:
-        return b"".join(
-            [self.prefix(), self.senders.to_bytes(), self.sealing.to_bytes(), pack_blocks(self.sealed)]
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, reader = cls.read(data)
-        senders, sealing = reader.subset(), reader.subset()
-        sealed = reader.blocks(SEALED_BYTES)
-        reader.finish()
-        if len(sealing.places) != len(sealed) or not {*sealing.places} <= {*senders.places}:
-            raise InvalidUpdateError(
-                f"ShareDelivery: {len(sealed)} shares from {len(sealing.places)} of {len(senders.places)} "
-                f"senders"
-            )
-        return cls(round_id, senders, sealing, sealed)
-
-
-@dataclass(frozen=True)
-class ShareReceipt(ClientMessage):
-    """Which senders' shares do not open, each with the digest of the sealed share that was delivered."""
-
-    KIND = 9
-
-    disputed: tuple[int, ...]
-    digests: tuple[bytes, ...]
-
-    def content(self) -> Sequence[bytes]:
-        return pack_ids(self.disputed), *self.digests
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, client_id, reader = cls.read_client(data)
-        disputed = reader.ids()
-        digests = reader.parts(len(disputed), DIGEST_BYTES)
-        signature = reader.signature()
-        reader.finish()
-        return cls(round_id, client_id, signature, disputed, digests)
+        return cls(round_id, client_id, signature, commitments, wrapped, corrections)
 
 
 @dataclass(frozen=True)
 class MaskRequest(Message):
-    """The clients that take part, and the disputes about shares that do not open.
-
-    ``members`` are those that take part of all clients, or of the receiver's roster where it was not given a
-    list of all. ``accusations`` are the receipts of neighbours that could not open the receiver's share,
-    ``evidence`` the sealed shares of those that the receiver accuses: pairs that do not mask with each other.
-    """
+    """The clients that take part: of all clients, or of the receiver's roster where it was not told all."""
 
     KIND = 10
 
     members: Subset
-    accusations: tuple[bytes, ...] = ()
-    evidence: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
-        return (
-            self.prefix() + self.members.to_bytes() + pack_texts(self.accusations) + pack_texts(self.evidence)
-        )
+        return self.prefix() + self.members.to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
         round_id, reader = cls.read(data)
-        members, accusations, evidence = reader.subset(), reader.texts(), reader.texts()
+        members = reader.subset()
         reader.finish()
-        return cls(round_id, members, accusations, evidence)
+        return cls(round_id, members)
 
 
 @dataclass(frozen=True)
@@ -385,7 +322,7 @@ class Confirmation(ClientMessage):
 class UnmaskRequest(Message):
     """The clients whose input arrived, among those whose shares the receiver holds (itself included).
 
-    In signed rounds ``signers``, who are witnesses, named among all clients, and their ``signatures`` prove
+    In signed rounds ``signers``, named among the witnesses by increasing ids, and their ``signatures`` prove
     that all clients that unmask were told the same.
     """
 

@@ -43,21 +43,47 @@ k among the n - 1 others, whoever is corrupt or lost, as long as that does not d
 
        n (n - 1) / 2 * product over j < 2 h of (R - j) / (n - j).
 
-   A complete graph never falls apart.
+   A complete graph never falls apart, nor does a ring with k > R.
 
 **Correctness fails** if some secret has fewer than t holders left. A lost client has k holders
 besides itself, of which HG(n - 1, D - 1, k) are lost; another has k + 1, and HG(n - 1, D, k):
 
        D P[HG(n - 1, D - 1, k) > k - t]  +  (n - D) P[HG(n - 1, D, k) > k + 1 - t].
 
-**Grinding.** The order on the ring follows from a hash over all advertised keys, so a server that lies
-cannot choose it. But it can *try*: let its corrupt clients draw other keys, or leave somebody out, until
-it likes the graph. After 2^g tries the odds of a failure are 2^g times as large. Signed rounds, where a
-server may lie, are therefore computed for 2^40 tries (``tries``, :data:`GRINDING_TRIES`), which takes 62
-neighbours instead of 44 for 1000 clients. All of them must happen while clients wait for their rosters: at
-a million graphs a second and core, 2^40 within ten minutes take some 1800 cores. Up to 150 clients with
-the fractions at their defaults grinding gains nothing: 32 neighbours are more than C + D, and t more than C,
-so that every graph is good.
+**Signed rounds: the server may lie.** It cannot choose the graph, but it can do two things more.
+
+*It can try many graphs.* The graph follows from a hash over all advertised keys. The server can let its
+corrupt clients draw other keys, or leave somebody out, until it likes the graph: after 2^g tries the odds of
+a failure are 2^g times as large. Signed rounds are computed for 2^40 tries (:data:`GRINDING_TRIES`). All of
+them must happen while clients wait for their rosters: at a million graphs a second and core, 2^40 within ten
+minutes take some 1800 cores.
+
+*It can choose who is lost*, once it knows the graph. On a ring that is fatal: of 500 clients it calls those
+lost that complete two runs of k/2 around a group (the corrupt ones among them need not be called lost), and
+opens the sum of the group alone. So signed rounds have a ring only where k > C + D, so that no such runs
+exist, and elsewhere a *spread* graph: h = k/2 independent cycles in random order, where every client is
+joined to the one before and the one after it. And clients confirm a list of survivors only if each survivor
+has t holders among them, itself included. Then the honest survivors are connected, whoever is lost, but for
+the odds of the following. Suppose that they fall apart, and let S be the smaller side, of a clients.
+
+- Each client of S has t - 1 holders besides itself among S and the corrupt clients, so t - a of its
+  neighbours are corrupt. Reveal the neighbours of these clients one after the other. Each of the 2 h is one
+  of at least n - 2 a others, and a new corrupt one with odds of at most (C - x) / (n - 2 a) after x others.
+  With T(x) the odds that x or more come together, all of S has so many with odds of at most T(t - a)^a.
+- All of S together has a (t - 1) holders in S and among the corrupt. Of the a k neighbours that are revealed
+  one after the other, each is corrupt with odds of at most C / (n - 1 - 2 a), and counts once, or of S with
+  odds of at most a / (n - 1 - 2 a), and counts for both ends: Chernoff's bound.
+- No client of S is joined to the other side, which has s >= max(a, n - C - D - a) clients. In one cycle,
+  reveal who follows each client of S: it is one of the other side with odds of at least s / (n - 1), every
+  time. So this happens in all cycles with odds of at most (1 - s / (n - 1))^(a h). Union over who is lost:
+  at most D of the n - C - a others.
+
+The smallest of these bounds, times the ways to choose S, is added up over a. The first decides for the
+smallest groups and the last for large ones, where it is far below 2^-80. (The Markov chain of the first also
+gives the distributions of corrupt and of lost neighbours on a spread graph, where a neighbour
+may be drawn twice, in place of the hypergeometric ones.)
+
+Half of the odds are left to the witnesses (:mod:`fl_privquant.secagg.witnesses`).
 
 The smallest even k (but no less than 32, or the complete graph) for which some t meets both bounds
 is chosen, and the smallest such t, which tolerates the most dropouts.
@@ -72,7 +98,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,23 +113,34 @@ MIN_NEIGHBORS: Final = 32
 GRINDING_TRIES: Final = 2.0**40
 """Graphs that a server that lies is taken to try before it shows one to clients that sign."""
 
-# The tails are sums of rounded terms; their relative error stays far below this.
-_ROUNDING: Final = 1.0 + 1e-6
+ROUNDING: Final = 1.0 + 1e-6
+"""Odds are sums of rounded terms; their relative error stays far below this."""
+
+
+# Exponents of Chernoff's bound, and sizes of groups for which a sharper one is computed.
+_CHERNOFF: Final = np.linspace(0.25, 6.0, 24)
+_SMALL: Final = 8
 
 
 @dataclass(frozen=True)
 class GraphParameters:
-    """Neighbours of each client and the shares that open a secret, for a number of clients."""
+    """Neighbours of each client and the shares that open a secret, for a number of clients.
+
+    ``spread`` graphs consist of ``num_neighbors / 2`` cycles, others of one ring; where cycles have an edge
+    in common, clients have fewer neighbours.
+    """
 
     num_clients: int
     num_neighbors: int
     threshold: int
+    spread: bool = False
 
     def __post_init__(self) -> None:
         n, k, t = self.num_clients, self.num_neighbors, self.threshold
-        if n < 2 or not 1 <= k <= n - 1 or (k < n - 1 and k % 2):
+        if n < 2 or not 1 <= k <= n - 1 or (k < n - 1 and k % 2) or (k == n - 1 and self.spread):
             raise InvalidSpecError(
-                f"num_neighbors: {k} for {n} clients, expected {n - 1} (complete) or an even number below"
+                f"num_neighbors: {k} for {n} clients, expected {n - 1} (complete, not spread) or an even "
+                f"number below"
             )
         if not k + 1 < 2 * t <= 2 * (k + 1):
             raise InvalidSpecError(
@@ -112,9 +149,12 @@ class GraphParameters:
             )
 
     @property
-    def num_holders(self) -> int:
-        """Clients that hold a share of a client's secrets: its neighbours and itself."""
-        return self.num_neighbors + 1
+    def num_holders(self) -> float:
+        """Clients that hold a share of a client's secrets, itself among them; the mean of a spread graph."""
+        if not self.spread:
+            return self.num_neighbors + 1
+        others = self.num_clients - 1
+        return 1 + others * (1 - (1 - 2 / others) ** (self.num_neighbors // 2))
 
 
 @lru_cache(maxsize=256)
@@ -126,12 +166,13 @@ def choose_parameters(
     max_security_failure: float = 2.0**-40,
     max_correctness_failure: float = 2.0**-20,
     server_may_lie: bool = False,
-    tries: float = 1.0,
+    signed: bool = False,
 ) -> GraphParameters:
     """The fewest neighbours, and the threshold, that keep both odds of failure (see the module).
 
     ``server_may_lie`` keeps a client's secrets apart on a sparse graph too if the server tells clients
-    different things about who was lost. ``tries`` is how many graphs the server may draw before it shows one.
+    different things about who was lost. ``signed`` rounds rule that out by themselves, and need a graph that
+    the server can neither find by trying many nor cut by choosing who is lost.
 
     Raises InvalidSpecError where no graph does; roughly, corrupt_fraction + dropout_fraction must stay
     below 1, or corrupt_fraction + 2 * dropout_fraction up to 33 clients and for a server that may lie. At
@@ -139,13 +180,13 @@ def choose_parameters(
     one of the two fractions must be 0 there, and both for two clients.
 
     >>> choose_parameters(10)
-    GraphParameters(num_clients=10, num_neighbors=9, threshold=6)
+    GraphParameters(num_clients=10, num_neighbors=9, threshold=6, spread=False)
     >>> choose_parameters(1000)
-    GraphParameters(num_clients=1000, num_neighbors=44, threshold=26)
+    GraphParameters(num_clients=1000, num_neighbors=44, threshold=26, spread=False)
     >>> choose_parameters(1000, server_may_lie=True)
-    GraphParameters(num_clients=1000, num_neighbors=94, threshold=66)
-    >>> choose_parameters(1000, tries=GRINDING_TRIES)
-    GraphParameters(num_clients=1000, num_neighbors=62, threshold=40)
+    GraphParameters(num_clients=1000, num_neighbors=94, threshold=66, spread=False)
+    >>> choose_parameters(1000, signed=True)
+    GraphParameters(num_clients=1000, num_neighbors=72, threshold=44, spread=True)
     """
     if num_clients < 2:
         raise InvalidSpecError(f"num_clients: {num_clients}, expected 2 or more")
@@ -159,13 +200,14 @@ def choose_parameters(
             raise InvalidSpecError(f"{name}: {odds}, expected odds between 0 and 1")
     if corrupt + lost <= num_clients - 2:
         for k in [*range(MIN_NEIGHBORS, num_clients - 1, 2), num_clients - 1]:
+            spread = signed and k <= corrupt + lost and k < num_clients - 1
             thresholds = np.arange((k + 1) // 2 + 1, k + 2)
-            failures = _security_failures(num_clients, k, thresholds, corrupt, lost, server_may_lie)
-            secure = tries * failures <= max_security_failure
-            correct = _correctness_failures(num_clients, k, thresholds, lost) <= max_correctness_failure
-            good = thresholds[secure & correct]
+            correct = _correctness_failures(num_clients, k, thresholds, lost, spread)
+            good = thresholds[correct <= max_correctness_failure / (2 if signed else 1)]
+            cohort = _Cohort(num_clients, k, corrupt, lost, spread)
+            good = good[_security_failures(cohort, good, server_may_lie, signed) <= max_security_failure]
             if good.size:
-                return GraphParameters(num_clients, k, int(good[0]))
+                return GraphParameters(num_clients, k, int(good[0]), spread)
     raise InvalidSpecError(
         f"{num_clients} clients, {corrupt} of them corrupt and {lost} lost: no threshold withstands both and "
         f"leaves two honest clients in the sum; train with more clients, or lower corrupt_fraction "
@@ -180,45 +222,109 @@ def security_failure(
     corrupt_fraction: float,
     dropout_fraction: float,
     server_may_lie: bool = False,
-    tries: float = 1.0,
+    signed: bool = False,
 ) -> float:
     """Bound on the odds that a round of this graph is not secure; 1 or more says nothing.
 
+    For ``signed`` rounds this is twice the odds of the graph, after all tries: the other half is left to the
+    witnesses.
+
     >>> graph = GraphParameters(num_clients=1000, num_neighbors=44, threshold=26)
-    >>> for tries in (1.0, GRINDING_TRIES):
-    ...     odds = security_failure(graph, corrupt_fraction=0.1, dropout_fraction=0.1, tries=tries)
-    ...     print(f"2^{math.log2(odds):.1f}")
+    >>> odds = security_failure(graph, corrupt_fraction=0.1, dropout_fraction=0.1)
+    >>> print(f"2^{math.log2(odds):.1f}")
     2^-43.3
-    2^-3.3
     """
-    n = parameters.num_clients
+    n, k = parameters.num_clients, parameters.num_neighbors
     corrupt = _count(n, corrupt_fraction, "corrupt_fraction")
     lost = _count(n, dropout_fraction, "dropout_fraction")
-    thresholds = np.array([parameters.threshold])
-    failures = _security_failures(n, parameters.num_neighbors, thresholds, corrupt, lost, server_may_lie)
-    return tries * float(failures[0])
+    cohort = _Cohort(n, k, corrupt, lost, parameters.spread)
+    return float(_security_failures(cohort, np.array([parameters.threshold]), server_may_lie, signed)[0])
 
 
 def correctness_failure(parameters: GraphParameters, *, dropout_fraction: float) -> float:
     """Bound on the odds that a round of this graph ends without a sum; 1 or more says nothing."""
-    n = parameters.num_clients
+    n, k = parameters.num_clients, parameters.num_neighbors
     lost = _count(n, dropout_fraction, "dropout_fraction")
     thresholds = np.array([parameters.threshold])
-    return float(_correctness_failures(n, parameters.num_neighbors, thresholds, lost)[0])
+    return float(_correctness_failures(n, k, thresholds, lost, parameters.spread)[0])
 
 
 def _count(num_clients: int, fraction: float, name: str) -> int:
     return count_of(checked_fraction(name, fraction), num_clients)
 
 
+class _Cohort(NamedTuple):
+    """The numbers that the odds of a graph depend on, as the table of this module names them."""
+
+    n: int
+    k: int
+    corrupt: int
+    lost: int
+    spread: bool
+
+
 def _security_failures(
-    n: int, k: int, thresholds: NDArray[np.int64], corrupt: int, lost: int, server_may_lie: bool
+    cohort: _Cohort, thresholds: NDArray[np.int64], server_may_lie: bool, signed: bool
 ) -> NDArray[np.float64]:
+    n, k, corrupt, lost, spread = cohort
     if corrupt + lost > n - 2:
         return np.ones(thresholds.shape)
     enough_corrupt = 2 * thresholds - k - 1 if server_may_lie or k == n - 1 else thresholds
-    opened = (n - corrupt) * _tail(n - 1, corrupt, k)[enough_corrupt]
-    return np.asarray((opened + _falls_apart(n, k, corrupt + lost)) * _ROUNDING)
+    failures = (n - corrupt) * _neighbors_tail(n, corrupt, k, spread)[enough_corrupt]
+    if k == n - 1 or (k > corrupt + lost and not spread):
+        apart: float | NDArray[np.float64] = 0.0
+    elif spread:
+        apart = _cut_off(cohort, thresholds)
+    else:
+        apart = 1.0 if signed else _falls_apart(n, k, corrupt + lost)
+    return np.asarray((failures + apart) * ROUNDING * (2.0 * GRINDING_TRIES if signed else 1.0))
+
+
+def _cut_off(cohort: _Cohort, thresholds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The odds that some honest survivors of a spread graph are cut off, whoever is lost (see the module)."""
+    n, k, corrupt, lost, _ = cohort
+    honest = n - corrupt
+    size = np.arange(1, honest // 2 + 1)
+    left = np.maximum(size, honest - lost - size)
+    others = honest - size
+    who_is_lost = np.log(lost + 1) + _log_choose(others, np.minimum(lost, others // 2))
+    no_edge = who_is_lost + k // 2 * size * np.log1p(-left / (n - 1))
+    # Holders that the clients of S have in S and among the corrupt, in all: Chernoff's bound, with factors of
+    # which each gives one. An edge within S counts for both of its ends.
+    pool = np.maximum(n - 1 - 2 * size, 1)
+    grow = np.exp(_CHERNOFF)[:, None]
+    moments = np.log1p((grow - 1) * corrupt / pool + (grow**2 - 1) * size / pool)
+    held = np.min(k * moments[None] - np.multiply.outer(thresholds - 1, _CHERNOFF)[..., None], axis=1)
+    bounds = np.minimum(no_edge, size * held)
+    for a in range(1, min(len(size), _SMALL) + 1):
+        tail = _tail(_distinct(n, corrupt, k, 2 * (a - 1)))[np.maximum(thresholds - a, 0)]
+        bounds[:, a - 1] = np.minimum(bounds[:, a - 1], a * np.log(np.maximum(tail, 1e-300)))
+    return np.asarray(np.exp(np.minimum(bounds + _log_choose(honest, size), 0.0)).sum(axis=1))
+
+
+def _neighbors_tail(n: int, marked: int, k: int, spread: bool) -> NDArray[np.float64]:
+    """(k + 2,) the odds that a client has at least 0, 1, ..., k + 1 marked neighbours."""
+    return _tail(_distinct(n, marked, k)) if spread else hypergeometric_tail(n - 1, marked, k)
+
+
+def _distinct(n: int, marked: int, k: int, revealed: int = 0) -> NDArray[np.float64]:
+    """(k + 2,) the odds of exactly 0, 1, ..., k + 1 different marked neighbours in k / 2 cycles.
+
+    ``revealed`` are edges of each cycle that are known already; then tails of these odds are upper bounds.
+    """
+    counts, odds = np.arange(k + 2), np.zeros(k + 2)
+    odds[0] = 1.0
+    for draw in range(k):
+        # The second neighbour in a cycle is not the first one.
+        new = odds * np.clip((marked - counts) / (n - 1 - draw % 2 - revealed), 0.0, 1.0)
+        odds -= new
+        odds[1:] += new[:-1]
+    return odds
+
+
+def _tail(odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The odds of each number or more, summed from the small ones upwards."""
+    return np.asarray(np.cumsum(odds[::-1])[::-1])
 
 
 def _falls_apart(n: int, k: int, gone: int) -> float:
@@ -229,14 +335,24 @@ def _falls_apart(n: int, k: int, gone: int) -> float:
     return 0.5 * n * (n - 1) * math.exp(float(np.log((gone - j) / (n - j)).sum()))
 
 
-def _correctness_failures(n: int, k: int, thresholds: NDArray[np.int64], lost: int) -> NDArray[np.float64]:
-    failures = (n - lost) * _tail(n - 1, lost, k)[k + 2 - thresholds]
+def _correctness_failures(
+    n: int, k: int, thresholds: NDArray[np.int64], lost: int, spread: bool
+) -> NDArray[np.float64]:
+    """The odds that a client has fewer holders left than the threshold, for any client."""
+
+    def too_few(gone: int, holders: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The odds that fewer than these numbers of a client's neighbours are left."""
+        if not spread:
+            return hypergeometric_tail(n - 1, gone, k)[k + 1 - holders]
+        return np.asarray(np.cumsum(_distinct(n, n - 1 - gone, k))[holders - 1])
+
+    failures = (n - lost) * too_few(lost, thresholds - 1)
     if lost:
-        failures = failures + lost * _tail(n - 1, lost - 1, k)[k + 1 - thresholds]
-    return np.asarray(failures * _ROUNDING)
+        failures = failures + lost * too_few(lost - 1, thresholds)
+    return np.asarray(failures * ROUNDING)
 
 
-def _tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
+def hypergeometric_tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
     """(drawn + 2,) the odds that at least 0, 1, ..., drawn + 1 of those drawn are marked."""
     x = np.arange(max(0, drawn - (population - marked)), min(marked, drawn) + 1)
     odds = np.zeros(drawn + 2)
@@ -245,8 +361,8 @@ def _tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
         + _log_choose(population - marked, drawn - x)
         - _log_choose(population, np.array(drawn))
     )
-    return np.asarray(np.cumsum(odds[::-1])[::-1])
+    return _tail(odds)
 
 
-def _log_choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
+def _log_choose(n: int | NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))

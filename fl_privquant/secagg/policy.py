@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -12,14 +13,10 @@ from fl_privquant.cohort import checked_fraction, count_of, honest_clients
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg import keys
-from fl_privquant.secagg.messages import ClientMessage, Confirmation, Invitation, Roster
-from fl_privquant.secagg.parameters import (
-    GRINDING_TRIES,
-    MIN_NEIGHBORS,
-    GraphParameters,
-    security_failure,
-)
-from fl_privquant.secagg.witnesses import quorum_of
+from fl_privquant.secagg.messages import ClientMessage, Confirmation, Invitation
+from fl_privquant.secagg.parameters import MIN_NEIGHBORS, GraphParameters, security_failure
+from fl_privquant.secagg.transcript import known_digest
+from fl_privquant.secagg.witnesses import quorum_of, witness_failure
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,13 @@ class ClientPolicy:
         >>> ClientPolicy().quorum(100, num_witnesses=31)
         21
         """
-        return quorum_of(num_witnesses, count_of(self.corrupt_fraction, num_clients))
+        corrupt = count_of(self.corrupt_fraction, num_clients)
+        return quorum_of(num_clients, num_witnesses, corrupt, witness_failure(self.max_security_failure))
+
+    @cached_property
+    def known(self) -> bytes:
+        """The digest of the list of known clients, by which the server knows what is on it."""
+        return known_digest(self.known_identities or {})
 
     def check_invitation(self, invitation: Invitation) -> None:
         """Refuse a modulus that is too small, a round that is too small, or one without signatures."""
@@ -119,11 +122,10 @@ class ClientPolicy:
                 f"{num_clients} clients, below the {self.min_clients} of this client's min_clients"
             )
 
-    def check_graph(self, num_clients: int, num_holders: int, threshold: int) -> None:
+    def check_graph(self, num_clients: int, num_neighbors: int, threshold: int, spread: bool = False) -> None:
         """Refuse a graph, or a threshold, that is weaker than this client's fractions demand."""
-        num_neighbors = num_holders - 1
+        odds = self._odds(num_clients, num_neighbors, threshold, spread)
         if math.isinf(self.max_security_failure):
-            self._odds(num_clients, num_neighbors, threshold)
             return
         least = min(num_clients - 1, MIN_NEIGHBORS)
         if num_neighbors < least:
@@ -131,11 +133,10 @@ class ClientPolicy:
                 f"{num_neighbors} neighbours among {num_clients} clients, expected {least} or more: up to "
                 f"{MIN_NEIGHBORS + 1} clients everyone is everyone's neighbour"
             )
-        odds = self._odds(num_clients, num_neighbors, threshold)
         if not odds <= self.max_security_failure:
             raise SecureAggregationError(
-                f"threshold {threshold} of {num_holders} holders among {num_clients} clients: the odds of a "
-                f"failure are up to {odds:.2g}, above this client's max_security_failure "
+                f"threshold {threshold} of {num_neighbors + 1} holders among {num_clients} clients: the odds "
+                f"of a failure are up to {odds:.2g}, above this client's max_security_failure "
                 f"({self.max_security_failure:.2g}) at its corrupt_fraction ({self.corrupt_fraction}) and "
                 f"dropout_fraction ({self.dropout_fraction})"
             )
@@ -149,19 +150,29 @@ class ClientPolicy:
                 f"dropout_fraction ({self.dropout_fraction}) leaves"
             )
 
-    def check_identities(self, roster: Roster) -> None:
-        """Refuse a roster of clients that are not known, or under other keys, where identities are known."""
-        if self.known_identities is None:
-            return
-        for client in (*roster.everyone, *(entry.client_id for entry in roster.entries)):
-            if client not in self.known_identities:
-                raise SecureAggregationError(f"client {client} of the roster has no known identity")
-        for entry in roster.entries:
-            owned = self.known_identities[entry.client_id]
-            if entry.identity not in (owned if isinstance(owned, tuple) else (owned,)):
-                raise SecureAggregationError(
-                    f"client {entry.client_id} is on the roster with another identity than is known of it"
-                )
+    def check_clients(self, clients: Sequence[int]) -> None:
+        """Refuse a round with clients that are not known, where identities are known."""
+        known = self.known_identities
+        if known is not None and (strangers := [client for client in clients if client not in known]):
+            raise SecureAggregationError(f"client {strangers[0]} of the roster has no known identity")
+
+    def identity_of(self, client: int, told: bytes | None) -> bytes:
+        """The identity key of a client on the roster: the one that was ``told``, or the only known one."""
+        owned = None if self.known_identities is None else self.known_identities[client]
+        if told is not None and (owned is None or told in (owned if isinstance(owned, tuple) else (owned,))):
+            return told
+        if told is not None:
+            raise SecureAggregationError(
+                f"client {client} is on the roster with another identity than is known of it"
+            )
+        if isinstance(owned, tuple) and len(owned) == 1:
+            return owned[0]
+        if not isinstance(owned, bytes):
+            raise SecureAggregationError(
+                f"client {client} is on the roster without its identity key, and this client does not know "
+                f"just one"
+            )
+        return owned
 
     def vouches(self, message: ClientMessage, told: bytes) -> bool:
         """Whether the sender signed this and was told the same; without identities the server's word counts.
@@ -174,39 +185,31 @@ class ClientPolicy:
         return identity is not None and keys.verifies(identity, message.signature, told, message.body())
 
     def check_quorum(
-        self,
-        num_clients: int,
-        witnesses: Collection[int],
-        told: bytes,
-        confirmations: Sequence[Confirmation],
+        self, num_clients: int, num_witnesses: int, told: bytes, confirmations: Sequence[Confirmation]
     ) -> None:
         """Refuse to unmask before enough of the witnesses have signed that they were told the same."""
-        given = {confirmation.client_id: confirmation for confirmation in confirmations}
-        if strangers := given.keys() - set(witnesses):
+        needed = self.quorum(num_clients, num_witnesses)
+        if len(confirmations) < needed:
             raise SecureAggregationError(
-                f"clients {sorted(strangers)} confirm the survivors but are no witnesses of this round"
+                f"{len(confirmations)} of {num_witnesses} witnesses confirmed the survivors, below the "
+                f"{needed} that this client's corrupt_fraction ({self.corrupt_fraction}) of "
+                f"{num_clients} clients demands"
             )
-        needed = self.quorum(num_clients, len(witnesses))
-        if len(given) < needed:
-            raise SecureAggregationError(
-                f"{len(given)} of {len(witnesses)} witnesses confirmed the survivors, below the {needed} "
-                f"that this client's corrupt_fraction ({self.corrupt_fraction}) of {num_clients} clients "
-                f"demands"
-            )
-        for client in sorted(given)[:needed]:
-            if not self.vouches(given[client], told):
+        for confirmation in confirmations[:needed]:
+            if not self.vouches(confirmation, told):
                 raise SecureAggregationError(
-                    f"client {client} did not sign the list of survivors that this client was shown"
+                    f"client {confirmation.client_id} did not sign the list of survivors that this client "
+                    f"was shown"
                 )
 
-    def _odds(self, num_clients: int, num_neighbors: int, threshold: int) -> float:
+    def _odds(self, num_clients: int, num_neighbors: int, threshold: int, spread: bool) -> float:
         try:
-            parameters = GraphParameters(num_clients, num_neighbors, threshold)
+            parameters = GraphParameters(num_clients, num_neighbors, threshold, spread)
         except InvalidSpecError as error:
             raise SecureAggregationError(str(error)) from None
         return security_failure(
             parameters,
             corrupt_fraction=self.corrupt_fraction,
             dropout_fraction=self.dropout_fraction,
-            tries=GRINDING_TRIES if self.signed else 1.0,
+            signed=self.signed,
         )

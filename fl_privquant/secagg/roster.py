@@ -1,86 +1,131 @@
-"""How a client checks its roster: its own keys, the graph that follows from everyone's, and who signed."""
+"""How a client checks its roster: who takes part, and the graph that follows from everyone's keys."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.secagg.graph import neighbors_of, ring_order
+from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.messages import Invitation, Roster, RosterEntry
+from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.policy import ClientPolicy
-from fl_privquant.secagg.transcript import graph_digest, listing_digest, listing_of
+from fl_privquant.secagg.roster_tree import root_from, root_of
+from fl_privquant.secagg.transcript import graph_digest, listing_digest
+
+
+@dataclass(frozen=True)
+class CheckedRoster:
+    """What a client takes from its roster.
+
+    ``entries`` are the holders of the client's secrets, itself among them, by increasing ids, and
+    ``everyone`` all clients of the round, where the client was told.
+    """
+
+    entries: tuple[RosterEntry, ...]
+    everyone: tuple[int, ...]
+    graph_digest: bytes
 
 
 def checked_roster(
-    roster: Roster,
-    invitation: Invitation,
-    client_id: int,
-    own_keys: tuple[bytes, bytes],
-    policy: ClientPolicy,
-) -> RosterEntry:
-    """The client's own entry, if it has the keys (of the round, of its identity) that the client sent."""
-    entries = {entry.client_id: entry for entry in roster.entries}
-    own = entries.get(client_id)
-    if own is None:
-        raise SecureAggregationError(f"client {client_id} is missing from its own roster")
-    public = [entry.public_key for entry in roster.entries]
+    roster: Roster, invitation: Invitation, own: RosterEntry, round_digest: bytes, policy: ClientPolicy
+) -> CheckedRoster:
+    """What follows from a roster for the client with these keys, if the client agrees to it."""
+    told = _everyone(roster, policy) if invitation.signed else roster.ids
+    if own.client_id not in told:
+        raise SecureAggregationError(f"client {own.client_id} is missing from its own roster")
+    if not len(told) <= roster.num_clients <= invitation.num_clients:
+        raise SecureAggregationError(
+            f"roster of {len(told)} among {roster.num_clients} clients of {invitation.num_clients} invited: "
+            f"a sum of more could exceed the modulus"
+        )
+    if roster.spread and not invitation.signed:
+        raise SecureAggregationError("a spread graph, which only clients of signed rounds can draw")
+    policy.check_size(roster.num_clients)
+    policy.check_graph(roster.num_clients, roster.num_neighbors, roster.threshold, roster.spread)
+    check = _signed if invitation.signed else _unsigned
+    checked = check(roster, told, own, round_digest, policy)
+    public = [entry.public_key for entry in checked.entries]
     if len(set(public)) != len(public):
         raise SecureAggregationError("a public key stands twice on the roster: keys must be distinct")
-    if (own.public_key, own.identity) != own_keys:
-        raise SecureAggregationError(f"the roster has other keys for client {client_id} than it sent")
-    holders, invited = len(entries), invitation.num_clients
-    if not holders <= roster.num_clients <= invited:
+    if len(public) < roster.threshold:
+        raise SecureAggregationError(f"{len(public)} holders, below the threshold {roster.threshold}")
+    return checked
+
+
+def graph_parameters(roster: Roster) -> GraphParameters:
+    """The parameters of the graph that a roster names."""
+    return GraphParameters(roster.num_clients, roster.num_neighbors, roster.threshold, roster.spread)
+
+
+def _everyone(roster: Roster, policy: ClientPolicy) -> tuple[int, ...]:
+    """All clients of a signed round: each is known, and none can stand in an increasing list twice."""
+    everyone = roster.ids or roster.present.among(sorted(policy.known_identities or ()))
+    if len(everyone) != roster.num_clients:
         raise SecureAggregationError(
-            f"roster of {holders} among {roster.num_clients} clients of {invited} invited: a sum of more "
-            f"could exceed the modulus"
+            f"a list of {len(everyone)} clients, expected the {roster.num_clients} of the roster"
         )
-    policy.check_size(roster.num_clients)
-    policy.check_graph(roster.num_clients, holders, roster.threshold)
-    return own
+    policy.check_clients(everyone)
+    return everyone
 
 
-def checked_graph(
-    roster: Roster, round_digest: bytes, client_id: int, policy: ClientPolicy
-) -> tuple[bytes, tuple[int, ...]]:
-    """The digest of the graph, and the ids of all clients where the client was told, checked.
+def _signed(
+    roster: Roster, everyone: tuple[int, ...], own: RosterEntry, round_digest: bytes, policy: ClientPolicy
+) -> CheckedRoster:
+    """The client draws the graph itself, from the list of all clients and a tree that holds its own key."""
+    parameters, place = graph_parameters(roster), everyone.index(own.client_id)
+    complete = roster.num_neighbors == roster.num_clients - 1
+    if complete:
+        if roster.path:
+            raise SecureAggregationError("a path of keys on a complete graph, where all keys are known")
+        entries = _entries([*everyone[:place], *everyone[place + 1 :]], roster, own, policy)
+        root = root_of([entry.leaf for entry in entries])
+    else:
+        root = root_from(own.leaf, place, len(everyone), roster.path)
+    listing = listing_digest(everyone, root)
+    digest = graph_digest(round_digest, parameters, roster.num_witnesses, listing)
+    if not complete:
+        neighbours = graph_of(digest, parameters).neighbors(place)
+        entries = _entries([everyone[at] for at in neighbours], roster, own, policy)
+    return CheckedRoster(entries, everyone, digest)
 
-    On a complete graph the roster is the list of all. On a sparse one a client that takes the server to lie
-    needs that list, and finds its own neighbours by it.
-    """
-    holders = len(roster.entries)
-    graph = graph_digest(
-        round_digest,
-        roster.num_clients,
-        holders - 1,
-        roster.threshold,
-        roster.num_witnesses,
-        roster.listing,
+
+def _unsigned(
+    roster: Roster, holders: tuple[int, ...], own: RosterEntry, round_digest: bytes, policy: ClientPolicy
+) -> CheckedRoster:
+    """The client takes the server's word for its neighbours; on a complete graph it knows all clients."""
+    if len(holders) != roster.num_neighbors + 1:
+        raise SecureAggregationError(
+            f"{len(holders)} holders, expected {roster.num_neighbors} neighbours and this client"
+        )
+    entries = _entries([holder for holder in holders if holder != own.client_id], roster, own, policy)
+    complete = len(holders) == roster.num_clients
+    if len(roster.path) != (not complete):
+        raise SecureAggregationError(
+            f"a path of {len(roster.path)} nodes: expected the digest of the list of all clients"
+        )
+    listing = (
+        listing_digest(holders, root_of([entry.leaf for entry in entries])) if complete else roster.path[0]
     )
-    if holders == roster.num_clients:
-        if roster.listing != listing_of(roster.entries):
-            raise SecureAggregationError("the roster is not the list of clients whose digest it names")
-        return graph, tuple(entry.client_id for entry in roster.entries)
-    if not roster.everyone:
-        if policy.signed:
-            raise SecureAggregationError(
-                f"a roster of {holders} among {roster.num_clients} clients without the list of all: this "
-                f"client checks whether they are its neighbours"
-            )
-        return graph, ()
-    if len(roster.everyone) != roster.num_clients or roster.listing != listing_digest(
-        roster.everyone, roster.fingerprints
-    ):
+    digest = graph_digest(round_digest, graph_parameters(roster), roster.num_witnesses, listing)
+    return CheckedRoster(entries, holders if complete else (), digest)
+
+
+def _entries(
+    neighbours: Sequence[int], roster: Roster, own: RosterEntry, policy: ClientPolicy
+) -> tuple[RosterEntry, ...]:
+    """The holders with their keys: those of the neighbours from the roster, and the client's own."""
+    if len(roster.public_keys) != len(neighbours):
         raise SecureAggregationError(
-            f"a list of {len(roster.everyone)} clients, expected the {roster.num_clients} whose digest the "
-            f"roster names"
+            f"{len(roster.public_keys)} public keys on the roster, expected those of {len(neighbours)} "
+            f"neighbours"
         )
-    listed = dict(zip(roster.everyone, roster.fingerprints, strict=True))
-    for entry in roster.entries:
-        if listed.get(entry.client_id) != entry.fingerprint:
-            raise SecureAggregationError(
-                f"the list of all clients has other keys for client {entry.client_id}"
-            )
-    expected = {client_id, *neighbors_of(client_id, ring_order(graph, roster.everyone), holders - 1)}
-    if expected != {entry.client_id for entry in roster.entries}:
-        raise SecureAggregationError(
-            f"the neighbours of client {client_id} are not those that follow from the keys of all clients"
-        )
-    return graph, roster.everyone
+    identities: dict[int, bytes] = dict.fromkeys(neighbours, b"")
+    if own.identity:
+        given = dict(zip(roster.identified.among(neighbours), roster.identities, strict=True))
+        identities = {client: policy.identity_of(client, given.get(client)) for client in neighbours}
+    others = [
+        RosterEntry(client, key, identities[client])
+        for client, key in zip(neighbours, roster.public_keys, strict=True)
+    ]
+    return tuple(sorted([*others, own], key=lambda entry: entry.client_id))

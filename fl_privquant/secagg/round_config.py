@@ -12,13 +12,8 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg.keys import Identity
 from fl_privquant.secagg.messages import SESSION_BYTES
-from fl_privquant.secagg.parameters import (
-    GRINDING_TRIES,
-    GraphParameters,
-    choose_parameters,
-    security_failure,
-)
-from fl_privquant.secagg.witnesses import witnesses_needed
+from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, security_failure
+from fl_privquant.secagg.witnesses import quorum_of, witness_failure, witnesses_needed
 
 
 def new_session() -> bytes:
@@ -48,7 +43,7 @@ class RoundConfig:
         An infinite ``max_security_failure`` takes any: for measurements and tests, as nobody is protected.
     identities
         Raw Ed25519 public keys of the clients, by id: every message of a client must be signed, clients
-        confirm the survivors to one another, and the graph withstands a server that tries many.
+        confirm the survivors to one another, and the graph withstands a server that lies.
     """
 
     session: bytes
@@ -78,9 +73,9 @@ class RoundConfig:
             )
 
     @property
-    def tries(self) -> float:
-        """Graphs that the server is taken to try: clients that sign do not trust it."""
-        return 1.0 if self.identities is None else GRINDING_TRIES
+    def signed(self) -> bool:
+        """Whether clients sign, and so do not trust the server."""
+        return self.identities is not None
 
     def least_survivors(self, num_clients: int) -> int:
         """Inputs without which no sum is opened, as clients would not help to."""
@@ -90,25 +85,35 @@ class RoundConfig:
 
     def num_witnesses(self, num_clients: int) -> int:
         """Clients whose confirmations count, in signed rounds (:mod:`fl_privquant.secagg.witnesses`)."""
-        if self.identities is None:
+        if not self.signed:
             return 0
-        lost = count_of(self.dropout_fraction, num_clients)
-        return witnesses_needed(num_clients, self.num_corrupt(num_clients), lost)
+        corrupt, lost = (
+            count_of(part, num_clients) for part in (self.corrupt_fraction, self.dropout_fraction)
+        )
+        odds = witness_failure(self.max_security_failure), self.max_correctness_failure / 2
+        return witnesses_needed(num_clients, corrupt, lost, *odds)
 
-    def num_corrupt(self, num_clients: int) -> int:
-        """Clients of ``num_clients`` that may be corrupt."""
-        return count_of(self.corrupt_fraction, num_clients)
+    def quorum(self, num_clients: int) -> int:
+        """Witnesses whose confirmations are needed before clients unmask, in signed rounds."""
+        corrupt, odds = (
+            count_of(self.corrupt_fraction, num_clients),
+            witness_failure(self.max_security_failure),
+        )
+        return quorum_of(num_clients, self.num_witnesses(num_clients), corrupt, odds)
 
     def graph(self, num_clients: int) -> GraphParameters:
         """Neighbours and threshold for this many clients, as given or computed."""
         if self.num_neighbors is not None and self.threshold is not None:
-            given = GraphParameters(num_clients, min(self.num_neighbors, num_clients - 1), self.threshold)
+            k = min(self.num_neighbors, num_clients - 1)
+            gone = count_of(self.corrupt_fraction, num_clients) + count_of(self.dropout_fraction, num_clients)
+            spread = self.signed and k <= gone and k < num_clients - 1
+            given = GraphParameters(num_clients, k, self.threshold, spread)
             odds = security_failure(
                 given,
                 corrupt_fraction=self.corrupt_fraction,
                 dropout_fraction=self.dropout_fraction,
                 server_may_lie=self.server_may_lie,
-                tries=self.tries,
+                signed=self.signed,
             )
             if not odds <= self.max_security_failure:
                 raise InvalidSpecError(
@@ -124,5 +129,5 @@ class RoundConfig:
             max_security_failure=self.max_security_failure,
             max_correctness_failure=self.max_correctness_failure,
             server_may_lie=self.server_may_lie,
-            tries=self.tries,
+            signed=self.signed,
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,8 @@ from numpy.typing import NDArray
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import packed_size, unpack_codes
 from fl_privquant.secagg import keys, shamir
-from fl_privquant.secagg.dealt import DealtShares
-from fl_privquant.secagg.disputes import blamed, members_left, pairs_apart
-from fl_privquant.secagg.graph import ring_graph, ring_order
+from fl_privquant.secagg.dealt import DealtShares, members_left
+from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
 from fl_privquant.secagg.messages import (
     Confirmation,
@@ -24,21 +24,31 @@ from fl_privquant.secagg.messages import (
     MaskRequest,
     Roster,
     RosterEntry,
-    SealedShares,
-    ShareReceipt,
+    SharedSeeds,
     Subset,
     SurvivorList,
     UnmaskReply,
     UnmaskRequest,
+    pack_ids,
 )
 from fl_privquant.secagg.opening import correctable, open_secret
 from fl_privquant.secagg.parameters import GraphParameters
+from fl_privquant.secagg.roster_tree import levels_of, path_of
 from fl_privquant.secagg.round_config import RoundConfig
 from fl_privquant.secagg.stages import ServerStage, StagedRound
-from fl_privquant.secagg.transcript import agreement_digest, graph_digest, listing_of, masks_digest
-from fl_privquant.secagg.witnesses import quorum_of
+from fl_privquant.secagg.transcript import (
+    agreement_digest,
+    graph_digest,
+    known_digest,
+    listing_digest,
+    masks_digest,
+)
 
 _Bytes = bytes | bytearray | memoryview
+
+# The two seeds of a client, in the order in which they are shared.
+_SELF_MASK: Final = 0
+_WRAPPING: Final = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +68,7 @@ class ServerRound(StagedRound):
         server = ServerRound(config, client_ids)
         server.invitation()                            -> bytes, for all
         server.receive_advertisement(sender, data);    server.rosters()          -> {client: bytes}
-        server.receive_shares(sender, data);           server.deliveries()       -> {client: bytes}
-        server.receive_receipt(sender, data);          server.mask_requests()    -> {client: bytes}
+        server.receive_shares(sender, data);           server.mask_requests()    -> {client: bytes}
         server.receive_masked_input(sender, data);     server.survivor_lists()   -> {client: bytes}
         server.receive_confirmation(sender, data);     server.unmask_requests()  -> {client: bytes}
         server.receive_unmask_reply(sender, data);     server.finish()           -> OpenedSum
@@ -100,15 +109,17 @@ class ServerRound(StagedRound):
         ).to_bytes()
         self._digest = keys.digest(self._invitation)
         self._entries: dict[int, RosterEntry] = {}
+        # In signed rounds, the digest of the list by which each client knows others.
+        self._known: dict[int, bytes] = {}
         self._graph: dict[int, tuple[int, ...]] = {}
+        self._parameters: GraphParameters | None = None
         self._threshold = 0
-        # Those whose confirmations count, in signed rounds.
-        self._witnesses: frozenset[int] = frozenset()
+        # Those whose confirmations count, in signed rounds, by increasing ids.
+        self._witnesses: list[int] = []
         self._masks_digest = self._agreement = b""
         # The members share keys and mask with each other; the active ones' inputs are in the total.
         self._dealt = DealtShares({}, 0)
         self._members: dict[int, tuple[int, ...]] = {}
-        self._receipts: dict[int, ShareReceipt] = {}
         self._confirmations: dict[int, Confirmation] = {}
         self._total: NDArray[Any] = np.zeros(config.dimension, dtype=lane(config.width))
         self._active: set[int] = set()
@@ -120,10 +131,9 @@ class ServerRound(StagedRound):
     @property
     def graph_parameters(self) -> GraphParameters:
         """Neighbours and threshold of this round, once the rosters are out."""
-        if not self._graph:
+        if self._parameters is None:
             raise SecureAggregationError("the graph is drawn when the rosters are: call rosters() first")
-        neighbors = len(next(iter(self._graph.values())))
-        return GraphParameters(len(self._graph), neighbors, self._threshold)
+        return self._parameters
 
     @property
     def num_survivors(self) -> int:
@@ -145,8 +155,15 @@ class ServerRound(StagedRound):
         def take(message: KeyAdvertisement) -> None:
             if not keys.is_usable(message.public_key):
                 raise InvalidUpdateError("KeyAdvertisement: the public key is no usable X25519 key")
-            self._check_identity(message)
-            self._entries[sender] = RosterEntry(sender, message.public_key, message.identity)
+            identity = b""
+            if self._config.signed:
+                identity = self._signer(message, data) or b""
+                if not keys.is_usable_identity(identity):
+                    raise InvalidUpdateError(
+                        "KeyAdvertisement: signed by a key that is no usable Ed25519 key"
+                    )
+            self._known[sender] = message.known
+            self._entries[sender] = RosterEntry(sender, message.public_key, identity)
 
         return self._receive(
             ServerStage.ADVERTISE, sender, data, KeyAdvertisement, self._entries, self._invited, take
@@ -165,99 +182,95 @@ class ServerRound(StagedRound):
                 f"{len(self._entries)} of {len(self._invited)} clients sent keys: {error}"
             ) from error
         everyone = sorted(self._entries)
-        entries = [self._entries[client] for client in everyone]
-        listing = listing_of(entries)
-        self._threshold = parameters.threshold
         num_witnesses = self._config.num_witnesses(len(everyone))
-        self._graph_digest = graph_digest(
-            self._digest, len(everyone), parameters.num_neighbors, self._threshold, num_witnesses, listing
-        )
-        order = ring_order(self._graph_digest, everyone)
-        self._witnesses = frozenset(order[:num_witnesses])
-        self._graph = ring_graph(order, parameters)
-        self._dealt = DealtShares(self._graph, self._threshold)
-        # Clients that sign check their neighbours; on a complete graph their roster is the list of all.
-        checked = self._config.identities is not None and parameters.num_neighbors < len(everyone) - 1
-        listed = (tuple(everyone), tuple(entry.fingerprint for entry in entries)) if checked else ((), ())
-        self._stage = ServerStage.SHARE
-        return {
-            client: Roster(
-                self._round_id,
-                len(everyone),
-                self._threshold,
-                num_witnesses,
-                tuple(self._entries[holder] for holder in self._dealt.points[client]),
-                listing,
-                *listed,
-            ).to_bytes()
-            for client in everyone
+        levels = levels_of([self._entries[client].leaf for client in everyone])
+        listing = listing_digest(everyone, levels[-1][0])
+        self._graph_digest = graph_digest(self._digest, parameters, num_witnesses, listing)
+        self._parameters, self._threshold = parameters, parameters.threshold
+        graph = graph_of(self._graph_digest, parameters)
+        self._witnesses = [everyone[place] for place in sorted(graph.witnesses(num_witnesses))]
+        self._graph = {
+            client: tuple(everyone[peer] for peer in graph.neighbors(place))
+            for place, client in enumerate(everyone)
         }
+        self._dealt = DealtShares(self._graph, self._threshold)
+        self._stage = ServerStage.SHARE
+        rosters = {}
+        for place, (client, neighbours) in enumerate(self._graph.items()):
+            path: tuple[bytes, ...] = ()
+            if not self._complete:
+                path = path_of(levels, place) if self._config.signed else (listing,)
+            roster = Roster(
+                self._round_id,
+                parameters.num_clients,
+                parameters.num_neighbors,
+                parameters.threshold,
+                num_witnesses,
+                parameters.spread,
+                tuple(self._entries[peer].public_key for peer in neighbours),
+                path=path,
+            )
+            rosters[client] = self._with_names(roster, client, neighbours).to_bytes()
+        return rosters
+
+    def _with_names(self, roster: Roster, client: int, neighbours: tuple[int, ...]) -> Roster:
+        """The roster with the ids and identities that its receiver cannot know by itself."""
+        identities = self._config.identities
+        if identities is None:
+            return replace(roster, ids=tuple(self._dealt.points[client]))
+        ids, present, named = tuple(self._graph), Subset(), neighbours
+        if self._known[client] == self._known_here:
+            several = (peer for peer in neighbours if isinstance(identities[peer], tuple))
+            named = tuple(peer for peer in several if len(identities[peer]) > 1)
+            if len(self._present.to_bytes()) < len(pack_ids(ids)):
+                ids, present = (), self._present
+        keys_of_named = tuple(self._entries[peer].identity for peer in named)
+        identified = Subset.of(named, neighbours)
+        return replace(roster, ids=ids, present=present, identified=identified, identities=keys_of_named)
+
+    @cached_property
+    def _known_here(self) -> bytes:
+        return known_digest(self._config.identities or {})
+
+    @cached_property
+    def _present(self) -> Subset:
+        return Subset.of(self._graph, sorted(self._config.identities or {}))
 
     def receive_shares(self, sender: int, data: _Bytes) -> bool:
         """Take a client's sealed shares."""
         dealt = self._dealt
         return self._receive(
-            ServerStage.SHARE, sender, data, SealedShares, dealt.messages, self._graph, dealt.take
-        )
-
-    def deliveries(self) -> dict[int, bytes]:
-        """Hand on the shares. Clients with too few holders left are dropped: they would refuse."""
-        self._close(ServerStage.SHARE)
-        self._set_members(set(self._dealt.messages), set(), "shared keys")
-        self._stage = ServerStage.ACCEPT
-        return {
-            client: self._dealt.delivery(self._round_id, client, peers).to_bytes()
-            for client, peers in self._members.items()
-        }
-
-    def receive_receipt(self, sender: int, data: _Bytes) -> bool:
-        """Take a client's receipt, which says which shares do not open."""
-
-        def take(message: ShareReceipt) -> None:
-            for peer, named in zip(message.disputed, message.digests, strict=True):
-                given = self._dealt.block(peer, sender) if peer in self._members[sender] else None
-                if given is None or keys.digest(given) != named:
-                    raise InvalidUpdateError(
-                        f"ShareReceipt: disputes a share from client {peer} that it was not given"
-                    )
-            self._receipts[sender] = message
-
-        return self._receive(
-            ServerStage.ACCEPT, sender, data, ShareReceipt, self._receipts, self._members, take
+            ServerStage.SHARE, sender, data, SharedSeeds, dealt.messages, self._graph, dealt.take
         )
 
     def mask_requests(self, context: bytes = b"") -> dict[int, bytes]:
         """Tell each client with whom to mask; ``context`` is what they are asked for, which masks hang on.
 
-        If one of two clients disputes the other's share, they do not mask with each other; a client in
-        dispute with too many others is dropped (:mod:`fl_privquant.secagg.disputes`).
+        Clients with too few holders left are dropped: they would refuse.
         """
-        self._close(ServerStage.ACCEPT)
-        apart = pairs_apart(self._receipts.values())
-        to_blame = blamed(apart, self._config.num_corrupt(len(self._graph)), self._threshold)
-        self.culprits |= to_blame.keys()
-        self.rejected |= to_blame
-        self._set_members(self._receipts.keys() - self.culprits, apart, "accepted shares")
+        self._close(ServerStage.SHARE)
+        shared = set(self._dealt.messages)
+        self._members = members_left(self._graph, shared, self._threshold)
+        dropped = shared - self._members.keys()
+        self.rejected |= dict.fromkeys(dropped, "too few of its neighbours shared their keys")
+        if not self._members:
+            raise self._failure(
+                f"{len(shared)} of {len(self._entries)} clients shared keys: none has the {self._threshold} "
+                f"holders that it needs"
+            )
         self._stage = ServerStage.MASK
-        members = tuple(self._members) if self._told_all else ()
+        told_all = self._complete or self._config.signed
+        members = tuple(self._members) if told_all else ()
         self._masks_digest = masks_digest(self._graph_digest, members, context)
-        return {client: self._mask_request(client, members).to_bytes() for client in self._members}
-
-    def _mask_request(self, client: int, members: tuple[int, ...]) -> MaskRequest:
-        accusations = [
-            receipt
-            for peer, receipt in self._receipts.items()
-            if client in receipt.disputed and peer in self._members
-        ]
-        disputed = [peer for peer in self._receipts[client].disputed if peer in self._members]
-        return MaskRequest(
-            self._round_id,
-            Subset.of(members, sorted(self._graph))
-            if members
-            else Subset.of([*self._members[client], client], list(self._dealt.points[client])),
-            tuple(receipt.to_bytes() for receipt in accusations),
-            tuple(self._dealt.messages[peer].to_bytes() for peer in disputed),
-        )
+        if told_all:
+            request = MaskRequest(self._round_id, Subset.of(members, list(self._graph)))
+            return dict.fromkeys(members, request.to_bytes())
+        return {
+            client: MaskRequest(
+                self._round_id, Subset.of([*peers, client], list(self._dealt.points[client]))
+            ).to_bytes()
+            for client, peers in self._members.items()
+        }
 
     def receive_masked_input(self, sender: int, data: _Bytes) -> bool:
         """Add a client's masked codes to the total."""
@@ -285,7 +298,7 @@ class ServerRound(StagedRound):
             return {}
         survivors = tuple(sorted(self._active))
         self._agreement = agreement_digest(self._masks_digest, survivors)
-        named = Subset.of(survivors, sorted(self._graph))
+        named = Subset.of(survivors, list(self._graph))
         return dict.fromkeys(survivors, SurvivorList(self._round_id, named).to_bytes())
 
     def receive_confirmation(self, sender: int, data: _Bytes) -> bool:
@@ -305,9 +318,9 @@ class ServerRound(StagedRound):
         self._close(ServerStage.CONFIRM)
         signers: tuple[int, ...] = ()
         asked: Iterable[int] = self._active
-        if self._config.identities is not None:
-            quorum = quorum_of(len(self._witnesses), self._config.num_corrupt(len(self._graph)))
-            heard = sorted(self._witnesses & self._confirmations.keys())
+        if self._config.signed:
+            quorum = self._config.quorum(len(self._graph))
+            heard = [witness for witness in self._witnesses if witness in self._confirmations]
             if len(heard) < quorum:
                 raise self._failure(
                     f"{len(heard)} of {len(self._witnesses)} witnesses confirmed the survivors, below the "
@@ -317,7 +330,7 @@ class ServerRound(StagedRound):
             self._need_holders(asked, "clients confirmed the survivors")
         signatures = tuple(self._confirmations[client].signature for client in signers)
         self._stage = ServerStage.UNMASK
-        named = Subset.of(signers, sorted(self._graph)) if signers else Subset()
+        named = Subset.of(signers, self._witnesses)
         return {
             client: UnmaskRequest(
                 self._round_id, Subset.of(self._active, self._held_by(client)), named, signatures
@@ -359,16 +372,16 @@ class ServerRound(StagedRound):
 
     def _masks_left(self) -> Iterator[tuple[bytes, bool]]:
         """The keys of the masks in the total that have no counterpart, with the sign that removes them."""
-        for client, shares in self._collected_shares().items():
+        for client, revealed in self._revealed_shares().items():
             entry = self._entries[client]
             if client in self._active:
-                seed = self._secret(client, shares, self._dealt.is_seed)
+                seed = self._secret(client, revealed, _SELF_MASK)
                 yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, entry.public_key), False
                 keys.wipe(seed)
                 continue
             peers = [peer for peer in self._members[client] if peer in self._active]
             if peers:
-                seed = self._secret(client, shares, self._dealt.is_wrapping_seed)
+                seed = self._secret(client, revealed, _WRAPPING)
                 roots = self._dealt.roots(entry, self._graph_digest, seed)
                 keys.wipe(seed)
                 for peer in peers:
@@ -376,55 +389,19 @@ class ServerRound(StagedRound):
                     # The peer added its mask if its id is the smaller one: take that back.
                     yield pair_mask(roots[peer], self._masks_digest, *ends), peer > client
 
-    def _secret(
-        self,
-        client: int,
-        shares: dict[int, bytes],
-        is_right: Callable[[RosterEntry, bytes, bytearray], bool],
-    ) -> bytearray:
-        try:
-            return self._open(client, shares, is_right)
-        except SecureAggregationError:
-            # Too many wrong shares to be the holders': whoever dealt them is to blame.
-            self.culprits.add(client)
-            raise
-
-    def _collected_shares(self) -> dict[int, dict[int, bytes]]:
-        """The shares that arrived of each member's secret, by point."""
-        collected: dict[int, dict[int, bytes]] = {client: {} for client in self._members}
-        for holder, reply in self._replies.items():
-            owners = self._lists(holder)
-            for clients, shares in zip(owners, (reply.seed_shares, reply.wrapping_shares), strict=True):
-                for client, share in zip(clients, shares, strict=True):
-                    collected[client][self._dealt.points[client][holder]] = share
-        return collected
-
-    def _lists(self, holder: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The active and the lost clients among those whose shares a client holds."""
-        held = self._held_by(holder)
-        return (
-            tuple(client for client in held if client in self._active),
-            tuple(client for client in held if client not in self._active),
-        )
-
-    def _held_by(self, holder: int) -> list[int]:
-        """The clients of whose seeds a client holds shares, itself included."""
-        return sorted([*self._members[holder], holder])
-
-    def _open(
-        self,
-        client: int,
-        shares: dict[int, bytes],
-        is_right: Callable[[RosterEntry, bytes, bytearray], bool],
-    ) -> bytearray:
-        """The secret of a client, from its shares; senders of wrong ones are named in :attr:`rejected`."""
-        holders = {point: holder for holder, point in self._dealt.points[client].items()}
+    def _secret(self, client: int, revealed: dict[int, bytes], which: int) -> bytearray:
+        """The first or the second seed of a client; whoever revealed wrong shares is named."""
+        entry, dealt = self._entries[client], self._dealt
+        is_right = dealt.is_seed if which == _SELF_MASK else dealt.is_wrapping_seed
+        shares = dealt.shares(client, revealed, which)
+        holders = {point: holder for holder, point in dealt.points[client].items()}
         suspects = {point for point, holder in holders.items() if holder in self.rejected}
-        entry = self._entries[client]
         opened = open_secret(
             shares, self._threshold, lambda secret: is_right(entry, self._digest, secret), suspects
         )
         if opened is None:
+            # Too many wrong shares to be the holders': whoever dealt them is to blame.
+            self.culprits.add(client)
             raise self._failure(
                 f"the shares of client {client} do not open its secret: more than "
                 f"{correctable(len(shares), self._threshold)} of {len(shares)} are wrong, at threshold "
@@ -439,22 +416,32 @@ class ServerRound(StagedRound):
             )
         return secret
 
-    @property
-    def _told_all(self) -> bool:
-        """Whether clients know the list of all clients: in signed rounds and on complete graphs."""
-        complete = len(next(iter(self._graph.values()))) == len(self._graph) - 1
-        return complete or self._config.identities is not None
+    def _revealed_shares(self) -> dict[int, dict[int, bytes]]:
+        """The shares that holders revealed of each member's secret, as they derived them."""
+        revealed: dict[int, dict[int, bytes]] = {client: {} for client in self._members}
+        for holder, reply in self._replies.items():
+            owners = self._lists(holder)
+            for clients, shares in zip(owners, (reply.seed_shares, reply.wrapping_shares), strict=True):
+                for client, share in zip(clients, shares, strict=True):
+                    revealed[client][holder] = share
+        return revealed
 
-    def _set_members(self, members: set[int], apart: set[frozenset[int]], what: str) -> None:
-        """Set the members that go on and their neighbours; clients with too few neighbours are dropped."""
-        self._members = members_left(self._graph, members, apart, self._threshold)
-        dropped = members - self._members.keys()
-        self.rejected |= dict.fromkeys(dropped, "too few of its neighbours shared their keys")
-        if not self._members:
-            raise self._failure(
-                f"{len(members)} of {len(self._entries)} clients {what}: none has the {self._threshold} "
-                f"holders that it needs"
-            )
+    def _lists(self, holder: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The active and the lost clients among those whose shares a client holds."""
+        held = self._held_by(holder)
+        return (
+            tuple(client for client in held if client in self._active),
+            tuple(client for client in held if client not in self._active),
+        )
+
+    def _held_by(self, holder: int) -> list[int]:
+        """The clients of whose seeds a client holds shares, itself included."""
+        return sorted([*self._members[holder], holder])
+
+    @property
+    def _complete(self) -> bool:
+        """Whether everyone is everyone's neighbour: then clients know all clients without being told."""
+        return self.graph_parameters.num_neighbors == len(self._graph) - 1
 
     def _need_holders(self, holders: Iterable[int], what: str) -> None:
         """Fail unless each secret that has to be opened has enough of these holders."""
@@ -490,6 +477,5 @@ class ServerRound(StagedRound):
         self._stage = ServerStage.ENDED
         self._total.fill(0)
         self._dealt.messages.clear()
-        self._receipts.clear()
         self._confirmations.clear()
         self._replies.clear()

@@ -7,8 +7,8 @@ of it.
 
 **Shares that need not be sent.** The secret and the first threshold - 1 shares determine the polynomials, and
 if these shares are uniform, so are the polynomials' coefficients. So a dealer may take for them numbers that
-the dealer and the holder both derive from a key (:func:`share_from`), and sends only the others
-(:func:`complete`).
+the dealer and the holder both derive from a key (:func:`share_from`). The others follow (:func:`complete`),
+and differ from what their holders derive by corrections (:func:`difference`).
 
 **Wrong shares.** The shares of a secret are a word of a Reed-Solomon code, so that t + 2 e of them determine
 the secret even if e are wrong, and tell which ones are (:func:`find_wrong`). Errors are located once, on a
@@ -101,6 +101,23 @@ def share_from(stream: bytes) -> bytes:
     # 2^64 is 4 modulo p.
     words = (halves[:, 0] + halves[:, 1] * np.uint64(4)) % _P
     return words.astype(_WORD).tobytes()
+
+
+def difference(shares: bytes, others: bytes) -> bytes:
+    """What must be added to the other shares to give these, word by word in the field.
+
+    >>> corrections = difference(bytes([5, 0, 0, 0]), bytes([9, 0, 0, 0]))
+    >>> corrected(bytes([9, 0, 0, 0]), corrections) == bytes([5, 0, 0, 0])
+    True
+    """
+    these, from_those = (np.frombuffer(words, dtype=_WORD).astype(np.uint64) for words in (shares, others))
+    return ((these + _P - from_those) % _P).astype(_WORD).tobytes()
+
+
+def corrected(shares: bytes, corrections: bytes) -> bytes:
+    """The shares with their corrections added (:func:`difference`)."""
+    words, added = (np.frombuffer(part, dtype=_WORD).astype(np.uint64) for part in (shares, corrections))
+    return ((words + added) % _P).astype(_WORD).tobytes()
 
 
 def combine(points: Sequence[int], shares: NDArray[np.uint8]) -> bytearray:

@@ -14,15 +14,12 @@ from fl_privquant.secagg.messages import (
     KeyAdvertisement,
     MaskedInput,
     RoundId,
-    SealedShares,
-    ShareReceipt,
+    SharedSeeds,
     UnmaskReply,
 )
 from fl_privquant.secagg.round_config import RoundConfig
 
-_FromClient = TypeVar(
-    "_FromClient", KeyAdvertisement, SealedShares, ShareReceipt, MaskedInput, Confirmation, UnmaskReply
-)
+_FromClient = TypeVar("_FromClient", KeyAdvertisement, SharedSeeds, MaskedInput, Confirmation, UnmaskReply)
 
 
 class ServerStage(IntEnum):
@@ -30,11 +27,10 @@ class ServerStage(IntEnum):
 
     ADVERTISE = 0
     SHARE = 1
-    ACCEPT = 2
-    MASK = 3
-    CONFIRM = 4
-    UNMASK = 5
-    ENDED = 6
+    MASK = 2
+    CONFIRM = 3
+    UNMASK = 4
+    ENDED = 5
 
 
 class StagedRound:
@@ -76,23 +72,17 @@ class StagedRound:
             raise InvalidUpdateError(f"{name}: of another session, or of round {message.round_id.number}")
         if message.client_id != sender:
             raise InvalidUpdateError(f"{name}: of client {message.client_id}, sent by client {sender}")
-        identities = self._config.identities
-        if identities is not None:
-            identity = identities.get(sender)
-            told, body = self._graph_digest or self._digest, message.body_of(data)
-            if identity is None or not keys.verifies(identity, message.signature, told, body):
+        if self._config.identities is not None:
+            if self._signer(message, data) is None:
                 raise InvalidUpdateError(f"{name}: not signed by the identity of client {sender}")
         elif message.signature:
             raise InvalidUpdateError(f"{name}: signed, but the round is not")
 
-    def _check_identity(self, message: KeyAdvertisement) -> None:
-        """The key that a client goes by must be its own and usable: otherwise its neighbours would refuse."""
-        identities = self._config.identities
-        owned = b"" if identities is None else identities[message.client_id]
-        if message.identity not in (owned if isinstance(owned, tuple) else (owned,)):
-            raise InvalidUpdateError("KeyAdvertisement: goes by a key that is not its sender's identity")
-        if message.identity and not keys.is_usable_identity(message.identity):
-            raise InvalidUpdateError("KeyAdvertisement: goes by a key that is no usable Ed25519 key")
+    def _signer(self, message: ClientMessage, data: bytes | bytearray | memoryview) -> bytes | None:
+        """The identity key by which a message is signed, if it is one of its sender's."""
+        identity = (self._config.identities or {}).get(message.client_id, ())
+        told = self._graph_digest or self._digest
+        return keys.signer(identity, message.signature, told, message.body_of(data))
 
     def _close(self, stage: ServerStage) -> None:
         if self._stage is not stage:

@@ -24,7 +24,7 @@ SESSION_BYTES: Final = 16
 
 _PREFIX: Final = struct.Struct("<2sBB16sQ")
 _MAGIC: Final = b"SA"
-_VERSION: Final = 5
+_VERSION: Final = 6
 _COUNT: Final = struct.Struct("<I")
 _ID_BYTES: Final = 8
 _MAX_ID: Final = (1 << 64) - 1
@@ -136,11 +136,6 @@ class Reader:
         joined = self.take(sum(sizes))
         return [joined[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
-    def texts(self) -> tuple[bytes, ...]:
-        """A counted list of byte strings, each with its length before it."""
-        (count,) = self.unpack(_COUNT)
-        return tuple(self.take(*self.unpack(_COUNT)) for _ in range(count))
-
     def signature(self) -> bytes:
         """64 bytes, or none."""
         return self.take(SIGNATURE_BYTES) if self.flag() else b""
@@ -159,11 +154,6 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 def pack_blocks(blocks: Sequence[bytes]) -> bytes:
     """A counted list of blocks of one size, as :meth:`Reader.blocks` reads it."""
     return b"".join([_COUNT.pack(len(blocks)), *blocks])
-
-
-def pack_texts(texts: Sequence[bytes]) -> bytes:
-    """A counted list of byte strings of any length, as :meth:`Reader.texts` reads it."""
-    return _COUNT.pack(len(texts)) + b"".join(_COUNT.pack(len(text)) + text for text in texts)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ from fl_privquant.secagg import (
     new_session,
 )
 from fl_privquant.secagg.masks import lane
-from fl_privquant.secagg.parameters import GRINDING_TRIES
 from simulations.benchmarks.measure import Row, print_rows
 
 DIMENSIONS = (10**4, 10**5, 10**6)
@@ -127,7 +126,7 @@ def _against_flower() -> list[Row]:
 def _checked() -> list[Row]:
     """What a client's checks, signatures and the confirmation of survivors add to a round."""
     n = CLIENTS[-1]
-    graph = choose_parameters(n, tries=GRINDING_TRIES)
+    graph = choose_parameters(n, signed=True)
     acquainted = Signers(n).meet()
 
     def turn() -> dict[str, Cost]:
@@ -189,7 +188,7 @@ def _primitives(graph: GraphParameters, dimension: int) -> list[float]:
         start = time.process_time()
         for _ in range(2 * graph.num_neighbors):
             key = private.exchange(public)
-        for _ in range(graph.num_holders):
+        for _ in range(graph.num_neighbors + 1):
             Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(zeros, mask)
         times.append(time.process_time() - start)
     return times
@@ -325,7 +324,6 @@ def own_round(
         server.receive_advertisement,
     )
     clients.stage("share", server.rosters, ClientRound.share_keys, server.receive_shares)
-    clients.stage("accept", server.deliveries, ClientRound.accept_shares, server.receive_receipt)
     clients.stage("mask", server.mask_requests, mask, server.receive_masked_input, without_input)
     clients.stage("confirm", server.survivor_lists, ClientRound.confirm, server.receive_confirmation)
     unmask = ClientRound.unmask
@@ -371,7 +369,11 @@ def flower_round(graph: GraphParameters, dimension: int) -> Cost:
     context.state.array_records[MAIN_PARAMS_RECORD] = record
     # The quantizer's levels, the range and the weight change neither its time nor its bytes.
     workflow = SecAggPlusWorkflow(
-        graph.num_holders, graph.threshold, max_weight=1.0, clipping_range=1.0, quantization_range=MAX_CODE
+        graph.num_neighbors + 1,
+        graph.threshold,
+        max_weight=1.0,
+        clipping_range=1.0,
+        quantization_range=MAX_CODE,
     )
     with server_identity(1):
         start, processor_start = time.perf_counter(), time.process_time()

@@ -248,14 +248,9 @@ def _round(count: int = 5) -> tuple[dict[str, bytes], list[bytes]]:
     states.append(clients[1].to_bytes())
     for i, roster in server.rosters().items():
         found["Roster"] = roster
-        found["SealedShares"] = clients[i].share_keys(roster)
-        server.receive_shares(i, found["SealedShares"])
+        found["SharedSeeds"] = clients[i].share_keys(roster)
+        server.receive_shares(i, found["SharedSeeds"])
     states.append(clients[1].to_bytes())
-    for i, delivery in server.deliveries().items():
-        found["ShareDelivery"] = delivery
-        found["ShareReceipt"] = clients[i].accept_shares(delivery)
-        server.receive_receipt(i, found["ShareReceipt"])
-        states.append(clients[i].to_bytes())
     for i, request in server.mask_requests(bytes(32)).items():
         found["MaskRequest"] = request
         clients[i].settle(request, bytes(32))

@@ -1,13 +1,12 @@
 """Attacks on what the compact handshake rests on: keys of one round, shares that are derived, wrapped roots.
 
 A server replays keys and messages of an earlier round, uses what a dropout revealed in the next one, opens a
-round twice, or passes sealed shares off as derived ones; clients wrap wrong roots.
+round twice, reads corrections, or shows two lists of clients; clients wrap wrong roots.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -20,17 +19,9 @@ from fl_privquant.secagg import ClientRound, ServerRound, keys, shamir
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.answered import AnsweredStages
 from fl_privquant.secagg.masks import apply_masks
-from fl_privquant.secagg.messages import (
-    MaskedInput,
-    MaskRequest,
-    Roster,
-    SealedShares,
-    ShareDelivery,
-    Subset,
-)
-from fl_privquant.secagg.sharing import derived_share, sealed_for
-from fl_privquant.secagg.transcript import listing_of
-from tests.secagg.driver import CONTEXT, Round, open_round
+from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster, SharedSeeds, Subset
+from fl_privquant.secagg.sharing import corrected_holders, derived_share
+from tests.secagg.driver import CONTEXT, Round, open_round, shown
 
 NUM_CLIENTS = 8
 LOST = 10
@@ -68,7 +59,6 @@ def with_a_dropout(signed: bool) -> tuple[Round, dict[tuple[int, int], bytes], d
         return revealed
 
     round_.server._dealt.roots = recorded  # type: ignore[method-assign]
-    round_.accept()
     round_.mask([LOST])
     round_.confirm()
     round_.unmask()
@@ -89,7 +79,7 @@ def test_what_a_dropout_reveals_serves_in_no_other_round(signed: bool) -> None:
     # Both of a pair have the same root, and no other pair has it.
     assert all(again[i, j] == again[j, i] for i, j in again)
     assert len(set(again.values())) == NUM_CLIENTS * (NUM_CLIENTS - 1) // 2
-    for stage in (later.accept, later.mask, later.confirm, later.unmask):
+    for stage in (later.mask, later.confirm, later.unmask):
         stage()
     np.testing.assert_array_equal(later.server.finish().total, later.expected(later.inputs))
 
@@ -97,21 +87,16 @@ def test_what_a_dropout_reveals_serves_in_no_other_round(signed: bool) -> None:
 def test_a_key_whose_owner_was_lost_is_not_taken_in_a_later_round() -> None:
     """The server shows the lost client's former key: nobody masks with a root that it knows."""
     round_, _, revealed = with_a_dropout(signed=True)
-    former = round_.server._entries[LOST]
+    former = round_.server._entries[LOST].public_key
     later = second_round(round_)
     victim = max(later.inputs)
-    rosters = later.server.rosters()
-
-    def stale(data: bytes) -> bytes:
-        roster = Roster.from_bytes(data)
-        entries = tuple(former if entry.client_id == LOST else entry for entry in roster.entries)
-        return replace(roster, entries=entries, listing=listing_of(entries)).to_bytes()
-
-    # Its owner, who drew another one, refuses; at others the root hangs on their own keys of this round.
-    with pytest.raises(SecureAggregationError, match="other keys for client 10 than it sent"):
-        later.clients[LOST].share_keys(stale(rosters[LOST]))
-    later.clients[victim].share_keys(stale(rosters[victim]))
+    roster = Roster.from_bytes(later.server.rosters()[victim])
+    stale = shown(roster, list(later.inputs), later.public_keys() | {LOST: former}, victim)
+    # The root hangs on the victim's own key of this round, and on all keys that it was shown.
+    later.clients[victim].share_keys(stale.to_bytes())
     assert bytes(later.clients[victim]._roots[LOST]) not in revealed.values()
+    # Its owner takes no key for its own but the one that it drew: a roster does not say which.
+    assert later.clients[LOST]._advertised != former
 
 
 def test_advertisements_of_another_round_are_refused() -> None:
@@ -141,7 +126,6 @@ def test_a_round_that_is_opened_twice_has_other_masks(signed: bool, monkeypatch:
         again.advertise()
         again.share()
         roots = secrets_of_masks(again)
-        again.accept()
         requests = again.server.mask_requests(CONTEXT)
         masked = {}
         for i, request in requests.items():
@@ -161,7 +145,7 @@ def test_two_rounds_with_one_id_are_refused() -> None:
             ClientRound.join(round_.server.invitation(), LOST, round_.policies[LOST], previous=previous)
 
 
-# Shares that are derived
+# Shares that are derived and corrected
 
 
 def test_derived_shares_are_of_one_direction_and_one_pair() -> None:
@@ -179,20 +163,18 @@ def test_derived_shares_are_of_one_direction_and_one_pair() -> None:
 
 
 def test_a_threshold_of_holders_opens_a_seed_and_one_less_does_not() -> None:
-    """Whichever of them derive their shares, and whichever are sent them."""
+    """Whichever of them derive right shares, and whichever derive shares that are corrected."""
     round_ = open_round(NUM_CLIENTS, restore=False)
     round_.advertise()
     round_.share()
     threshold, dealer = round_.server._threshold, 24
     assert threshold == 5
     seed = bytes(round_.clients[dealer]._seed)
-    round_.accept()
     points = round_.server._dealt.points[dealer]
-    rows = {
-        points[i]: np.frombuffer(bytes(client._held[dealer][: shamir.SHARE_BYTES]), np.uint8)
-        for i, client in round_.clients.items()
-    }
-    assert {points[i] for i in sealed_for(dealer, list(points), threshold)} == {5, 6, 7, 8}
+    revealed = {i: bytes(client._held[dealer][: shamir.SHARE_BYTES]) for i, client in round_.clients.items()}
+    shares = round_.server._dealt.shares(dealer, revealed, 0)
+    rows = {point: np.frombuffer(share, np.uint8) for point, share in shares.items()}
+    assert {points[i] for i in corrected_holders(dealer, list(points), threshold)} == {5, 6, 7, 8}
 
     def opened(taken: tuple[int, ...]) -> bytes | None:
         try:
@@ -204,41 +186,64 @@ def test_a_threshold_of_holders_opens_a_seed_and_one_less_does_not() -> None:
     assert seed not in {opened(taken) for taken in itertools.combinations(rows, threshold - 1)}
 
 
-def delivered(round_: Round, receiver: int, sealed: dict[int, bytes], hidden: Collection[int]) -> bytes:
-    """What others dealt to a client; the sealed shares of some are passed off as such that it derives."""
-    everyone, blocks = list(sealed), {}
-    for sender, message in sealed.items():
-        receivers = sealed_for(sender, everyone, round_.server._threshold)
-        if receiver in receivers and sender not in hidden:
-            blocks[sender] = SealedShares.from_bytes(message).sealed[receivers.index(receiver)]
-    senders = Subset.of([i for i in everyone if i != receiver], everyone)
-    return ShareDelivery(
-        round_.server._round_id, senders, Subset.of(blocks, everyone), tuple(blocks.values())
-    ).to_bytes()
+def test_corrections_fit_every_seed_to_whoever_knows_fewer_shares_than_the_threshold() -> None:
+    """With the shares of four holders (of a threshold of five), all corrections and any seed there are shares
+    that the others could have derived: what is sent says nothing about the seed.
+    """
+    round_ = open_round(NUM_CLIENTS, restore=False)
+    round_.advertise()
+    round_.share()
+    dealt, dealer = round_.server._dealt, 24
+    points, size = dealt.points[dealer], shamir.SHARE_BYTES
+    revealed = {i: bytes(client._held[dealer][:size]) for i, client in round_.clients.items() if i != dealer}
+    # One corrupt holder whose share is corrected, and three whose share is right as it is.
+    corrupt = [3, 10, 17, 52]
+    known = dealt.shares(dealer, {i: revealed[i] for i in corrupt}, 0)
+    corrections = dict(zip(dealt._corrected(dealer), dealt.messages[dealer].corrections, strict=True))
+    for other_seed in (bytes(16), bytes(range(16))):
+        at_zero = np.array([shamir._to_limbs(other_seed)], dtype=np.uint64)
+        values = {point: np.frombuffer(share, "<u4").astype(np.uint64) for point, share in known.items()}
+        for holder in revealed.keys() - set(corrupt):
+            share = _interpolated({0: at_zero[0], **values}, points[holder])
+            derived = shamir.difference(share, corrections[holder][:size]) if holder in corrections else share
+            assert shamir.are_shares(derived)
+            if holder in corrections:
+                assert shamir.corrected(derived, corrections[holder][:size]) == share
+
+
+def _interpolated(values: dict[int, Any], at: int) -> bytes:
+    """The value of the polynomials through these points, in integers of any size."""
+    total = [0] * 5
+    for x, row in values.items():
+        weight = 1
+        for y in values:
+            if y != x:
+                weight = weight * (at - y) * pow(x - y, -1, shamir.PRIME) % shamir.PRIME
+        total = [(t + weight * int(v)) % shamir.PRIME for t, v in zip(total, row, strict=True)]
+    return np.array(total, dtype="<u4").tobytes()
 
 
 @pytest.mark.parametrize("lists", [1, 2])
-def test_two_lists_of_clients_and_shares_that_are_passed_off_as_derived(lists: int) -> None:
-    """Twelve clients are shown one list, eight another, and nobody is told of a share that does not open.
+def test_two_lists_of_clients(lists: int) -> None:
+    """Twelve clients are shown one list, eight another; all mask, and the server is given every self mask.
 
-    All mask, and the server is given every self mask. With two lists, which differ in the key of one corrupt
-    client, the masks between the groups do not cancel, and the sum stays closed; with one list it opens.
+    With two lists, which differ in the key of one corrupt client, the masks between the groups do not cancel,
+    and the sum stays closed; with one list it opens.
     """
     round_ = open_round(20, dimension=50, max_code=1, width=20, signed=True, restore=False)
     round_.advertise()
     clients, server = list(round_.inputs), round_.server
     second = clients[12:] if lists == 2 else []
-    roster = Roster.from_bytes(server.rosters()[clients[0]])
-    corrupt = replace(roster.entries[0], public_key=keys.public_key(keys.draw_secret()))
-    entries = (corrupt, *roster.entries[1:])
-    other = replace(roster, entries=entries, listing=listing_of(entries))
-    sealed = {i: round_.clients[i].share_keys((other if i in second else roster).to_bytes()) for i in clients}
+    rosters = {i: Roster.from_bytes(data) for i, data in server.rosters().items()}
+    own_keys = round_.public_keys()
+    other_keys = own_keys | {clients[0]: keys.public_key(keys.draw_secret())}
+    for i in clients:
+        told = other_keys if i in second else own_keys
+        round_.clients[i].share_keys(shown(rosters[i], clients, told, i).to_bytes())
     roots = secrets_of_masks(round_)
     everyone, total = Subset(20, tuple(range(20))), np.zeros(50, dtype="<u4")
     for i in clients:
         client = round_.clients[i]
-        hidden = set(second) if i not in second else set(clients) - set(second)
-        client.accept_shares(delivered(round_, i, sealed, hidden))
         client.settle(MaskRequest(server._round_id, everyone).to_bytes(), CONTEXT)
         own_key = client._round_keys[i]
         self_mask = keys.derive(client._seed, client._masks_digest, keys.SELF_MASK, own_key)
@@ -251,6 +256,31 @@ def test_two_lists_of_clients_and_shares_that_are_passed_off_as_derived(lists: i
     assert left.any() == (lists == 2)
     between = [(i, j) for i in clients[:12] for j in second]
     assert all(roots[i, j] != roots[j, i] for i, j in between)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_state_that_is_put_back_and_shares_again_says_the_same(
+    signed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Corrections of two seeds under the same derived shares would tell the difference of the seeds."""
+
+    class Forgetful(AnsweredStages):
+        def claim(self, *args: Any, **keywords: Any) -> bool:
+            return True
+
+    monkeypatch.setattr(client_module, "answered", Forgetful())
+    round_ = open_round(NUM_CLIENTS, signed=signed, restore=False)
+    round_.advertise()
+    roster, stored = round_.server.rosters()[LOST], round_.clients[LOST].to_bytes()
+    first, again = (
+        ClientRound.from_bytes(stored, round_.policies[LOST]).share_keys(roster) for _ in range(2)
+    )
+    assert first == again
+    # For another graph the seeds, and all shares that are derived, are others.
+    told = replace(Roster.from_bytes(roster), num_witnesses=3)
+    other = ClientRound.from_bytes(stored, round_.policies[LOST]).share_keys(told.to_bytes())
+    one, two = SharedSeeds.from_bytes(first), SharedSeeds.from_bytes(other)
+    assert not {*one.commitments, *one.corrections} & {*two.commitments, *two.corrections}
 
 
 # Roots that are wrapped
@@ -286,15 +316,14 @@ def test_a_lost_client_that_wrapped_wrong_roots_spoils_the_sum_and_nothing_else(
     round_ = open_round(NUM_CLIENTS, dimension=200, max_code=1, width=20, dropout_fraction=0.25)
 
     def wire(kind: str, client: int, data: bytes) -> bytes:
-        if kind != "SealedShares" or client != LOST:
+        if kind != "SharedSeeds" or client != LOST:
             return data
-        message = SealedShares.from_bytes(data)
+        message = SharedSeeds.from_bytes(data)
         return replace(message, wrapped=bytes(len(message.wrapped))).to_bytes()
 
     round_.wire = wire
     round_.advertise()
     round_.share()
-    round_.accept()
     round_.mask([LOST])
     round_.confirm()
     round_.unmask()
@@ -307,11 +336,11 @@ def test_messages_without_a_root_or_a_share_for_everybody_are_refused(change: st
     round_ = open_round(NUM_CLIENTS, restore=False)
     round_.advertise()
     roster = round_.server.rosters()[LOST]
-    message = SealedShares.from_bytes(round_.clients[LOST].share_keys(roster))
+    message = SharedSeeds.from_bytes(round_.clients[LOST].share_keys(roster))
     wrong = (
         replace(message, wrapped=message.wrapped[16:])
         if change == "fewer roots"
-        else replace(message, sealed=message.sealed[1:])
+        else replace(message, corrections=message.corrections[1:])
     )
     assert not round_.server.receive_shares(LOST, wrong.to_bytes())
     assert "neighbours" in round_.server.rejected[LOST]

@@ -35,7 +35,7 @@ from fl_privquant.flower.protocol import Reply
 from fl_privquant.packing.pack import pack_codes, unpack_codes
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg import shamir
-from fl_privquant.secagg.messages import MaskedInput, SealedShares, UnmaskReply
+from fl_privquant.secagg.messages import MaskedInput, SharedSeeds, UnmaskReply
 from tests.secagg.driver import Lost, Round, Wire, open_round
 
 
@@ -72,7 +72,6 @@ def test_wrong_unmask_shares_are_corrected_and_their_senders_named() -> None:
     liars = run_against_liars(round_, 3, seed=4)
     round_.advertise()
     round_.share()
-    round_.accept()
     round_.mask()
     round_.confirm()
     round_.unmask()
@@ -118,10 +117,11 @@ def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> No
     dealer, victim = 3, 45
     deal = client_module.deal
 
-    def crooked(*arguments: Any) -> np.ndarray:
-        shares = deal(*arguments)
-        shares[sorted(round_.inputs).index(victim), ::4] ^= 1
-        return shares
+    def crooked(*arguments: Any) -> tuple[bytes, list[bytes]]:
+        own, corrections = deal(*arguments)
+        # At a threshold of five of nine the victim is the third whose share is corrected.
+        corrections[2] = shamir.difference(corrections[2], bytes([1, 0, 0, 0] * 10))
+        return own, corrections
 
     rosters = round_.server.rosters()
     for i, roster in rosters.items():
@@ -129,9 +129,8 @@ def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> No
             if i == dealer:
                 patch.setattr(client_module, "deal", crooked)
             sealed = round_.client(i).share_keys(roster)
-        assert SealedShares.from_bytes(sealed).client_id == i
+        assert SharedSeeds.from_bytes(sealed).client_id == i
         round_.server.receive_shares(i, sealed)
-    round_.accept()
     round_.mask()
     round_.confirm()
     round_.unmask()

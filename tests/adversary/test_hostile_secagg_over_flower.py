@@ -25,25 +25,26 @@ from fl_privquant.flower.binding import message_digest, request_digest
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import Request
-from fl_privquant.secagg.messages import SealedShares
+from fl_privquant.secagg.messages import SharedSeeds
 
 CLIENTS, ROUNDS, CULPRIT = 25, 2, 7
 MECHANISM = pq.design("one_bit", epsilon=1.0)
 
 
-def seals_garbage(message: Message, context: Context, call_next: Any) -> Message:
-    """A mod outside all others: whatever the client sealed goes out as zeros."""
+def deals_garbage(message: Message, context: Context, call_next: Any) -> Message:
+    """A mod outside all others: the shares that the client deals fit to no secret."""
     record = message.content.get("secagg")
     reply = call_next(message, context)
     stage = record["secagg-stage"] if isinstance(record, ConfigRecord) else "train"
     if stage == "share" and int(context.node_config["partition-id"]) == CULPRIT:
-        sent = SealedShares.from_bytes(reply.content["secagg"]["secagg-data"])
-        garbage = replace(sent, sealed=tuple(bytes(len(block)) for block in sent.sealed))
+        sent = SharedSeeds.from_bytes(reply.content["secagg"]["secagg-data"])
+        garbage = replace(sent, corrections=tuple(bytes(len(block)) for block in sent.corrections))
         reply.content["secagg"]["secagg-data"] = garbage.to_bytes()
     return reply
 
 
-def test_a_client_that_seals_garbage_is_left_out_of_later_rounds() -> None:
+def test_a_client_that_deals_garbage_is_left_out_of_later_rounds() -> None:
+    """Its secret does not open: one round ends without a sum, and the client is not asked again."""
     client, server = ClientApp(), ServerApp()
     asked: list[int] = []
 
@@ -54,7 +55,7 @@ def test_a_client_that_seals_garbage_is_left_out_of_later_rounds() -> None:
         return call_next(message, context)
 
     @client.train(
-        mods=[counts, seals_garbage, SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf, seed=5)]
+        mods=[counts, deals_garbage, SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf, seed=5)]
     )
     def train(message: Message, context: Context) -> Message:
         arrays = {
@@ -69,14 +70,14 @@ def test_a_client_that_seals_garbage_is_left_out_of_later_rounds() -> None:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-        private = PrivQuantStrategy(inner, mechanism=MECHANISM, clip=0.1)
+        private = PrivQuantStrategy(inner, mechanism=MECHANISM, clip=0.1, max_failed_rounds=1)
         strategy = SecureAggregationStrategy(private)
         record = ArrayRecord({"weight": Array(np.zeros(37, np.float32))})
         strategy.start(grid, record, num_rounds=ROUNDS)
         survivors.update(strategy.survivors)
 
     InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
-    assert survivors == {1: CLIENTS - 1, 2: CLIENTS - 1}
+    assert survivors == {1: 0, 2: CLIENTS - 1}
     assert asked.count(CULPRIT) == 1
     assert len(asked) == 2 * CLIENTS - 1
 

@@ -29,12 +29,11 @@ def test_copies_of_one_state_unmask_once() -> None:
         ClientRound.from_bytes(stored, policy).unmask(request.to_bytes())
 
 
-@pytest.mark.parametrize("stage", ["share", "accept", "mask", "confirm", "unmask"])
+@pytest.mark.parametrize("stage", ["share", "mask", "confirm", "unmask"])
 def test_three_threads_get_one_answer_at_every_stage(stage: str) -> None:
     round_ = at(stage, 20)
     close = {
         "share": round_.server.rosters,
-        "accept": round_.server.deliveries,
         "mask": lambda: round_.server.mask_requests(CONTEXT),
         "confirm": round_.server.survivor_lists,
         "unmask": round_.server.unmask_requests,
@@ -46,7 +45,6 @@ def test_three_threads_get_one_answer_at_every_stage(stage: str) -> None:
         client = ClientRound.from_bytes(stored, round_.policies[VICTIM])
         step = {
             "share": client.share_keys,
-            "accept": client.accept_shares,
             "mask": lambda data: client.settle(data, CONTEXT),
             "confirm": client.confirm,
             "unmask": client.unmask,

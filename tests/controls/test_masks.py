@@ -32,7 +32,6 @@ def masked(number: int) -> Round:
     round_.inputs = dict.fromkeys(round_.inputs, np.zeros(DIMENSION, dtype=int))
     round_.advertise()
     round_.share()
-    round_.accept()
     round_.mask()
     return round_
 

@@ -35,7 +35,7 @@ from fl_privquant.secagg import ClientRound, Stage
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 CLIENTS, ROUNDS = 8, 3
-STAGES = ("advertise", "share", "accept", "train", "unmask")
+STAGES = ("advertise", "share", "train", "unmask")
 
 
 def mechanism(name: str = "optm", **parameters: Any) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, OpenedSum, RoundConfig, ServerRound, new_session
+from fl_privquant.secagg.messages import Roster, Subset
 
 CONTEXT = b"what is asked for"
 
@@ -26,7 +27,6 @@ class Lost:
 
     advertise: Collection[int] = ()
     share: Collection[int] = ()
-    accept: Collection[int] = ()
     mask: Collection[int] = ()
     confirm: Collection[int] = ()
     unmask: Collection[int] = ()
@@ -87,18 +87,8 @@ class Round:
             self.server.rosters(),
             lost,
             lambda i, request: self.client(i).share_keys(request),
-            "SealedShares",
+            "SharedSeeds",
             self.server.receive_shares,
-        )
-
-    def accept(self, lost: Collection[int] = ()) -> None:
-        self.stage(
-            "ShareDelivery",
-            self.server.deliveries(),
-            lost,
-            lambda i, request: self.client(i).accept_shares(request),
-            "ShareReceipt",
-            self.server.receive_receipt,
         )
 
     def mask(self, lost: Collection[int] = ()) -> None:
@@ -134,11 +124,14 @@ class Round:
         lost = Lost() if lost is None else lost
         self.advertise(lost.advertise)
         self.share(lost.share)
-        self.accept(lost.accept)
         self.mask(lost.mask)
         self.confirm(lost.confirm)
         self.unmask(lost.unmask)
         return self.server.finish()
+
+    def public_keys(self) -> dict[int, bytes]:
+        """The keys that clients sent for this round."""
+        return {i: entry.public_key for i, entry in self.server._entries.items()}
 
     def expected(self, survivors: Collection[int]) -> np.ndarray:
         return sum((self.inputs[i].astype(np.int64) for i in survivors), np.int64(0))
@@ -205,10 +198,25 @@ def open_round(
     return made
 
 
+def shown(roster: Roster, clients: Sequence[int], public_keys: Mapping[int, bytes], own: int) -> Roster:
+    """A roster of a complete graph with these clients and keys, as a lying server could send it."""
+    neighbours = [client for client in sorted(clients) if client != own]
+    return replace(
+        roster,
+        ids=tuple(sorted(clients)),
+        present=Subset(),
+        public_keys=tuple(public_keys[client] for client in neighbours),
+        identified=Subset(len(neighbours)),
+        identities=(),
+        num_clients=len(clients),
+        num_neighbors=len(neighbours),
+    )
+
+
 def at(stage: str, num_clients: int, **options: Any) -> Round:
     """A signed round up to a stage, which is still open."""
     round_ = open_round(num_clients, signed=options.pop("signed", True), restore=False, **options)
-    for name in ("advertise", "share", "accept", "mask", "confirm"):
+    for name in ("advertise", "share", "mask", "confirm"):
         if name == stage:
             break
         getattr(round_, name)()

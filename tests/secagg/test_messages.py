@@ -12,18 +12,15 @@ from hypothesis import strategies as st
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg.keys import SEED_BYTES
 from fl_privquant.secagg.messages import (
-    SEALED_BYTES,
+    CORRECTION_BYTES,
     Confirmation,
     Invitation,
     KeyAdvertisement,
     MaskedInput,
     MaskRequest,
     Roster,
-    RosterEntry,
     RoundId,
-    SealedShares,
-    ShareDelivery,
-    ShareReceipt,
+    SharedSeeds,
     Subset,
     SurvivorList,
     UnmaskReply,
@@ -36,7 +33,6 @@ keys = st.binary(min_size=32, max_size=32)
 seeds = st.binary(min_size=SEED_BYTES, max_size=SEED_BYTES)
 signatures = st.sampled_from([b"", b"s" * 64])
 rounds = st.builds(RoundId, st.binary(min_size=16, max_size=16), ids)
-texts = st.lists(st.binary(max_size=50), max_size=3).map(tuple)
 increasing = st.lists(ids, unique=True, max_size=6).map(lambda some: tuple(sorted(some)))
 
 
@@ -52,20 +48,11 @@ def subsets(draw: st.DrawFn) -> Subset:
 
 @st.composite
 def rosters(draw: st.DrawFn) -> Roster:
-    identity = draw(st.sampled_from([b"", b"i" * 32]))
-    entries = tuple(RosterEntry(i, draw(keys), identity) for i in draw(increasing))
-    numbers = [draw(st.integers(0, 2**32 - 1)) for _ in range(3)]
-    everyone = draw(increasing)
-    fingerprints = tuple(draw(keys) for _ in everyone)
-    return Roster(draw(rounds), *numbers, entries, draw(keys), everyone, fingerprints)
-
-
-@st.composite
-def receipts(draw: st.DrawFn) -> ShareReceipt:
-    disputed = draw(increasing)
-    return ShareReceipt(
-        draw(rounds), draw(ids), draw(signatures), disputed, tuple(draw(keys) for _ in disputed)
-    )
+    numbers = [draw(st.integers(0, 2**32 - 1)) for _ in range(4)]
+    identified = draw(subsets())
+    identities = tuple(draw(keys) for _ in identified.places)
+    lists = (draw(blocks(32)), draw(increasing), draw(subsets()), identified, identities, draw(blocks(32)))
+    return Roster(draw(rounds), *numbers, draw(st.booleans()), *lists)
 
 
 @st.composite
@@ -73,16 +60,6 @@ def unmask_requests(draw: st.DrawFn) -> UnmaskRequest:
     signers = draw(subsets())
     given = tuple(draw(st.binary(min_size=64, max_size=64)) for _ in signers.places)
     return UnmaskRequest(draw(rounds), draw(subsets()), signers, given)
-
-
-@st.composite
-def deliveries(draw: st.DrawFn) -> ShareDelivery:
-    senders = draw(subsets())
-    sealing = tuple(at for at in senders.places if draw(st.booleans()))
-    sealed = st.binary(min_size=SEALED_BYTES, max_size=SEALED_BYTES)
-    return ShareDelivery(
-        draw(rounds), senders, Subset(senders.size, sealing), tuple(draw(sealed) for _ in sealing)
-    )
 
 
 MESSAGES = st.one_of(
@@ -98,18 +75,16 @@ MESSAGES = st.one_of(
     st.builds(KeyAdvertisement, rounds, ids, signatures, keys, st.sampled_from([b"", b"i" * 32])),
     rosters(),
     st.builds(
-        SealedShares,
+        SharedSeeds,
         rounds,
         ids,
         signatures,
         st.tuples(seeds, seeds),
         blocks(SEED_BYTES).map(b"".join),
-        blocks(SEALED_BYTES),
+        blocks(CORRECTION_BYTES),
     ),
-    deliveries(),
     st.builds(MaskedInput, rounds, ids, signatures, st.binary(max_size=100)),
-    receipts(),
-    st.builds(MaskRequest, rounds, subsets(), texts, texts),
+    st.builds(MaskRequest, rounds, subsets()),
     st.builds(SurvivorList, rounds, subsets()),
     st.builds(Confirmation, rounds, ids, signatures, keys),
     unmask_requests(),
@@ -145,9 +120,7 @@ def test_noise_is_refused(noise: bytes) -> None:
         Invitation,
         KeyAdvertisement,
         Roster,
-        SealedShares,
-        ShareDelivery,
-        ShareReceipt,
+        SharedSeeds,
         MaskRequest,
         MaskedInput,
         SurvivorList,
@@ -161,7 +134,7 @@ def test_noise_is_refused(noise: bytes) -> None:
 def test_a_kind_is_not_taken_for_another() -> None:
     message = UnmaskRequest(RoundId(bytes(16), 1), Subset(3, (0, 1)))
     with pytest.raises(InvalidUpdateError, match="kind 7"):
-        ShareDelivery.from_bytes(message.to_bytes())
+        SurvivorList.from_bytes(message.to_bytes())
 
 
 def test_sides_of_different_versions_refuse_each_other_and_say_why() -> None:
@@ -173,16 +146,17 @@ def test_sides_of_different_versions_refuse_each_other_and_say_why() -> None:
         data = bytearray(message.to_bytes())
         data[2] -= 1
         with pytest.raises(
-            InvalidUpdateError, match="version 4 of the secure-aggregation protocol, expected 5"
+            InvalidUpdateError, match="version 5 of the secure-aggregation protocol, expected 6"
         ):
             type(message).from_bytes(bytes(data))
 
 
 @pytest.mark.parametrize("wrong", [(2, 1), (1, 1), (5, 5, 6)])
 def test_lists_of_clients_increase_strictly(wrong: tuple[int, ...]) -> None:
-    message = ShareReceipt(RoundId(bytes(16), 1), 5, b"", wrong, (bytes(32),) * len(wrong))
+    """So no client can stand on a roster twice."""
+    message = Roster(RoundId(bytes(16), 1), 3, 2, 2, 0, False, (), wrong)
     with pytest.raises(InvalidUpdateError, match="increase"):
-        ShareReceipt.from_bytes(message.to_bytes())
+        Roster.from_bytes(message.to_bytes())
 
 
 def test_marks_beyond_the_list_are_refused() -> None:
@@ -191,12 +165,6 @@ def test_marks_beyond_the_list_are_refused() -> None:
     assert data[-1] == 0b101
     with pytest.raises(InvalidUpdateError, match="more than the 3 members"):
         SurvivorList.from_bytes(data[:-1] + bytes([0b1101]))
-
-
-def test_shares_of_clients_that_are_no_senders_are_refused() -> None:
-    message = ShareDelivery(RoundId(bytes(16), 1), Subset(3, (0,)), Subset(3, (1,)), (bytes(SEALED_BYTES),))
-    with pytest.raises(InvalidUpdateError, match="senders"):
-        ShareDelivery.from_bytes(message.to_bytes())
 
 
 def test_counts_larger_than_the_message_are_refused_before_anything_is_made() -> None:

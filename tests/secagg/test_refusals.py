@@ -20,18 +20,13 @@ from fl_privquant.secagg.messages import (
     MaskRequest,
     Roster,
     RoundId,
-    ShareDelivery,
-    ShareReceipt,
     Subset,
     UnmaskReply,
     UnmaskRequest,
 )
-from fl_privquant.secagg.transcript import listing_of
 from tests.secagg.driver import CONTEXT, Lost, Round, open_round
 
 CLIENT = 3
-# The last of five by id: what others share with it is sealed, not derived.
-LAST = 31
 
 
 def refused(
@@ -48,7 +43,7 @@ def refused(
 
 
 def secrets_of(client: ClientRound) -> list[bytes]:
-    tables = [*client._pairs.values(), *client._held.values(), *client._roots.values()]
+    tables = [*client._held.values(), *client._roots.values()]
     held = [client._private, client._seed, *tables]
     return [bytes(secret) for secret in held if secret]
 
@@ -58,7 +53,7 @@ def check_erased(client: ClientRound, secrets: list[bytes]) -> None:
     assert not secrets_of(client)
     stored = client.to_bytes()
     assert not any(secret in stored for secret in secrets)
-    for call in (client.share_keys, client.accept_shares, client.settle, client.unmask):
+    for call in (client.share_keys, client.settle, client.unmask):
         with pytest.raises(SecureAggregationError, match="unmasks once"):
             call(b"")
     with pytest.raises(SecureAggregationError, match="unmasks once"):
@@ -114,25 +109,23 @@ def changed_roster(round_: Round, change: Callable[[Roster], Roster]) -> bytes:
 
 
 ROSTERS: dict[str, Callable[[Roster], Roster]] = {
-    "missing from its own roster": lambda r: replace(
-        r, entries=tuple(e for e in r.entries if e.client_id != CLIENT)
-    ),
-    "stands twice": lambda r: replace(
-        r, entries=(*r.entries[:-1], replace(r.entries[-1], public_key=r.entries[1].public_key))
-    ),
-    "other keys for client 3": lambda r: replace(
-        r, entries=(replace(r.entries[0], public_key=bytes([9]) * 32), *r.entries[1:])
-    ),
+    "missing from its own roster": lambda r: replace(r, ids=r.ids[1:]),
+    "stands twice": lambda r: replace(r, public_keys=(*r.public_keys[:-1], r.public_keys[0])),
+    "3 public keys on the roster, expected those of 4": lambda r: replace(r, public_keys=r.public_keys[1:]),
     "more than half": lambda r: replace(r, threshold=2),
     "threshold 3 of 5 holders among 5 clients": lambda r: replace(r, threshold=3),
     "threshold: 6 of 5": lambda r: replace(r, threshold=6),
     "could exceed the modulus": lambda r: replace(r, num_clients=6),
     "roster of 5 among 4": lambda r: replace(r, num_clients=4),
-    "2 neighbours among 5 clients": lambda r: replace(r, entries=r.entries[:3], threshold=3),
-    "below the 3 of this client's min_clients": lambda r: replace(
-        r, entries=r.entries[:2], num_clients=2, threshold=2
+    "2 neighbours among 5 clients": lambda r: replace(
+        r, ids=r.ids[:3], public_keys=r.public_keys[:2], num_neighbors=2, threshold=2
     ),
-    "not the list of clients": lambda r: replace(r, listing=bytes(32)),
+    "3 holders, expected 4 neighbours": lambda r: replace(r, ids=r.ids[:3], public_keys=r.public_keys[:2]),
+    "below the 3 of this client's min_clients": lambda r: replace(
+        r, ids=r.ids[:2], public_keys=r.public_keys[:1], num_clients=2, num_neighbors=1, threshold=2
+    ),
+    "path of 1 nodes": lambda r: replace(r, path=(bytes(32),)),
+    "a spread graph": lambda r: replace(r, spread=True, num_clients=5, num_neighbors=4),
     "another session": lambda r: replace(r, round_id=RoundId(bytes(16), 1)),
     "a message of round 2": lambda r: replace(r, round_id=RoundId(r.round_id.session, 2)),
 }
@@ -150,55 +143,53 @@ def test_a_key_of_small_order_on_the_roster() -> None:
     round_ = open_round()
     round_.advertise()
 
-    def change(roster: Roster) -> Roster:
-        entries = (*roster.entries[:-1], replace(roster.entries[-1], public_key=bytes(32)))
-        return replace(roster, entries=entries, listing=listing_of(entries))
-
-    roster = changed_roster(round_, change)
+    roster = changed_roster(round_, lambda r: replace(r, public_keys=(*r.public_keys[:-1], bytes(32))))
     refused(round_, "usable", lambda client: client.share_keys(roster))
 
 
-@pytest.mark.parametrize("attack", ["other identity", "unknown client"])
-def test_rosters_of_clients_that_are_not_known(attack: str) -> None:
+CHANGED_IDENTITIES: dict[str, Callable[[Roster], Roster]] = {
+    "another identity than is known": lambda r: replace(
+        r, identified=Subset(4, (3,)), identities=(bytes(32),)
+    ),
+    "no known identity": lambda r: replace(r, ids=(3, 10, 17, 24, 1000), present=Subset()),
+    "a list of 4 clients, expected the 5": lambda r: replace(r, present=Subset(5, (0, 1, 2, 3))),
+    "some clients of a list of 6": lambda r: replace(r, present=Subset(6, (0, 1, 2, 3, 5))),
+}
+
+
+@pytest.mark.parametrize("reason", CHANGED_IDENTITIES)
+def test_rosters_of_clients_that_are_not_known(reason: str) -> None:
     round_ = open_round(signed=True)
     round_.advertise()
-
-    def change(roster: Roster) -> Roster:
-        last = roster.entries[-1]
-        changed = {"identity": bytes(32)} if attack == "other identity" else {"client_id": 1000}
-        entries = (*roster.entries[:-1], replace(last, **changed))
-        return replace(roster, entries=entries, listing=listing_of(entries))
-
-    reason = "no known identity" if attack == "unknown client" else "another identity than is known"
-    roster = changed_roster(round_, change)
+    roster = changed_roster(round_, CHANGED_IDENTITIES[reason])
     refused(round_, reason, lambda client: client.share_keys(roster))
 
 
 @pytest.mark.parametrize("attack", ["own key", "other round"])
 def test_keys_that_are_not_their_clients_keys_of_this_round(attack: str) -> None:
-    """A server that invents or replays a neighbour's keys is noticed: what others sealed does not open."""
-    round_ = open_round(signed=True)
+    """A server that invents or replays a neighbour's key for one client gains a root that nobody has."""
+    round_ = open_round(signed=True, restore=False)
     round_.advertise()
+    wrong = keys.public_key(keys.draw_secret())
+    if attack == "other round":
+        other = open_round(signed=True, number=2)
+        other.policies = round_.policies
+        other.server._config.identities.update(round_.server._config.identities)
+        other.advertise()
+        wrong = other.server._entries[10].public_key
 
     def wire(kind: str, client: int, data: bytes) -> bytes:
-        if kind != "Roster" or client != LAST:
+        if kind != "Roster" or client != CLIENT:
             return data
         roster = Roster.from_bytes(data)
-        first = replace(roster.entries[0], public_key=bytes([9]) * 32)
-        if attack == "other round":
-            other = open_round(signed=True, number=2)
-            other.policies = round_.policies
-            other.server._config.identities.update(round_.server._config.identities)
-            other.advertise()
-            first = other.server._entries[first.client_id]
-        entries = (first, *roster.entries[1:])
-        return replace(roster, entries=entries, listing=listing_of(entries)).to_bytes()
+        return replace(roster, public_keys=(wrong, *roster.public_keys[1:])).to_bytes()
 
     round_.wire = wire
     round_.share()
-    server = round_.server
-    delivery = server._dealt.delivery(server._round_id, LAST, server._graph[LAST]).to_bytes()
-    refused(round_, "those of 4 do not open", lambda client: client.accept_shares(delivery), LAST)
+    assert "not signed by the identity" in round_.server.rejected[CLIENT]
+    roots = {(i, j): bytes(root) for i, client in round_.clients.items() for j, root in client._roots.items()}
+    assert all(roots[i, j] != roots[j, i] for i, j in roots if CLIENT in (i, j))
+    assert all(roots[i, j] == roots[j, i] for i, j in roots if CLIENT not in (i, j))
 
 
 def test_a_second_roster() -> None:
@@ -213,71 +204,23 @@ def test_a_second_roster() -> None:
     check_erased(client, secrets)
 
 
-def shared_round() -> tuple[Round, ShareDelivery]:
-    round_ = open_round()
+def test_a_client_that_is_told_another_threshold_has_masks_of_its_own() -> None:
+    """A server that tells clients different thresholds gets masks that do not cancel."""
+    round_ = open_round(restore=False)
     round_.advertise()
-    round_.share()
-    return round_, ShareDelivery.from_bytes(round_.server.deliveries()[LAST])
-
-
-def flipped(sealed: bytes) -> bytes:
-    return sealed[:-1] + bytes([sealed[-1] ^ 1])
-
-
-DELIVERIES: dict[str, Callable[[ShareDelivery], ShareDelivery]] = {
-    "a list of 6, where this client knows a list of 5": lambda d: replace(d, senders=Subset(6, (0, 1, 2, 3))),
-    "handed a share of its own": lambda d: replace(d, senders=Subset(5, (0, 1, 2, 3, 4))),
-    "those of 2 do not open": lambda d: replace(d, sealed=(d.sealed[1], d.sealed[0], *d.sealed[2:])),
-    "those of 4 do not open": lambda d: replace(d, sealed=tuple(flipped(each) for each in d.sealed)),
-    "fewer than the threshold": lambda d: replace(
-        d, senders=Subset(5, (0,)), sealing=Subset(5, (0,)), sealed=d.sealed[:1]
-    ),
-    "another session": lambda d: replace(d, round_id=RoundId(bytes(16), 1)),
-}
-
-
-@pytest.mark.parametrize("reason", DELIVERIES)
-def test_deliveries(reason: str) -> None:
-    round_, delivery = shared_round()
-    wrong = DELIVERIES[reason](delivery).to_bytes()
-    refused(round_, reason, lambda client: client.accept_shares(wrong), LAST)
-
-
-def test_a_share_that_does_not_open_is_disputed_by_its_digest() -> None:
-    round_, delivery = shared_round()
-    wrong = replace(delivery, sealed=(flipped(delivery.sealed[0]), *delivery.sealed[1:]))
-    receipt = ShareReceipt.from_bytes(round_.client(LAST).accept_shares(wrong.to_bytes()))
-    assert receipt.disputed == (CLIENT,)
-    assert receipt.digests == (keys.digest(wrong.sealed[0]),)
-
-
-def test_shares_of_another_round_do_not_open() -> None:
-    """Those of an earlier attempt with the same clients, replayed."""
-    round_, delivery = shared_round()
-    _, foreign = shared_round()
-    mixed = replace(delivery, sealed=foreign.sealed).to_bytes()
-    refused(round_, "do not open", lambda client: client.accept_shares(mixed), LAST)
-
-
-def test_shares_sealed_under_another_threshold_do_not_open() -> None:
-    """A server that tells clients different thresholds is noticed."""
-    round_ = open_round()
-    round_.advertise()
-    rosters = round_.server.rosters()
-    for i, data in rosters.items():
+    for i, data in round_.server.rosters().items():
         roster = Roster.from_bytes(data)
-        told = replace(roster, threshold=roster.threshold + 1) if i == LAST else roster
-        round_.server.receive_shares(i, round_.client(i).share_keys(told.to_bytes()))
-    server = round_.server
-    delivery = server._dealt.delivery(server._round_id, LAST, server._graph[LAST]).to_bytes()
-    refused(round_, "those of 4 do not open", lambda client: client.accept_shares(delivery), LAST)
+        told = replace(roster, threshold=roster.threshold + 1) if i == CLIENT else roster
+        round_.clients[i].share_keys(told.to_bytes())
+    roots = {i: client._roots for i, client in round_.clients.items()}
+    assert all(roots[CLIENT][i] != roots[i][CLIENT] for i in round_.inputs if i != CLIENT)
+    assert roots[10][17] == roots[17][10]
 
 
 def accepted_round() -> tuple[Round, MaskRequest]:
     round_ = open_round()
     round_.advertise()
     round_.share()
-    round_.accept()
     return round_, MaskRequest.from_bytes(round_.server.mask_requests(CONTEXT)[CLIENT])
 
 
@@ -294,15 +237,6 @@ def test_mask_requests(reason: str) -> None:
     round_, request = accepted_round()
     wrong = MASK_REQUESTS[reason](request).to_bytes()
     refused(round_, reason, lambda client: client.settle(wrong, CONTEXT))
-
-
-def test_a_member_whose_share_was_not_delivered() -> None:
-    round_, delivery = shared_round()
-    without_first = Subset(5, (1, 2, 3))
-    short = replace(delivery, senders=without_first, sealing=without_first, sealed=delivery.sealed[1:])
-    round_.client(LAST).accept_shares(short.to_bytes())
-    request = MaskRequest(short.round_id, Subset(5, (0, 1, 2, 3, 4))).to_bytes()
-    refused(round_, r"clients \[3\] are members and neighbours", lambda client: client.settle(request), LAST)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +260,6 @@ def masked_round(lost: tuple[int, ...] = ()) -> tuple[Round, UnmaskRequest]:
     round_ = open_round(8, dropout_fraction=0.25)
     round_.advertise()
     round_.share()
-    round_.accept()
     round_.mask(lost)
     round_.confirm()
     return round_, UnmaskRequest.from_bytes(round_.server.unmask_requests()[CLIENT])
@@ -378,7 +311,7 @@ def test_a_reply_has_one_share_for_each_neighbor() -> None:
 
 
 def test_stages_come_in_order() -> None:
-    for calls in ("share_keys", "accept_shares", "unmask"):
+    for calls in ("share_keys", "settle", "unmask"):
         client = ClientRound.join(invitation(), CLIENT)
         with pytest.raises(SecureAggregationError, match="at stage JOINED"):
             getattr(client, calls)(b"")
@@ -395,9 +328,7 @@ def test_secrets_last_no_longer_than_they_are_needed() -> None:
     assert client._private
     round_.share()
     assert not client._private
-    assert len(client._pairs) == len(client._roots) == 4
-    round_.accept()
-    assert not client._pairs
+    assert len(client._roots) == 4
     round_.mask()
     assert not client._roots
     assert not client._seed
@@ -415,7 +346,7 @@ def test_nothing_secret_is_shown_logged_or_pickled(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.DEBUG)
     round_ = open_round(signed=True)
     shown = []
-    for step in (round_.advertise, round_.share, round_.accept, round_.mask, round_.confirm):
+    for step in (round_.advertise, round_.share, round_.mask, round_.confirm):
         step()
         client = round_.client(CLIENT)
         shown.append((repr(client) + repr(round_.server) + repr(client._policy), secrets_of(client)))
@@ -432,14 +363,14 @@ def test_nothing_secret_is_shown_logged_or_pickled(caplog: pytest.LogCaptureFixt
 @settings(max_examples=40)
 @given(st.data())
 def test_a_damaged_state_is_refused_or_plays_on_without_a_wrong_error(data: st.DataObject) -> None:
-    round_, delivery = shared_round()
-    stored = bytearray(round_.clients[LAST].to_bytes())
+    round_, request = accepted_round()
+    stored = bytearray(round_.clients[CLIENT].to_bytes())
     with pytest.raises(InvalidUpdateError):
         ClientRound.from_bytes(bytes(stored[: data.draw(st.integers(0, len(stored) - 1))]))
     stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
         client = ClientRound.from_bytes(bytes(stored))
-        client.accept_shares(delivery.to_bytes())
+        client.settle(request.to_bytes(), CONTEXT)
     except PrivQuantError:
         return
 
@@ -447,8 +378,8 @@ def test_a_damaged_state_is_refused_or_plays_on_without_a_wrong_error(data: st.D
 def test_a_client_that_refuses_counts_as_lost() -> None:
     round_ = open_round(6)
     round_.wire = lambda kind, client, data: (
-        replace(ShareDelivery.from_bytes(data), senders=Subset(5, (1, 2, 3, 4))).to_bytes()
-        if kind == "ShareDelivery" and client == CLIENT
+        replace(MaskRequest.from_bytes(data), members=Subset(5, (1, 2, 3, 4))).to_bytes()
+        if kind == "MaskRequest" and client == CLIENT
         else data
     )
     result = round_.run(Lost())

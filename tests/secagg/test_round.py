@@ -16,7 +16,7 @@ from tests.secagg.driver import SESSION, Lost, Round, open_round
 def check(round_: Round, lost: Lost) -> None:
     """The sum is exact and of exactly those that the round did not lose."""
     result = round_.run(lost)
-    gone = {*lost.advertise, *lost.share, *lost.accept, *lost.mask}
+    gone = {*lost.advertise, *lost.share, *lost.mask}
     assert set(result.survivors) == round_.inputs.keys() - gone
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
     assert all(
@@ -31,7 +31,7 @@ def test_sum_is_exact_without_dropout(signed: bool) -> None:
     check(open_round(6, 1000, signed=signed), Lost())
 
 
-@pytest.mark.parametrize("stage", ["advertise", "share", "accept", "mask", "unmask"])
+@pytest.mark.parametrize("stage", ["advertise", "share", "mask", "unmask"])
 @pytest.mark.parametrize("graph", [None, (4, 3)])
 def test_sum_is_exact_with_a_client_lost_at_any_stage(stage: str, graph: tuple[int, int] | None) -> None:
     check(open_round(8, 100, graph=graph), Lost(**{stage: [10]}))
@@ -41,7 +41,7 @@ def test_sum_is_exact_with_a_client_lost_at_any_stage(stage: str, graph: tuple[i
 def test_sum_is_exact_with_clients_lost_at_every_stage(signed: bool) -> None:
     check(
         open_round(16, 100, dropout_fraction=0.3, signed=signed),
-        Lost(advertise=[3], share=[10], accept=[45], mask=[17, 24], confirm=[38] * signed, unmask=[31]),
+        Lost(advertise=[3], share=[10, 45], mask=[17, 24], confirm=[38] * signed, unmask=[31]),
     )
 
 
@@ -164,12 +164,9 @@ def test_clients_without_enough_holders_are_left_out_and_the_others_go_on() -> N
     for i, roster in rosters.items():
         if i not in lost:
             round_.server.receive_shares(i, round_.client(i).share_keys(roster))
-    deliveries = round_.server.deliveries()
-    assert lonely not in deliveries
-    assert "too few of its neighbours" in round_.server.rejected[lonely]
-    for i, delivery in deliveries.items():
-        assert round_.server.receive_receipt(i, round_.client(i).accept_shares(delivery))
     round_.mask()
+    assert lonely not in round_.sent["MaskRequest"]
+    assert "too few of its neighbours" in round_.server.rejected[lonely]
     round_.confirm()
     round_.unmask()
     result = round_.server.finish()
@@ -208,7 +205,6 @@ def test_a_wrong_secret_is_recognised(kind: str, monkeypatch: pytest.MonkeyPatch
     round_ = open_round(5)
     round_.advertise()
     round_.share()
-    round_.accept()
     round_.mask(lost=[10])
     round_.confirm()
     round_.unmask()
@@ -232,9 +228,7 @@ def test_server_ignores_late_repeated_and_foreign_messages() -> None:
     assert not server.receive_advertisement(999, advertised[3])
     round_.share()
     assert not server.receive_advertisement(3, advertised[3])
-    assert not server.receive_shares(10, round_.sent["SealedShares"][3])
-    round_.accept()
-    assert not server.receive_receipt(3, round_.sent["ShareReceipt"][3])
+    assert not server.receive_shares(10, round_.sent["SharedSeeds"][3])
     round_.mask()
     before = server._total.copy()
     assert not server.receive_masked_input(3, round_.sent["MaskedInput"][3])
@@ -254,7 +248,6 @@ def test_server_drops_clients_that_share_a_key() -> None:
     assert round_.server.receive_advertisement(3, bytes(stolen))
     round_.share()
     assert round_.server.rejected.keys() == {3, 10}
-    round_.accept()
     round_.mask()
     round_.confirm()
     round_.unmask()
@@ -288,7 +281,7 @@ def test_server_refuses_what_cannot_be_right() -> None:
 
 def test_server_stages_come_in_order() -> None:
     server = open_round(4).server
-    closing = (server.deliveries, server.mask_requests, server.survivor_lists, server.unmask_requests)
+    closing = (server.mask_requests, server.survivor_lists, server.unmask_requests)
     for close in (*closing, server.finish):
         with pytest.raises(SecureAggregationError, match="at stage ADVERTISE"):
             close()

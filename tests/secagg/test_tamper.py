@@ -14,9 +14,7 @@ KINDS = (
     "Invitation",
     "KeyAdvertisement",
     "Roster",
-    "SealedShares",
-    "ShareDelivery",
-    "ShareReceipt",
+    "SharedSeeds",
     "MaskRequest",
     "MaskedInput",
     "SurvivorList",
@@ -66,19 +64,19 @@ def test_a_flipped_bit(kind: str, signed: bool, position: float, bit: int, lost:
         assert np.count_nonzero(difference % (1 << 7)) <= 1
         return
     np.testing.assert_array_equal(result.total, expected)
-    if signed and kind in ("KeyAdvertisement", "SealedShares", "ShareReceipt", "MaskedInput"):
+    if signed and kind in ("KeyAdvertisement", "SharedSeeds", "MaskedInput"):
         assert CLIENT not in result.survivors
         assert CLIENT in round_.server.rejected
 
 
 def test_messages_of_one_client_are_not_taken_for_anothers() -> None:
     """Two clients' messages exchanged at any stage: neither is used."""
-    for kind in ("KeyAdvertisement", "SealedShares", "MaskedInput"):
+    for kind in ("KeyAdvertisement", "SharedSeeds", "MaskedInput"):
         swapped = open_round(8, 10, restore=False, dropout_fraction=0.2)
         pending: dict[int, bytes] = {}
         receive_name = {
             "KeyAdvertisement": "receive_advertisement",
-            "SealedShares": "receive_shares",
+            "SharedSeeds": "receive_shares",
             "MaskedInput": "receive_masked_input",
         }[kind]
         receive = getattr(swapped.server, receive_name)

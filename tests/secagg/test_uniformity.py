@@ -41,7 +41,6 @@ def masked(width: int, inputs: Callable[[int], NDArray[Any]] | None = None) -> R
     round_.inputs = {i: inputs(i) if inputs else np.zeros(DIMENSION, dtype=int) for i in round_.inputs}
     round_.advertise()
     round_.share()
-    round_.accept()
     round_.mask()
     return round_
 
@@ -118,7 +117,6 @@ def test_a_late_input_of_a_client_called_dead_stays_masked() -> None:
     round_.inputs = dict.fromkeys(round_.inputs, np.zeros(DIMENSION, dtype=int))
     round_.advertise()
     round_.share()
-    round_.accept()
     late = {}
     receive = round_.server.receive_masked_input
     round_.server.receive_masked_input = lambda i, data: (
