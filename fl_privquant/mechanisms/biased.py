@@ -32,8 +32,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
@@ -253,7 +253,7 @@ def _refined(
     def replaced(value: float) -> tuple[float, float]:
         return (pair[0], value) if at else (value, pair[1])
 
-    optimum = optimize.minimize_scalar(
+    optimum = scipy.optimize.minimize_scalar(
         lambda value: min(error(*replaced(value)), 1e9),
         bounds=bounds,
         method="bounded",

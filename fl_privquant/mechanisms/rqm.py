@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from fl_privquant import checks
 from fl_privquant.design.free import least_outer_value
@@ -124,7 +124,7 @@ def _tune(spec: RqmSpec, epsilon: float) -> tuple[float, float, Law]:
         errors = [error(margin) for margin in margins]
         at = int(np.argmin(errors))
         bounds = (margins[max(at - 1, 0)], margins[min(at + 1, margins.size - 1)])
-        minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-4})
+        scipy.optimize.minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-4})
     if best is None:
         raise InfeasibleDesignError(
             f"rqm: no margin and keep probability have epsilon {spec.epsilon:g} with {spec.levels} levels; "

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import integrate, special
+from scipy import special
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
@@ -60,7 +61,7 @@ class TernGradMechanism(QuantizerMechanism, kind="terngrad"):
             below = float(special.erf(t / math.sqrt(2.0))) ** (self.dimension - 1)
             return 1.0 + below * math.expm1(-0.5 * t * t)
 
-        mean, _ = integrate.quad(rest, 0.0, 40.0, limit=500, epsabs=1e-13, points=[2.0, 5.0, 10.0])
+        mean, _ = scipy.integrate.quad(rest, 0.0, 40.0, limit=500, epsabs=1e-13, points=[2.0, 5.0, 10.0])
         return math.sqrt(2.0 / math.pi) * mean - 1.0
 
     def _draw(self, x: Floats, source: Continuation) -> Bits:
