@@ -78,8 +78,8 @@ def table_update_losses(table: CertifiedTable, l2: float, dimension: int, num_ho
     by_worst_case = two_row_loss(law, l2, dimension, num_honest)
     if law is not None and by_worst_case is not None:
         update = UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
-        separation = sum_separation(law, num_honest, update.rate)
-        if separation <= least_separation_by_blanket(law, num_honest, update.rate):
+        least = least_separation_by_blanket(law, num_honest, update.rate)
+        if least > 0.0 and sum_separation(law, num_honest, update.rate, 1, False) <= least:
             return [by_worst_case]
     bounds = (
         secure_sum_loss(table, l2, dimension, num_honest),
