@@ -299,6 +299,6 @@ def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> floa
         "best_spread",
         f"{trials} bits, {target!r}, {stratified}",
         least_error,
-        lambda: np.array([LEAST_SPREAD]),
+        np.array([LEAST_SPREAD]),
     )
     return float(spread)

@@ -61,14 +61,11 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-import numpy as np
-
 from fl_privquant.loss.grouped_cases import OtherClients
-from fl_privquant.loss.kept_numbers import kept_numbers
 from fl_privquant.loss.normal_pairs import spare_for
 from fl_privquant.loss.two_rows import MOST_CELLS, TwoRows
 
-__all__ = ["TwoRows", "kept_separation", "probed_separation", "sum_separation"]
+__all__ = ["TwoRows", "probed_separation", "sum_separation"]
 
 # Points of a sum beyond which nothing is certified: it would take too long.
 _MOST_POINTS = 1 << 14
@@ -101,24 +98,6 @@ def sum_separation(
         step 5; else each draw has the same share, as in step 4.
     """
     return _separation(law, num_honest, rate, bits, stratified, OtherClients.worst)
-
-
-@lru_cache(maxsize=256)
-def kept_separation(
-    law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False
-) -> float:
-    """What :func:`sum_separation` found, perhaps in another process: for searches, no guarantee.
-
-    Whoever edits the file may claim anything from what is probed up, which can be some percent too little.
-    """
-    asked = (law, num_honest, rate, bits, stratified)
-    (separation,) = kept_numbers(
-        "sum_separation",
-        f"{law.text}, {num_honest} clients, {rate.hex()}, {bits} draws, {stratified}",
-        lambda: np.array([sum_separation(*asked)]),
-        lambda: np.array([probed_separation(*asked)]),
-    )
-    return float(separation)
 
 
 def probed_separation(

@@ -71,12 +71,6 @@ class TwoRows:
         low = np.array([TOTAL_WEIGHT - rare, rare]) / TOTAL_WEIGHT
         return cls(np.array([0, 1]), low, low[::-1].copy(), 0.5)
 
-    @property
-    def text(self) -> str:
-        """All its numbers, exactly, in a line."""
-        rows = (row.astype("<f8").tobytes().hex() for row in (self.low, self.high))
-        return " ".join((str(self.codes.tolist()), *rows, self.slope.hex()))
-
     @cached_property
     def symmetric(self) -> bool:
         """Whether codes mirror, and each row is the other's mirror image."""

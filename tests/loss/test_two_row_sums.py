@@ -18,6 +18,7 @@ from fl_privquant.law.lattice import binomial_law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.grouped_cases import OtherClients
 from fl_privquant.loss.normal_pairs import pair_separation, spare_for
+from fl_privquant.loss.norms import least_separation_by_blanket
 from fl_privquant.loss.secure_sum import certify_sum
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 from fl_privquant.mechanisms.pbm import PbmMechanism
@@ -190,6 +191,20 @@ def test_it_is_smaller_than_the_blanket(clients: int, theta: float) -> None:
     certificate = certify_sum(bit_table(theta), clients)
     assert certificate is not None
     assert sum_separation(bit_law(theta), clients, 2e-15) < 0.995 * certificate.separation(2e-15)
+
+
+def test_no_blanket_is_left_out_that_is_better() -> None:
+    """Where a closed form says that no blanket has a smaller separation, the blanket's own is not smaller."""
+    left_out = 0
+    for clients, theta in ((2, 0.05), (10, 0.02), (30, 0.3), (100, 0.0234), (1000, 0.0343), (1000, 0.2)):
+        law, rate = bit_law(theta), 2e-15
+        least = least_separation_by_blanket(law, clients, rate)
+        certificate = certify_sum(bit_table(theta), clients)
+        assert certificate is not None
+        assert least <= certificate.separation(rate)
+        assert least <= math.sqrt(certificate.information)
+        left_out += sum_separation(law, clients, rate) <= least
+    assert left_out >= 2
 
 
 def test_tables_of_one_piece_and_any_number_of_levels_are_counted() -> None:
