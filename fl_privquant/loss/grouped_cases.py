@@ -161,11 +161,11 @@ class OtherClients:
                 if size == 1:
                     exact = max(exact, bound)
                     break
-                found = (bound / usual - 1.0) / self._lost_share(size) if usual > 0.0 else 0.0
+                cost = (bound / usual - 1.0) / self._lost_share(size) if usual > 0.0 else 0.0
                 if bound <= allowed:
-                    dearer = max(_GUESS_ROOM * found, 0.5 * dearer)
+                    dearer = max(_GUESS_ROOM * cost, 0.5 * dearer)
                     break
-                dearer = max(_GUESS_ROOM * found, dearer)
+                dearer = max(_GUESS_ROOM * cost, dearer)
                 size = (3 * size + 3) // 4
             largest = max(largest, bound)
             first += size
