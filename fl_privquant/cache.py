@@ -1,4 +1,4 @@
-"""Designs and certificates on disk: kept with the whole spec they were made for, and checked against it."""
+"""Designs, and numbers that searches start from, on disk: each with the whole spec that it was made for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ StorableT = TypeVar("StorableT", bound=_Storable)
 
 @dataclass(frozen=True)
 class DesignCache:
-    """A directory of designed mechanisms and certified numbers, one file each: a digest, the spec, the thing.
+    """A directory of designs and of numbers for searches, one file each: a digest, the spec, the thing.
 
     A file is used only if it holds the very spec that is asked for, whatever its name says, if its digest
     fits, and if the mechanism passes the caller's own checks. All others are designed anew, never believed.

@@ -260,22 +260,23 @@ def _smallest(
 ) -> tuple[Bound, tuple[str, ...]]:
     """The smallest of the totals, over the ways to count, and what it assumes."""
     ways: list[tuple[float, _Way, list[Part], list[str]]] = []
-    sums = [False] if all(release.view.is_local for release, _ in releases) else [False, True]
+    sums = [False] if all(release.view.is_local for release, _ in releases) else [True, False]
+    settled = False
     for in_sum, by in product(sums, _By):
-        if by is _By.THEOREM and not (refine and in_sum):
-            continue
         way = _Way(in_sum, by)
-        counted = [_part(release, count, way, delta, refine) for release, count in releases]
-        if by is not _By.COORDINATES and not any(applies for _, _, applies in counted):
+        if by is not _By.NORM and (settled or (by is _By.THEOREM and not (refine and in_sum))):
             continue
-        parts = _merged(part for part, _, _ in counted)
-        names = sorted({name for _, name, _ in counted if name})
+        if by is not _By.COORDINATES and not any(_applies(release, way, refine) for release, _ in releases):
+            continue
+        counted = [_part(release, count, way, delta, refine) for release, count in releases]
+        parts = _merged(part for part, _ in counted)
+        names = sorted({name for _, name in counted if name})
         quick = composed_epsilon(parts, delta, refine=False)
         ways.append((quick.epsilon, way, parts, names))
         tight = way == _Way(True, _By.NORM) and math.isfinite(quick.epsilon) and quick.method == "exact"
-        if tight and _far_inside(releases):
-            # The ways that are left are about single coordinates.
-            break
+        settled = settled or (tight and _far_inside(releases))
+    # Of equal totals that of the local view is stated, which assumes less.
+    ways.sort(key=lambda counted: counted[1].in_sum)
     least = min(rough for rough, _, _, _ in ways)
     bounds: list[tuple[Bound, tuple[str, ...]]] = []
     for rough, way, parts, names in ways:
@@ -300,7 +301,8 @@ def _far_inside(releases: list[tuple[Release, int]]) -> bool:
     """Whether all updates are many coordinates, of which few can be at their clip, by their L2 norm.
 
     Counted by single coordinates, two such updates would be twice as far apart as they can be, or more. Where
-    the count by norms is exact, that is never better, and takes long to find out.
+    the count by norms in the sum is exact, that is never better, and takes long to find out. Nor is it in the
+    local view, in which the same two updates are told apart more easily.
     """
     return all(
         release.dimension >= _MANY
@@ -328,24 +330,38 @@ def _method(bound: Bound, names: list[str]) -> str:
     return "".join(names) + bound.method
 
 
-def _part(release: Release, count: int, way: _Way, delta: float, refine: bool) -> tuple[Part, str, bool]:
-    """The loss to compose for a release, the name of its bound, and whether the way applies to it."""
+def _applies(release: Release, way: _Way, refine: bool) -> bool:
+    """Whether a way that is not by coordinates says something of the release."""
+    return _sampled_loss(release, refine) is not None or bool(_whole_losses(release, way))
+
+
+def _view_counted(release: Release, way: _Way) -> View:
+    in_sum = way.in_sum and not release.view.is_local
+    return View(coarse_count(release.view.honest_count)) if in_sum else LOCAL
+
+
+def _whole_losses(release: Release, way: _Way) -> list[NamedLoss]:
+    """The losses of a whole update by its norm or by a theorem; empty where there are none."""
+    view = _view_counted(release, way)
+    if way.by is _By.NORM and release.norms != NO_NORMS:
+        return _update_losses(_Known.of(release), release.dimension, release.norms, view)
+    if way.by is _By.THEOREM and not view.is_local:
+        return _update_losses(_Known.of(release), release.dimension, NO_NORMS, view)
+    return []
+
+
+def _part(release: Release, count: int, way: _Way, delta: float, refine: bool) -> tuple[Part, str]:
+    """The loss to compose for a release, and the name of its bound."""
     sampled = _sampled_loss(release, refine)
     if sampled is not None:
-        return Part(sampled, count), "sampling+", True
-    in_sum = way.in_sum and not release.view.is_local
-    view = View(coarse_count(release.view.honest_count)) if in_sum else LOCAL
-    losses: list[NamedLoss] = []
-    if way.by is _By.NORM and release.norms != NO_NORMS:
-        losses = _update_losses(_Known.of(release), release.dimension, release.norms, view)
-    elif way.by is _By.THEOREM and in_sum:
-        losses = _update_losses(_Known.of(release), release.dimension, NO_NORMS, view)
-    if losses:
+        return Part(sampled, count), "sampling+"
+    if losses := _whole_losses(release, way):
         least, units = _least(losses, count, delta, refine), 1
     else:
-        least, units = _unit_loss(_Known.of(release), view), release.mechanism.releases(release.dimension)
+        known, view = _Known.of(release), _view_counted(release, way)
+        least, units = _unit_loss(known, view), release.mechanism.releases(release.dimension)
     name = f"{least.name}+" if least.name else ""
-    return Part(least.loss, least.count * units * count), name, bool(losses)
+    return Part(least.loss, least.count * units * count), name
 
 
 def _least(losses: list[NamedLoss], count: int, delta: float, refine: bool) -> NamedLoss:

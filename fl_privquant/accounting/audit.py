@@ -19,6 +19,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
@@ -154,10 +155,7 @@ def _lower(
     hits: NDArray[np.int64], misses: NDArray[np.int64], total: int, delta: float, confidence: float
 ) -> Floats:
     """The bound from how often a set was hit under the first input and under the second."""
-    # Takes a second to import, and is needed for audits only.
-    from scipy.stats import beta
-
-    error = 0.5 * (1.0 - confidence)
+    beta, error = scipy.stats.beta, 0.5 * (1.0 - confidence)
     least = np.where(hits > 0, beta.ppf(error, np.maximum(hits, 1), total - hits + 1.0), 0.0)
     most = np.where(misses < total, beta.isf(error, misses + 1.0, np.maximum(total - misses, 1)), 1.0)
     with np.errstate(divide="ignore"):

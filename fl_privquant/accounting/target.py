@@ -356,13 +356,6 @@ class Plan:
         return None if self.central_error is None else self.mean_squared_error / self.central_error
 
     @property
-    def signal_to_central(self) -> float:
-        """Squared norm of an update at the L2 clip, over the error of a central Gaussian."""
-        if self.central_error is None:
-            raise InvalidSpecError("the plan is for the local view, which has no central Gaussian")
-        return (self.encoding.l2_clip or 0.0) ** 2 / (self.dimension * self.central_error)
-
-    @property
     def noise_to_signal(self) -> float:
         """Squared error of the mean update, over the squared norm of an update at the L2 clip."""
         return self.mean_squared_error * self.dimension / (self.encoding.l2_clip or 1.0) ** 2

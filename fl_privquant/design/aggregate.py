@@ -37,7 +37,7 @@ from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
-from fl_privquant.loss.two_row_sums import TwoRows, kept_separation, probed_separation
+from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
 
 _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
@@ -175,7 +175,7 @@ def least_error_table(
             table = aggregate_table(shape, error, input_variance)
         except InfeasibleDesignError:
             return None, math.inf
-        return table, _separation(kept_separation, table, num_honest, rate)
+        return table, _separation(sum_separation, table, num_honest, rate)
 
     # The separation falls about as the root of the error: few steps are needed.
     low, best = 0.0, None

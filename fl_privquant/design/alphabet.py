@@ -27,7 +27,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import optimize, sparse
+import scipy
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.metric import ratio_bounds
@@ -59,7 +59,7 @@ def design_alphabet(epsilon: float, levels: int, grid: Floats, metric: str = "no
     with warnings.catch_warnings():
         # Kept twice, inequalities make its Jacobian singular; it says so and goes on with an SVD.
         warnings.simplefilter("ignore", UserWarning)
-        optimum = optimize.minimize(
+        optimum = scipy.optimize.minimize(
             error,
             half.start,
             method="trust-constr",
@@ -159,19 +159,19 @@ def _bounds(half: _Half, ratios: list[tuple[int, int, float]]) -> Any:
     pairs = [(half.entry(k, i), half.entry(other, i)) for k, other, _ in ratios for i in outputs]
     coefficients = [(1.0, -bound) for _, _, bound in ratios for _ in outputs]
     at = np.repeat(np.arange(len(pairs)), 2)
-    matrix = sparse.csr_matrix(
+    matrix = scipy.sparse.csr_matrix(
         (np.array(coefficients).ravel(), (at, np.array(pairs).ravel())), shape=(len(pairs), half.size)
     )
-    negative = sparse.eye(half.num_entries, half.size) * -1.0
-    whole: Any = sparse.vstack([negative, negative, matrix])
-    return optimize.LinearConstraint(whole.tocsr() / _ROOT, -np.inf, 0.0)
+    negative = scipy.sparse.eye(half.num_entries, half.size) * -1.0
+    whole: Any = scipy.sparse.vstack([negative, negative, matrix])
+    return scipy.optimize.LinearConstraint(whole.tocsr() / _ROOT, -np.inf, 0.0)
 
 
 def _sums(half: _Half) -> Any:
-    ones = sparse.kron(sparse.eye(half.inputs.size), np.ones((1, half.levels)))
-    nothing = sparse.csr_matrix((half.inputs.size, half.num_values))
-    whole: Any = sparse.hstack([ones, nothing])
-    return optimize.LinearConstraint(whole.tocsr(), _ROOT, _ROOT)
+    ones = scipy.sparse.kron(scipy.sparse.eye(half.inputs.size), np.ones((1, half.levels)))
+    nothing = scipy.sparse.csr_matrix((half.inputs.size, half.num_values))
+    whole: Any = scipy.sparse.hstack([ones, nothing])
+    return scipy.optimize.LinearConstraint(whole.tocsr(), _ROOT, _ROOT)
 
 
 def _means(half: _Half) -> Any:
@@ -181,9 +181,9 @@ def _means(half: _Half) -> Any:
         return np.asarray(_ROOT * (half.rows(x) @ half.alphabet(x) - half.inputs))
 
     def slopes(x: Floats) -> Any:
-        by_entry = sparse.kron(sparse.eye(half.inputs.size), half.alphabet(x)[None, :])
-        by_value = sparse.csr_matrix(_ROOT * half.rows(x) @ half.spread)
-        whole: Any = sparse.hstack([by_entry, by_value])
+        by_entry = scipy.sparse.kron(scipy.sparse.eye(half.inputs.size), half.alphabet(x)[None, :])
+        by_value = scipy.sparse.csr_matrix(_ROOT * half.rows(x) @ half.spread)
+        whole: Any = scipy.sparse.hstack([by_entry, by_value])
         return whole.tocsr()
 
     def curvature(x: Floats, prices: Floats) -> Floats:
@@ -191,7 +191,7 @@ def _means(half: _Half) -> Any:
         return _bordered(mixed, np.zeros((half.num_values,) * 2))
 
     hessian: Any = curvature
-    return optimize.NonlinearConstraint(bias, 0.0, 0.0, slopes, hessian)
+    return scipy.optimize.NonlinearConstraint(bias, 0.0, 0.0, slopes, hessian)
 
 
 def _bordered(mixed: Floats, corner: Floats) -> Floats:

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.table import TOTAL_WEIGHT
-from fl_privquant.loss.two_row_sums import TwoRows, kept_separation, probed_separation
+from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
 
 Certified: TypeAlias = Callable[[TwoRows, int, float, int, bool], float]
 
@@ -145,7 +145,7 @@ def bits_for_separation(
     """
     # What normal noise of the same variance would need.
     theta = 0.5 / math.sqrt(1.0 + trials / (num_honest * separation**2))
-    steps: tuple[Certified, ...] = (probed_separation,) if rough else (probed_separation, kept_separation)
+    steps: tuple[Certified, ...] = (probed_separation,) if rough else (probed_separation, sum_separation)
     for certified in steps:
 
         def excess(theta: float, certified: Certified = certified) -> float:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pulp
 from numpy.typing import NDArray
 
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
@@ -40,6 +39,10 @@ class LinearProgram:
     """
 
     def __init__(self) -> None:
+        # PuLP takes a tenth of a second to import: programs that read their designs from disk do without it.
+        import pulp
+
+        self._pulp = pulp
         self._problem = pulp.LpProblem("design", pulp.LpMinimize)
         self._columns: list[Any] = []
         self._costs: list[float] = []
@@ -62,11 +65,11 @@ class LinearProgram:
 
     def at_most(self, terms: Sequence[tuple[int, float]], bound: float, name: str | None = None) -> None:
         """Require sum of coefficient * variable <= bound."""
-        self._add(terms, pulp.LpConstraintLE, bound, name)
+        self._add(terms, self._pulp.LpConstraintLE, bound, name)
 
     def equal(self, terms: Sequence[tuple[int, float]], value: float, name: str | None = None) -> None:
         """Require sum of coefficient * variable = value."""
-        self._add(terms, pulp.LpConstraintEQ, value, name)
+        self._add(terms, self._pulp.LpConstraintEQ, value, name)
 
     def bound(self, variable: int, lower: float, upper: float) -> None:
         """Require lower <= variable <= upper."""
@@ -84,15 +87,15 @@ class LinearProgram:
             The solver stopped for any other reason.
         """
         costs = zip(self._columns, self._costs, strict=True)
-        self._problem.setObjective(pulp.LpAffineExpression(list(costs)))
-        self._problem.solve(_solver(method))
-        if method == "simplex" and self._problem.status == pulp.LpStatusNotSolved:
+        self._problem.setObjective(self._pulp.LpAffineExpression(list(costs)))
+        self._problem.solve(_solver(self._pulp, method))
+        if method == "simplex" and self._problem.status == self._pulp.LpStatusNotSolved:
             # Degenerate programs can end without a verdict at this tolerance; the other method gives one.
-            self._problem.solve(_solver("ipm"))
-        status = pulp.LpStatus[self._problem.status]
+            self._problem.solve(_solver(self._pulp, "ipm"))
+        status = self._pulp.LpStatus[self._problem.status]
         if status == "Infeasible":
             raise InfeasibleDesignError("the linear program has no solution")
-        if status != "Optimal" or self._problem.sol_status != pulp.LpSolutionOptimal:
+        if status != "Optimal" or self._problem.sol_status != self._pulp.LpSolutionOptimal:
             raise PrivQuantError(
                 f"the linear program was not solved (status {status!r} of {method}): its numbers lie too far "
                 "apart for floating point; raise epsilon, or lower levels or max_value"
@@ -106,14 +109,14 @@ class LinearProgram:
         merged: dict[int, float] = {}
         for i, coefficient in terms:
             merged[i] = merged.get(i, 0.0) + coefficient
-        expression = pulp.LpAffineExpression([(self._columns[i], c) for i, c in merged.items()])
-        row = pulp.LpConstraint(expression, sense, rhs=bound)
+        expression = self._pulp.LpAffineExpression([(self._columns[i], c) for i, c in merged.items()])
+        row = self._pulp.LpConstraint(expression, sense, rhs=bound)
         self._problem.addConstraint(row, name)
         if name is not None:
             self._named[name] = row
 
 
-def _solver(method: Method) -> Any:
+def _solver(pulp: Any, method: Method) -> Any:
     if method == "cbc":
         options = [f"primalT {_TOLERANCE}", f"dualT {_TOLERANCE}"]
         return pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False, options=options)

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from scipy import optimize
 
 from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import InfeasibleDesignError
@@ -261,14 +261,14 @@ class BinSearch:
         if start.size == 1:
             worth(np.array([bounds[0][0]]))  # the bounded search below never looks at an end
             tolerance: Any = {"xatol": (1e-2 if self._bent else 1e-3) * bounds[0][0]}
-            optimize.minimize_scalar(
+            scipy.optimize.minimize_scalar(
                 lambda edge: worth(np.array([edge])),
                 bounds=bounds[0],
                 method="bounded",
                 options=tolerance,
             )
         elif self.has_gradient:
-            optimize.minimize(
+            scipy.optimize.minimize(
                 worth_and_slope,
                 start,
                 jac=True,
@@ -277,7 +277,7 @@ class BinSearch:
                 options={"maxiter": 30 + 5 * start.size, "ftol": 1e-8, "gtol": 1e-7},
             )
         else:
-            optimize.minimize(
+            scipy.optimize.minimize(
                 worth,
                 start,
                 method="Nelder-Mead",

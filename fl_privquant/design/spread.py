@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from scipy.special import betaincinv, ndtr, ndtri
 
 from fl_privquant.array_types import Floats
@@ -284,11 +285,13 @@ def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> floa
         return error_at_norm_bound(spread, trials, target, stratified)
 
     def least_error() -> Floats:
-        from scipy.optimize import minimize_scalar  # takes long to import
-
         bounds = (LEAST_SPREAD, _MOST)
         return np.array(
-            [minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": _CLOSE}).x]
+            [
+                scipy.optimize.minimize_scalar(
+                    error, bounds=bounds, method="bounded", options={"xatol": _CLOSE}
+                ).x
+            ]
         )
 
     # No guarantee: any clip will do, and what it costs is certified.
@@ -296,6 +299,6 @@ def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> floa
         "best_spread",
         f"{trials} bits, {target!r}, {stratified}",
         least_error,
-        lambda: np.array([LEAST_SPREAD]),
+        np.array([LEAST_SPREAD]),
     )
     return float(spread)

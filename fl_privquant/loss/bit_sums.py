@@ -24,6 +24,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
@@ -256,6 +257,4 @@ def _power_excess(h: Floats, order: float) -> Floats:
 
 def binomial(successes: NDArray[Any], trials: int, success: Any) -> NDArray[np.float64]:
     """The binomial's probabilities."""
-    from scipy import stats  # takes most of a second to import, and few need it
-
-    return np.asarray(stats.binom.pmf(successes, trials, success))
+    return np.asarray(scipy.stats.binom.pmf(successes, trials, success))

@@ -1,12 +1,12 @@
 """Numbers that take long to compute, kept on disk for searches: where a design was found once, it is again.
 
-No guarantee is read from here: what a search ends with is certified in the process that states it.
+No guarantee is read from here: what a search ends with is certified in the process that states it. The clip
+of about the least error, and estimates of errors, only say where to look.
 
 A number is kept under everything that it follows from: its arguments, and the source of the rooms ``law``,
 ``loss``, ``design`` and ``mechanisms``, so that no number outlives the code that found it. A file is read
-only if its digest fits (:class:`~fl_privquant.cache.DesignCache`), which tells damage, not forgery. Whoever
-asks also gives a lower bound that is found quickly; a kept number below it is refused and computed anew. So
-what somebody forged in the user's own cache directory can mislead a search a little, and no statement.
+only if its digest fits (:class:`~fl_privquant.cache.DesignCache`), which tells damage, not forgery. So what
+somebody forged in the user's own cache directory can mislead a search, and no statement.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ __all__ = ["kept_numbers"]
 
 # What takes less processor time than this is not worth a file.
 _SECONDS = 0.03
-# Of a lower bound and a number that were computed in different orders.
-_ROUNDING = 1e-9
 _PACKAGE = Path(__file__).parent.parent
 
 
@@ -42,9 +40,7 @@ class _Numbers:
         return self.values.astype("<f8").tobytes()
 
 
-def kept_numbers(
-    name: str, arguments: str, compute: Callable[[], Floats], least: Callable[[], Floats]
-) -> Floats:
+def kept_numbers(name: str, arguments: str, compute: Callable[[], Floats], least: Floats) -> Floats:
     """The numbers that ``compute`` gives, from disk if they are kept there.
 
     Parameters
@@ -54,7 +50,7 @@ def kept_numbers(
     compute
         Computes the numbers.
     least
-        Numbers that they are never below, found quickly; only asked for where the numbers are kept.
+        Numbers that they are never below; a file with smaller ones is refused.
     """
 
     def computed() -> _Numbers:
@@ -63,12 +59,11 @@ def kept_numbers(
         return _Numbers(values, time.process_time() - started)
 
     def parsed(blob: bytes) -> _Numbers:
-        bound = least()
-        if len(blob) != bound.nbytes:
-            raise CertificationError(f"it has {len(blob)} bytes, expected {bound.nbytes}")
+        if len(blob) != least.nbytes:
+            raise CertificationError(f"it has {len(blob)} bytes, expected {least.nbytes}")
         values = np.frombuffer(blob, "<f8").astype(np.float64)
-        if not np.all(values >= bound * (1.0 - _ROUNDING)):
-            raise CertificationError(f"{name}: it claims {values.min():g}, but {bound.max():g} is attained")
+        if not np.all(values >= least):
+            raise CertificationError(f"{name}: it claims {values.min():g}, below {least.max():g}")
         return _Numbers(values, 0.0)
 
     spec = f"{name} of code {_code()}: {arguments}"

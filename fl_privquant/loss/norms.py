@@ -74,12 +74,40 @@ NO_NORMS = Norms()
 
 def table_update_losses(table: CertifiedTable, l2: float, dimension: int, num_honest: int) -> list[NamedLoss]:
     """The losses of one update of bounded L2 norm, coordinates drawn from a table: all bounds that apply."""
+    law = TwoRows.of(table)
+    by_worst_case = two_row_loss(law, l2, dimension, num_honest)
+    if law is not None and by_worst_case is not None:
+        update = UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
+        least = least_separation_by_blanket(law, num_honest, update.rate)
+        if least > 0.0 and sum_separation(law, num_honest, update.rate, 1, False) <= least:
+            return [by_worst_case]
     bounds = (
         secure_sum_loss(table, l2, dimension, num_honest),
-        two_row_loss(TwoRows.of(table), l2, dimension, num_honest),
+        by_worst_case,
         continuous_law_loss(table, l2, dimension, num_honest),
     )
     return [bound for bound in bounds if bound is not None]
+
+
+def least_separation_by_blanket(law: TwoRows, num_honest: int, rate: float) -> float:
+    """A separation that no bound by a blanket, nor one of the local view, is below; 0 where none is known.
+
+    Let a bit be 1 with probability q at the lower and 1 - q at the upper row, s being how fast the share of
+    the upper row grows. The blanket is a fair coin, drawn from by K of the others, of mean 2 q (n - 1).
+
+    * The sum S(0) of step 3 in :mod:`fl_privquant.loss.secure_sum` is s (1 - 2 q) times the mean of the
+      largest probability of K coins, which is at least sqrt(2 / (pi (K + 2))), a convex function of K. The
+      check at w = 0 needs S(0) <= a / sqrt(2 pi) + ``rate`` / 4.
+    * By Cramér and Rao, the Fisher information J is at least (s (1 - 2 q))^2 over the variance (K + 1) / 4 at
+      the most, and also convex in K. Rényi bounds are at least those of normal pairs with a = sqrt(J).
+
+    In the local view, K is 0.
+    """
+    if law.codes.size != 2 or not law.symmetric:
+        return 0.0
+    fair = 2.0 * float(min(law.low[1], law.high[1]))
+    rise = law.slope * (1.0 - fair)
+    return 2.0 * rise / math.sqrt((num_honest - 1) * fair + 2.0) * (1.0 - 1e-9) - rate
 
 
 def secure_sum_loss(

@@ -28,7 +28,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from fl_privquant.array_types import Array, ArrayLike, Floats
 from fl_privquant.design.selection import intervals
@@ -212,7 +212,7 @@ def _refined(
     def replaced(value: float) -> tuple[float, float]:
         return (pair[0], value) if at else (value, pair[1])
 
-    optimum = optimize.minimize_scalar(
+    optimum = scipy.optimize.minimize_scalar(
         lambda value: min(error(*replaced(value)), 1e9),
         bounds=bounds,
         method="bounded",

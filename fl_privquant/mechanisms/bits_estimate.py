@@ -46,7 +46,7 @@ def _estimate(
         "estimate_bits",
         f"{target!r}, {survivors} survivors, {most_bits} bits, {exact_sums}, {stratified}",
         lambda: np.array(_estimated(target, survivors, most_bits, exact_sums, stratified)),
-        lambda: np.zeros(2),
+        np.zeros(2),
     )
     return None if math.isinf(ratio) else Estimate(float(ratio), int(width))
 

@@ -21,7 +21,8 @@ import hashlib
 import math
 
 import numpy as np
-from scipy import integrate, special
+import scipy
+from scipy import special
 
 from fl_privquant.array_types import ArrayLike, Bits, Floats
 from fl_privquant.mechanisms.bit_messages import SEED_BITS, LengthQuantizer, QuantizerSpec, bits_of, number_of
@@ -130,6 +131,6 @@ def _inverse_square(dimension: int) -> float:
         return t * math.exp(dimension * math.log(special.erfcx(scale * t / math.sqrt(2.0))))
 
     # For few coordinates the integrand has a heavy tail, t^(1 - d).
-    near, _ = integrate.quad(integrand, 0.0, 60.0, limit=500, epsabs=1e-14)
-    far, _ = integrate.quad(integrand, 60.0, math.inf, limit=500, epsabs=1e-14)
+    near, _ = scipy.integrate.quad(integrand, 0.0, 60.0, limit=500, epsabs=1e-14)
+    far, _ = scipy.integrate.quad(integrand, 60.0, math.inf, limit=500, epsabs=1e-14)
     return (dimension - 2.0) * scale**2 * (near + far)

@@ -33,7 +33,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TypeVar
 
-from scipy.optimize import brentq
+import scipy
 
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.table import log_ratio_upper
@@ -143,7 +143,7 @@ def calibrate(
         low, stride = low - stride, 2.0 * stride
     while excess(high) > 0.0:
         high, stride = high + stride, 2.0 * stride
-    log_variance = brentq(excess, low, high, xtol=_CLOSE) if low < high else high
+    log_variance = scipy.optimize.brentq(excess, low, high, xtol=_CLOSE) if low < high else high
     while excess(log_variance) > 0.0:
         log_variance += _CLOSE
     return make(Fraction(math.exp(log_variance)))

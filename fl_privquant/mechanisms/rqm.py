@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+import scipy
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
@@ -121,7 +121,7 @@ def _tune(spec: RqmSpec, epsilon: float) -> tuple[float, float, Law]:
         errors = [error(margin) for margin in margins]
         at = int(np.argmin(errors))
         bounds = (margins[max(at - 1, 0)], margins[min(at + 1, margins.size - 1)])
-        minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-4})
+        scipy.optimize.minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-4})
     if best is None:
         raise InfeasibleDesignError(
             f"rqm: no margin and keep probability have epsilon {spec.epsilon:g} with {spec.levels} levels; "

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import integrate, special
+import scipy
+from scipy import special
 
 from fl_privquant.array_types import ArrayLike, Bits, Floats
 from fl_privquant.errors import CodeOverflowError
@@ -49,7 +50,7 @@ class TernGradMechanism(LengthQuantizer, kind="terngrad"):
             below = float(special.erf(t / math.sqrt(2.0))) ** (self.dimension - 1)
             return 1.0 + below * math.expm1(-0.5 * t * t)
 
-        mean, _ = integrate.quad(rest, 0.0, 40.0, limit=500, epsabs=1e-13, points=[2.0, 5.0, 10.0])
+        mean, _ = scipy.integrate.quad(rest, 0.0, 40.0, limit=500, epsabs=1e-13, points=[2.0, 5.0, 10.0])
         return math.sqrt(2.0 / math.pi) * mean - 1.0
 
     def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 
@@ -46,8 +47,8 @@ def _model_building() -> Row:
     inside: list[float] = []
     solver = linear_program._solver
 
-    def timed(method: linear_program.Method) -> object:
-        made = solver(method)
+    def timed(pulp: Any, method: linear_program.Method) -> Any:
+        made = solver(pulp, method)
         call = made.callSolver
 
         def call_solver(problem: object) -> None:

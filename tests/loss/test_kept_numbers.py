@@ -1,4 +1,4 @@
-"""Certificates on disk: read by whoever asks for the same, refused where they claim too little."""
+"""Numbers on disk: read by whoever asks for the same, refused where they are too small; never a guarantee."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from fl_privquant.array_types import Floats
 from fl_privquant.loss import kept_numbers as kept
-from fl_privquant.loss.two_row_sums import TwoRows, kept_separation, probed_separation, sum_separation
+from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def _counted(calls: list[int], value: float) -> Callable[[], Floats]:
 
 
 def _asked(arguments: str, calls: list[int], value: float, least: float) -> float:
-    (found,) = kept.kept_numbers("test", arguments, _counted(calls, value), lambda: np.array([least]))
+    (found,) = kept.kept_numbers("test", arguments, _counted(calls, value), np.array([least]))
     return float(found)
 
 
@@ -59,8 +59,8 @@ def test_other_code_computes_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(calls) == 2
 
 
-def test_a_forged_certificate_is_computed_anew(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its digest fits, but it claims less than a case that is looked at each time attains."""
+def test_a_forged_number_is_computed_anew(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its digest fits, but it is below what such a number can be."""
     calls: list[int] = []
     _asked("a", calls, 0.1, 0.099)
     (path,) = cache.iterdir()
@@ -68,7 +68,7 @@ def test_a_forged_certificate_is_computed_anew(cache: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         assert _asked("a", calls, 0.1, 0.099) == 0.1
     assert len(calls) == 2
-    assert "claims 0.05, but 0.099 is attained" in caplog.text
+    assert "claims 0.05, below 0.099" in caplog.text
 
 
 def _forge(path: Path, value: float) -> None:
@@ -77,36 +77,13 @@ def _forge(path: Path, value: float) -> None:
     path.write_bytes(hashlib.sha256(content).digest() + content)
 
 
-def test_a_certificate_is_the_same_from_disk(cache: Path) -> None:
-    law = TwoRows.bit((1 << 31) - (1 << 28))
-    _forget()
-    computed = kept_separation(law, 40, 1e-9, 3, True)
-    (path,) = cache.iterdir()
-    _forget()
-    assert kept_separation(law, 40, 1e-9, 3, True) == computed
-    assert np.frombuffer(path.read_bytes()[-8:], "<f8")[0] == computed
-    assert sum_separation(law, 40, 1e-9, 3, True) == computed
-
-
-def test_no_guarantee_is_read_from_disk(cache: Path) -> None:
-    """A number that is forged above what is probed passes for a search, and for nothing else.
+def test_no_guarantee_is_kept_on_disk(cache: Path) -> None:
+    """Certificates were files once, and one that was forged above what is probed made a figure 5 % too small.
 
     The two rows have no symmetry, so that the worst case of the others is none of the two that are probed.
     """
     low, high = np.array([31.0, 52.0, 121.0, 47.0, 5.0]), np.array([32.0, 49.0, 105.0, 28.0, 42.0])
     law = TwoRows(np.arange(5), low / 256, high / 256, 0.5)
-    least = probed_separation(law, 10, 1e-7)
-    _forget()
-    computed = kept_separation(law, 10, 1e-7)
-    assert computed > 1.05 * least
-    (path,) = cache.iterdir()
-    _forge(path, least)
-    _forget()
-    assert kept_separation(law, 10, 1e-7) == least
-    assert sum_separation(law, 10, 1e-7) == computed
-    _forget()
-
-
-def _forget() -> None:
     sum_separation.cache_clear()
-    kept_separation.cache_clear()
+    assert sum_separation(law, 10, 1e-7) > 1.05 * probed_separation(law, 10, 1e-7)
+    assert not list(cache.iterdir())

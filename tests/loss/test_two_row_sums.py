@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 
@@ -13,8 +14,11 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 import fl_privquant as pq
+from fl_privquant.law.lattice import binomial_law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.loss.grouped_cases import OtherClients
 from fl_privquant.loss.normal_pairs import pair_separation, spare_for
+from fl_privquant.loss.norms import least_separation_by_blanket
 from fl_privquant.loss.secure_sum import certify_sum
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 from fl_privquant.mechanisms.pbm import PbmMechanism
@@ -91,14 +95,68 @@ def test_a_chain_of_shorter_steps_spares_less() -> None:
                     assert added <= share * rate * 2.0 * float(ndtr(-0.5 * most * share))
 
 
-@pytest.mark.parametrize(("theta", "draws"), [(0.05, 400), (0.2, 30_000), (0.45, 5_000)])
-def test_draws_in_common_are_rarely_fewer_than_counted(theta: float, draws: int) -> None:
-    """By scipy's binomial: the probability of fewer is below 1e-30, and the count is not far too careful."""
-    law = TwoRows.bit(round(TOTAL_WEIGHT * (0.5 - theta)))
-    counted = law.drawn_in_common(draws)
-    assert law.common == pytest.approx(1.0 - 2.0 * theta, rel=1e-8)
-    assert binom.cdf(counted - 1, draws, 1.0 - 2.0 * theta) <= 1e-30
-    assert binom.cdf(counted + 60 + 8 * math.sqrt(draws * theta), draws, 1.0 - 2.0 * theta) > 1e-30
+def others_of(theta: float, number: int) -> OtherClients:
+    return OtherClients(TwoRows.bit(round(TOTAL_WEIGHT * (0.5 - theta))), number, 1e-20)
+
+
+@pytest.mark.parametrize("theta", [0.4, 0.1, 0.01, 1e-4])
+@pytest.mark.parametrize("draws", [1, 40, 1000, 50_000])
+def test_no_more_units_are_left_out_than_are_counted(theta: float, draws: int) -> None:
+    """By scipy's binomial, for single draws: the probability of more is as stated, and not far too large."""
+    unit = others_of(theta, 10)._single
+    assert unit.common == pytest.approx(1.0 - 2.0 * theta, rel=1e-8)
+    counted, chances = unit.left_out(draws)
+    for number, chance, rarely in zip(counted, chances, unit.rarely, strict=True):
+        more = binom.sf(number, draws, 1.0 - unit.common)
+        assert more <= chance <= rarely
+        assert chance <= more * (1.0 + 1e-6) + 1e-30
+        assert number == 0 or binom.sf(number - 1, draws, 1.0 - unit.common) > 0.7 * rarely
+
+
+@pytest.mark.parametrize(("theta", "draws"), [(0.06, 8), (0.016, 31), (0.005, 100)])
+def test_blocks_have_no_more_in_common_than_both_of_their_laws(theta: float, draws: int) -> None:
+    """By scipy's binomials: all from one row, and all from the other, shifted by one."""
+    block, single = others_of(theta, 5000)._block, others_of(theta, 5000)._single
+    assert block is not None
+    assert block.draws == draws
+    counts, rare = np.arange(-1, draws + 1), round(TOTAL_WEIGHT * (0.5 - theta)) / TOTAL_WEIGHT
+    lower = binom.pmf(counts, draws, rare)
+    both = np.minimum(lower, binom.pmf(counts + 1, draws, 1.0 - rare))
+    common = block.common * block.law.values
+    starts = range(both.size - common.size + 1)
+    assert any(np.all(common <= both[start : start + common.size] * (1.0 + 1e-9)) for start in starts)
+    assert block.common <= both.sum() * (1.0 + 1e-9)
+    # Far more than single draws have in common, each of as many.
+    assert 1.0 - block.common < 0.3 * draws * (1.0 - single.common) / math.sqrt(draws)
+
+
+@pytest.mark.parametrize(("theta", "number"), [(0.2, 60), (0.03, 700), (0.05, 900)])
+def test_a_group_bounds_each_of_its_cases(theta: float, number: int) -> None:
+    """Groups with and without blocks; leaving out nothing, the negative control, is below some case."""
+    others = others_of(theta, number)
+    for first, size in ((0, 2), (3, 7), (0, number // 2), (number // 5, number // 4)):
+        cases = [others._bound(case, 1) for case in range(first, first + size, max(size // 9, 1))]
+        assert others._bound(first, size) >= max(cases) * (1.0 - 1e-12)
+    careless = others_of(theta, number)
+    for name in ("_single", "_block"):
+        unit = getattr(careless, name)
+        setattr(careless, name, None if unit is None else dataclasses.replace(unit, common=1.0))
+    size = number // 4
+    cases = [others._bound(case, 1) for case in range(size)]
+    assert careless._bound(0, size) < max(cases)
+    assert others._bound(0, size) >= max(cases)
+
+
+@pytest.mark.parametrize(("number", "share"), [(1, 0.3), (257, 0.01), (5000, 0.4841), (100_000, 0.5)])
+def test_a_binomial_law_is_as_accurate_as_it_says(number: int, share: float) -> None:
+    law = binomial_law(number, np.array([1.0 - share, share]), cut=1e-30)
+    exact = binom.pmf(law.first + np.arange(law.values.size), number, share)
+    # scipy's own probabilities are right to some 1e-11.
+    assert np.all(np.abs(law.values / exact - 1.0) <= law.relative + 1e-10)
+    outside = binom.sf(law.first + law.values.size - 1, number, share) + binom.cdf(
+        law.first - 1, number, share
+    )
+    assert outside <= law.lost
 
 
 def test_groups_of_cases_bound_every_case() -> None:
@@ -133,6 +191,20 @@ def test_it_is_smaller_than_the_blanket(clients: int, theta: float) -> None:
     certificate = certify_sum(bit_table(theta), clients)
     assert certificate is not None
     assert sum_separation(bit_law(theta), clients, 2e-15) < 0.995 * certificate.separation(2e-15)
+
+
+def test_no_blanket_is_left_out_that_is_better() -> None:
+    """Where a closed form says that no blanket has a smaller separation, the blanket's own is not smaller."""
+    left_out = 0
+    for clients, theta in ((2, 0.05), (10, 0.02), (30, 0.3), (100, 0.0234), (1000, 0.0343), (1000, 0.2)):
+        law, rate = bit_law(theta), 2e-15
+        least = least_separation_by_blanket(law, clients, rate)
+        certificate = certify_sum(bit_table(theta), clients)
+        assert certificate is not None
+        assert least <= certificate.separation(rate)
+        assert least <= math.sqrt(certificate.information)
+        left_out += sum_separation(law, clients, rate) <= least
+    assert left_out >= 2
 
 
 def test_tables_of_one_piece_and_any_number_of_levels_are_counted() -> None:
@@ -226,20 +298,6 @@ def test_a_normal_pair_has_its_own_separation() -> None:
     assert pair_separation(first, second, 1e-6, 0.0, 1e-11) > exact
     assert pair_separation(first, second, 0.0, 1e-12, 1e-11) > exact
     assert pair_separation(first, second, 0.0, 0.0, 1e-8) < exact
-
-
-@pytest.mark.parametrize("theta", [0.4, 0.1, 0.01, 1e-4])
-@pytest.mark.parametrize("draws", [1, 40, 1000, 50_000])
-def test_draws_from_the_common_part_are_as_many_as_counted(theta: float, draws: int) -> None:
-    law = TwoRows.bit(round(TOTAL_WEIGHT * (0.5 - theta)))
-    counted = law.drawn_in_common(draws)
-    assert 0 <= counted <= draws
-    if counted:
-        # Fewer are drawn with a probability of 1e-30 at most; the tail is exact.
-        assert binom.logcdf(counted - 1, draws, law.common) <= math.log(1e-30)
-    # And hardly fewer are counted than could be.
-    likely = draws - binom.isf(1e-30, draws, 1.0 - law.common)
-    assert counted >= likely - 4 - 0.1 * (draws - likely)
 
 
 def test_design_and_accountant_share_a_certificate() -> None:

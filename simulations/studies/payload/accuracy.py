@@ -17,17 +17,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simulations.config import RunConfig
 from simulations.results import RunDirectory
 from simulations.studies.study import Part, Scale, Tables, Tell
 from simulations.studies.sweep import PairedSweep, Sweep
 
-__all__ = ["FLOWER", "MECHANISMS", "PARTS", "SHARE", "TASKS", "lost_to_all"]
+__all__ = ["ADAPTED", "ADAPTIVE", "FLOWER", "MECHANISMS", "PARTS", "SHARE", "TASKS", "lost_to_all"]
 
 MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
 SHARE = 0.12
 """The share whose accuracy is compared with that of all coordinates: below one masked bit a coordinate."""
 
 FLOWER = "payload-flower-mnist"
+ADAPTIVE, ADAPTED = "payload-adaptive", ("digits", "mnist")
+"""The part on shares that follow the length of the mean update, and its tasks."""
+
 # Learning rates and norms are those of the study at an equal budget, with 50 rounds.
 TASKS = {
     "digits": ("federation.server_learning_rate=3.0",),
@@ -42,6 +46,12 @@ TASKS = {
 
 _SHARES = ",".join(f"{share:g}" for share in (0.04, SHARE))
 _OURS = ("mechanism=optm_aggregate", f"encoding.keep={SHARE},null")
+_ADAPTIVE = (
+    "mechanism=optm_aggregate",
+    "encoding.keep=0.5",
+    "encoding.keep_policy.name=constant,adaptive",
+    "seed=0,1,2,3,4",
+)
 _BITS, _LONG, _BUDGET = "mechanism.bits=3", "federation.rounds=50", "privacy.epsilon=4"
 _NOTE = "run epsilon: client total, aggregate view of all clients, δ = 1e-5"
 
@@ -92,27 +102,46 @@ class _ThroughFlower(Part):
     def compute(self, scale: Scale, tell: Tell) -> Tables:
         """Run what is missing; a row for each share and seed."""
         self.sweep.compute(scale, tell)
-        rows = []
-        for config in self.sweep.runs(scale):
-            path = RunDirectory.of(config).path
-            rounds = pd.read_parquet(path / "rounds.parquet")
-            last = rounds.iloc[-1]
-            sent = last["bytes_up"] / (config.federation.rounds * config.federation.num_clients)
-            rows.append(
-                {
-                    "task": config.task_name,
-                    "mechanism": config.label,
-                    "keep": config.encoding.keep or 1.0,
-                    "seed": config.seed,
-                    "dimension": json.loads((path / "provenance.json").read_text())["dimension"],
-                    "kilobytes": sent / 1000.0,
-                    "accuracy": last["accuracy"],
-                    "run_epsilon": config.privacy.epsilon,
-                    "epsilon_reached": last["epsilon_client_total_sum"],
-                    "wrapped_sums": int(rounds["wrapped_sums"].sum()),
-                }
-            )
-        return {self.name: pd.DataFrame(rows)}
+        return {self.name: pd.DataFrame([self.row(config) for config in self.sweep.runs(scale)])}
+
+    def row(self, config: RunConfig) -> dict[str, Any]:
+        """What a finished run sent and reached."""
+        path = RunDirectory.of(config).path
+        rounds = pd.read_parquet(path / "rounds.parquet")
+        last = rounds.iloc[-1]
+        sent = last["bytes_up"] / (config.federation.rounds * config.federation.num_clients)
+        return {
+            "task": config.task_name,
+            "mechanism": config.label,
+            "keep": config.encoding.keep or 1.0,
+            "seed": config.seed,
+            "dimension": json.loads((path / "provenance.json").read_text())["dimension"],
+            "kilobytes": sent / 1000.0,
+            "accuracy": last["accuracy"],
+            "run_epsilon": config.privacy.epsilon,
+            "epsilon_reached": last["epsilon_client_total_sum"],
+            "wrapped_sums": int(rounds["wrapped_sums"].sum()),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ByPolicy(_ThroughFlower):
+    """The same, with shares that are constant and shares that follow the length of the mean update."""
+
+    def row(self, config: RunConfig) -> dict[str, Any]:
+        """The same, with the policy that chose what was kept."""
+        return {"keep_policy": config.encoding.keep_policy.name, **super().row(config)}
+
+
+def _adaptive(task: str) -> Part:
+    name = f"{ADAPTIVE}-{task}"
+    return _ByPolicy(
+        name=name,
+        title=f"Constant and adaptive shares, {task}, through Flower",
+        needs="" if task == "digits" else task,
+        note=_NOTE,
+        sweep=_sweep(Sweep, name, task, *_ADAPTIVE),
+    )
 
 
 _PAIRS = _sweep(Sweep, FLOWER, "mnist", *_OURS)
@@ -126,4 +155,5 @@ PARTS: tuple[Part, ...] = (
         note=_NOTE,
         sweep=_PAIRS,
     ),
+    *(_adaptive(task) for task in ADAPTED),
 )

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.studies.payload.accuracy import FLOWER, SHARE, lost_to_all
+from simulations.studies.payload.accuracy import ADAPTIVE, FLOWER, SHARE, lost_to_all
 from simulations.studies.payload.sizes import ERRORS, NEEDED, PAYLOADS
 from simulations.studies.study import ReadTable
 
-__all__ = ["Numbers", "Paired"]
+__all__ = ["Adapted", "Numbers", "Paired"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,32 @@ class Paired:
     def within(self) -> bool:
         """Whether no more is lost than one standard error."""
         return self.lost <= self.error
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Runs whose share follows the mean update, beside runs that send a constant share, with equal seeds."""
+
+    keep: float
+    seeds: int
+    constant: float
+    adaptive: float
+    constant_kilobytes: float
+    kilobytes: float
+    lost: float
+    error: float
+
+    @property
+    def sent(self) -> float:
+        """What adaptive runs send, as a share of what constant ones do."""
+        return self.kilobytes / self.constant_kilobytes
+
+    @property
+    def verdict(self) -> str:
+        """Whether accuracy is lost, as far as the seeds tell."""
+        if abs(self.lost) <= 2.0 * self.error:
+            return "no difference is seen beyond two standard errors"
+        return "accuracy is lost" if self.lost > 0.0 else "accuracy is gained"
 
 
 class Numbers:
@@ -98,3 +124,31 @@ class Numbers:
             lost=lost,
             error=error,
         )
+
+    def adapted(self, task: str) -> list[Adapted]:
+        """Constant and adaptive shares on a task, the larger share first."""
+        table = self._read(f"{ADAPTIVE}-{task}")
+        lines = []
+        for keep, rows in sorted(table.groupby("keep"), reverse=True):
+            constant, adaptive = (
+                rows[rows["keep_policy"] == name].set_index("seed") for name in ("constant", "adaptive")
+            )
+            lost, error = lost_to_all(
+                *(
+                    {int(seed): value for seed, value in runs["accuracy"].items()}
+                    for runs in (adaptive, constant)
+                )
+            )
+            lines.append(
+                Adapted(
+                    keep=float(keep),
+                    seeds=len(adaptive),
+                    constant=float(constant["accuracy"].mean()),
+                    adaptive=float(adaptive["accuracy"].mean()),
+                    constant_kilobytes=float(constant["kilobytes"].mean()),
+                    kilobytes=float(adaptive["kilobytes"].mean()),
+                    lost=lost,
+                    error=error,
+                )
+            )
+        return lines

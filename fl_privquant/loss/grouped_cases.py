@@ -1,0 +1,299 @@
+r"""The worst case of the other clients in a secure sum of two-row laws: bounds of many cases at once.
+
+By step 1 of :mod:`fl_privquant.loss.two_row_sums`, every other client is at one of the two rows, and a case
+is how many of them are at the upper one. There are as many cases as clients: too many to look at each.
+
+In the cases with first..last clients at the upper row, ``first`` are at the upper and n - 1 -
+``last`` at the lower row for certain. Of the g = last - first others it is known only that each is at one of
+the rows. One law covers all these cases, as follows.
+
+* With a probability c such a client draws from the part that the two rows have in common, whatever its row.
+  Tell the adversary which clients do so, and leave out those that do not. Leaving out a client reveals no
+  less: the sum with it is the sum without it plus independent noise.
+* *Blocks.* The sum of b draws from the upper row has nearly the law of b draws from the lower row, shifted by
+  a whole number s, if s is nearly b times the difference of the two means. So the two laws have a far larger
+  part in common than single draws, once one of them is shifted; a known shift of the sum reveals nothing. Let
+  g >= b - 1 + k b. With j clients at the upper row put q = min(k, floor(j / b)) blocks of b of them together,
+  and k - q blocks of clients at the lower row; of the g - k b that are left, j - q b are at the upper row.
+  All of them, blocks and single draws, are *units*, and each is drawn from its common part or left out.
+* *Mixture.* How many units are left out is random, and told. Let T_1 > T_2 > ... bound the probabilities that
+  more units are left out than numbers M_1 < M_2 < ..., of either kind. With H_i the divergence if M_i are,
+  which grows with i, the mean divergence is at most H_1 + T_1 (H_2 - H_1) + T_2 (H_3 - H_2) + ...: that of a
+  mixture of these sums, of which it is known which one holds. What is left, 1e-30, is charged as a cut tail.
+
+Groups are made as large as the bound allows that they must stay within: that of the worst case known, and a
+little more. Whatever the groups are, the largest of their bounds holds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from fl_privquant.array_types import Floats
+from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_law, convolve
+from fl_privquant.loss.normal_pairs import pair_separation
+from fl_privquant.loss.two_rows import TwoRows
+
+_UNIT = 2.0**-53
+# Tails with less than this probability are cut off after each convolution: far below what may be spared.
+_CUT = 1e-30
+# Products of lengths that are convolved directly: an FFT would lose more than may be spared.
+_DIRECT = 1 << 62
+# How far above the worst case the bound may be, as a share, for so many others or more; less for fewer.
+_TOLERANCE, _MANY_OTHERS = 2e-5, 25_000
+# Multiplications after which twice as much is tolerated: so many bounds of groups, at least and at most.
+_WORK, _LEAST_BOUNDS, _MOST_BOUNDS = 4e8, 16, 400
+# Probabilities with which more single draws, and more blocks, are left out than in each law of the mixture.
+_RARELY_MORE_DRAWS = (0.3, 0.03, 1e-3, 1e-8, 1e-30)
+_RARELY_MORE_BLOCKS = (0.3, 0.3, 1e-2, 1e-6, 1e-30)
+# Draws of a block, at least, and blocks that all draws would make.
+_LEAST_BLOCK, _LEAST_BLOCKS = 8, 8
+# Cases that are looked at first, evenly spaced; and room for what the size of a group is guessed from.
+_PROBED, _GUESS_ROOM = 5, 1.15
+# Draws that are left out, at the least, where what is lost by that is divided by.
+_LEAST_LEFT_OUT = 1e-9
+# Bits from which on a binomial law is more accurate than repeated convolutions.
+_MANY = 256
+# Rows a little beyond the two are differences of rounded numbers, a hundredth of them or more.
+_ROW_UNITS = 512
+
+
+class _Kind(Enum):
+    """What is known about other draws: their row, or that they are from the common part of both rows."""
+
+    LOWER = 0
+    UPPER = 1
+    COMMON = 2
+    COMMON_BLOCK = 3
+
+
+@dataclass(frozen=True, eq=False)
+class _Unit:
+    """Draws that are all from the lower or all from the upper row, and what these two laws have in common.
+
+    Parameters
+    ----------
+    kind
+        That of the common part.
+    draws
+        Number of draws.
+    common
+        The probability, rounded down, of the common part.
+    law
+        The law of the common part.
+    rarely
+        Probabilities with which more units are left out than are counted, for :meth:`left_out`.
+    """
+
+    kind: _Kind
+    draws: int
+    common: float
+    law: LatticeLaw
+    rarely: tuple[float, ...]
+
+    @classmethod
+    def of(cls, kind: _Kind, draws: int, least: Floats, rarely: tuple[float, ...]) -> _Unit:
+        """The unit whose two laws are both nowhere below ``least``, but for a shift."""
+        law = LatticeLaw(0, least / least.sum(), (least.size + 4) * _UNIT)
+        return cls(kind, draws, float(least.sum()) * (1.0 - least.size * _UNIT), law, rarely)
+
+    def left_out(self, number: int) -> tuple[list[int], Floats]:
+        """How many of so many units are left out, and the probability, rounded up, of more.
+
+        One of each for every probability of ``rarely``.
+        """
+        if number == 0 or self.common >= 1.0:
+            return [0] * len(self.rarely), np.zeros(len(self.rarely))
+        coin = np.array([self.common, 1.0 - self.common])
+        counts = binomial_law(number, coin, _UNIT / coin.min(), 0.1 * self.rarely[-1])
+        # The probabilities of more than the first number, more than the second, and so on.
+        more = np.append(np.cumsum(counts.values[:0:-1])[::-1], 0.0)
+        more = more * (1.0 + counts.relative + counts.values.size * _UNIT) + counts.lost
+        places = [int(np.argmax(more <= chance)) for chance in self.rarely]
+        return [counts.first + place for place in places], more[places]
+
+    def usually_left_out(self, number: int) -> float:
+        """About how many draws of so many units are left out."""
+        mean = number * (1.0 - self.common)
+        return self.draws * min(mean + 2.0 * math.sqrt(mean), number)
+
+
+@dataclass(eq=False)
+class OtherClients:
+    """The other draws of a sum, each at one of the two rows.
+
+    Parameters
+    ----------
+    law
+        The two rows.
+    others
+        Number of other draws.
+    spare
+        The probability that may be spared at a distance of 1 of the two shares.
+    """
+
+    law: TwoRows
+    others: int
+    spare: float
+    _sums: dict[tuple[_Kind, int], LatticeLaw] = field(default_factory=dict)
+
+    def worst(self) -> float:
+        """The largest separation of two shares over all cases, in units of their distance; rounded up."""
+        cases = sorted({round(share * (self._end - 1)) for share in np.linspace(0.0, 1.0, _PROBED)})
+        separations = [self._bound(case, 1) for case in cases]
+        exact = largest = max(separations)
+        first, looked_at, dearer = 0, 0, 1.0
+        while first < self._end and math.isfinite(largest):
+            usual = float(np.interp(first, cases, separations))
+            size = self._end - first
+            while True:
+                allowed = exact * (1.0 + self._tolerance(looked_at))
+                excess = allowed / usual - 1.0 if usual > 0.0 else 1.0
+                size = self._affordable(excess / dearer, size)
+                bound = self._bound(first, size)
+                looked_at += 1
+                if size == 1:
+                    exact = max(exact, bound)
+                    break
+                cost = (bound / usual - 1.0) / self._lost_share(size) if usual > 0.0 else 0.0
+                if bound <= allowed:
+                    dearer = max(_GUESS_ROOM * cost, 0.5 * dearer)
+                    break
+                dearer = max(_GUESS_ROOM * cost, dearer)
+                size = (3 * size + 3) // 4
+            largest = max(largest, bound)
+            first += size
+        return largest
+
+    def probed(self) -> float:
+        """The same for all others at the lower row, and for the last case."""
+        return max(self._bound(0, 1), self._bound(self._end - 1, 1))
+
+    @property
+    def _end(self) -> int:
+        return self.others // 2 + 1 if self.law.symmetric else self.others + 1
+
+    def _tolerance(self, looked_at: int) -> float:
+        """How far above the worst case the bound may be after so many bounds of groups, as a share."""
+        patience = min(max(_WORK / self.law.width(self.others) ** 2, _LEAST_BOUNDS), _MOST_BOUNDS)
+        few = min(self.others / _MANY_OTHERS, 1.0) ** 2
+        return float(_TOLERANCE * few * 2.0 ** (looked_at // patience))
+
+    def _affordable(self, share: float, most: int) -> int:
+        """The size of the largest group, about, whose bound is too large by no more than that share."""
+        fits, too_large = 1, most + 1
+        while too_large - fits > 1:
+            middle = (fits + too_large) // 2
+            fits, too_large = (middle, too_large) if self._lost_share(middle) <= share else (fits, middle)
+        return fits
+
+    def _lost_share(self, size: int) -> float:
+        """About the share by which the bound of a group of so many cases is above their separation."""
+        left_out = math.fsum(unit.usually_left_out(number) for unit, number in self._units(size))
+        return 0.5 * max(left_out, _LEAST_LEFT_OUT) / self.others
+
+    def _units(self, size: int) -> list[tuple[_Unit, int]]:
+        """The units that the draws consist of in which a group of so many cases differs."""
+        draws, block = size - 1, self._block
+        blocks = 0 if block is None else max(draws + 1 - block.draws, 0) // block.draws
+        if block is None or blocks == 0:
+            return [(self._single, draws)]
+        return [(self._single, draws - blocks * block.draws), (block, blocks)]
+
+    @cached_property
+    def _single(self) -> _Unit:
+        """The unit of one draw."""
+        least = self.law.listed(np.minimum(self.law.low, self.law.high))
+        return _Unit.of(_Kind.COMMON, 1, least, _RARELY_MORE_DRAWS)
+
+    @cached_property
+    def _block(self) -> _Unit | None:
+        """The unit of as many draws as shift the mean by about one; None if these are few, or most of all."""
+        rise = float((self.law.high - self.law.low) @ self.law.codes)
+        draws = round(1.0 / max(abs(rise), 1e-9))
+        if not _LEAST_BLOCK <= draws <= self.others // _LEAST_BLOCKS:
+            return None
+        lower, upper = self._power(_Kind.LOWER, draws), self._power(_Kind.UPPER, draws)
+        upper = replace(upper, first=upper.first - round(draws * rise))
+        start = max(lower.first, upper.first)
+        end = min(lower.first + lower.values.size, upper.first + upper.values.size)
+        both = (
+            law.values[start - law.first : end - law.first] * (1.0 - law.relative) for law in (lower, upper)
+        )
+        least = np.minimum(*both)
+        # On a lattice with gaps a shift may leave nothing in common.
+        if least.sum() < 0.5:
+            return None
+        return _Unit.of(_Kind.COMMON_BLOCK, draws, least, _RARELY_MORE_BLOCKS)
+
+    def _bound(self, first: int, size: int) -> float:
+        """A bound for all cases with ``first`` to ``first + size - 1`` clients at the upper row."""
+        lower = self.others - first - (size - 1)
+        others = convolve(self._power(_Kind.UPPER, first), self._power(_Kind.LOWER, lower), _DIRECT, _CUT)
+        mixture = [WeightedLaw(others, 1.0)] if size == 1 else self._mixture(others, self._units(size))
+        ends = np.linspace(0.0, 1.0, self.law.num_cells + 1)
+        separations = [
+            self._pair(mixture, middle, upper) / float(upper)
+            for nearest, upper in pairwise(ends)
+            for middle in {0.5 * float(nearest), 1.0 - 0.5 * float(nearest)}
+        ]
+        return max(separations)
+
+    def _mixture(self, others: LatticeLaw, units: list[tuple[_Unit, int]]) -> list[WeightedLaw]:
+        """The sum with all units but those that are left out, by how many these are; the most first."""
+        counts = [(unit, number, *unit.left_out(number)) for unit, number in units]
+        more = np.sum([chances for *_, chances in counts], axis=0)
+        weights = -np.diff(more[:-1], prepend=1.0, append=0.0)
+        total = replace(others, lost=others.lost + float(more[-1]))
+        mixture: list[WeightedLaw] = []
+        for at in reversed(range(more.size)):
+            for unit, number, left_out, _ in counts:
+                added = number - left_out[at] if not mixture else left_out[at + 1] - left_out[at]
+                total = convolve(total, self._power(unit.kind, added), _DIRECT, _CUT)
+            mixture.append(WeightedLaw(total, float(weights[at])))
+        return mixture
+
+    def _pair(self, mixture: list[WeightedLaw], middle: float, distance: float) -> float:
+        """The separation of two shares around a middle, at a distance; which of the laws holds is known."""
+        rows = (self.law.row(middle + sign * 0.5 * distance) for sign in (1.0, -1.0))
+        first, second = (
+            np.concatenate([part.weight * np.convolve(row, part.law.values) for part in mixture])
+            for row in rows
+        )
+        units = int(self.law.codes[-1]) + 3 + _ROW_UNITS * self.law.num_cells
+        relative = max(part.law.relative for part in mixture) + units * _UNIT
+        lost = math.fsum(part.weight * part.law.lost for part in mixture)
+        return pair_separation(first, second, relative, lost, self.spare * distance)
+
+    def _power(self, kind: _Kind, count: int) -> LatticeLaw:
+        """The law of the sum of so many draws of one kind, computed once."""
+        key = (kind, count)
+        if key not in self._sums:
+            self._sums[key] = self._sum_of(kind, count)
+        return self._sums[key]
+
+    def _sum_of(self, kind: _Kind, count: int) -> LatticeLaw:
+        """The same: a binomial law for many bits, else from sums of powers of two of the draws."""
+        one, bit = self._one(kind), count & -count
+        if count == 0:
+            return LatticeLaw(0, np.ones(1), 0.0)
+        if count >= _MANY and one.values.size == 2 and one.values.min() > 0.0:
+            return binomial_law(count, one.values, one.relative, _CUT)
+        if count == 1:
+            return one
+        part = count // 2 if count == bit else bit
+        return convolve(self._power(kind, count - part), self._power(kind, part), _DIRECT, _CUT)
+
+    def _one(self, kind: _Kind) -> LatticeLaw:
+        """The law of one draw, or of one block."""
+        if kind is _Kind.COMMON:
+            return self._single.law
+        if kind is _Kind.COMMON_BLOCK and self._block is not None:
+            return self._block.law
+        return LatticeLaw(0, self.law.listed(self.law.high if kind is _Kind.UPPER else self.law.low), 0.0)
