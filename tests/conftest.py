@@ -30,6 +30,11 @@ settings.load_profile("suite")
 absl.logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first: at the end, workers that have none left take short ones from the others."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_collection_finish() -> None:
     """Leave what has been imported out of every later collection of garbage."""
     gc.collect()

@@ -165,11 +165,12 @@ def _answer(asking: socket.socket, scripts: dict[str, str]) -> None:
 def _run(program: str, arguments: list[str], script: str | None) -> int:
     """The exit code of a module, or of the function of a script."""
     # As Python has it: first the folder that a module was asked for in, or that a script lies in.
-    first = Path.cwd() if script is None else Path(program).parent
+    text = script is None and arguments[0] == "-c"
+    first = "" if text else str(Path.cwd() if script is None else Path(program).parent)
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [str(first), *filter(None, named), *_INSTALLED]
+    sys.path[:] = [first, *filter(None, named), *_INSTALLED]
     try:
-        if arguments[0] == "-c":
+        if text:
             sys.argv = ["-c", *arguments[2:]]
             sys.modules["__main__"] = main = ModuleType("__main__")
             exec(compile(arguments[1], "<string>", "exec"), vars(main))
