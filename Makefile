@@ -8,7 +8,8 @@ INSTALLED := $(VENV)/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
 # A worker for each core, which takes tests from the others when it has none left; libraries start no threads besides.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist worksteal
+# Tests are rewritten when they are imported, and processes of tests import the package: Python keeps both for the next.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist worksteal
 TWO_AT_A_TIME := hydra/launcher=joblib hydra.launcher.n_jobs=2
 
 .PHONY: run test lint suite coverage docs tutorial benchmarks wheel constraints clean
@@ -18,7 +19,9 @@ run: $(RUNNABLE)
 	$(BIN)/python -m simulations.run -m experiment=default/coordinate $(TWO_AT_A_TIME)
 	$(BIN)/python -m simulations.run -m experiment=default/whole_run $(TWO_AT_A_TIME)
 
-test: $(INSTALLED) lint suite
+# Both at once: types take one core for a minute, which the tests can use besides.
+test: $(INSTALLED)
+	$(MAKE) --jobs=2 lint suite
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -69,4 +72,5 @@ $(RUNNABLE): $(VENV)/.created pyproject.toml constraints.txt
 
 $(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
 	$(INSTALL) '.[dev,simulation]'
+	$(BIN)/python -m tests.compile_loops
 	touch $@ $(RUNNABLE)

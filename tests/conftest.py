@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fl_privquant.law.law import Law
+from tests.preloaded import Preloaded
 from tests.ray_cluster import RayCluster
 
 settings.register_profile(
@@ -26,6 +28,11 @@ settings.load_profile("suite")
 # Hydra sets up logging anew for every run, and with that closes all handlers of the process. The one that
 # absl makes when it is imported closes its stream too, which here is the file that pytest captures output in.
 absl.logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first: at the end, workers that have none left take short ones from the others."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:
@@ -70,6 +77,23 @@ def ray_cluster(run_folder: Path) -> Iterator[RayCluster]:
     """The Ray cluster that all workers of a run share."""
     with RayCluster.shared(run_folder) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def preloaded() -> Iterator[Preloaded]:
+    """Python and our command, which have loaded what runs and reports import. They are not to be killed."""
+    modules = [
+        *("matplotlib.pyplot", "pandas", "pyarrow.parquet", "sklearn.datasets", "torch"),
+        *("fl_privquant.cli.plots", "fl_privquant.cli.printing", "fl_privquant.flower.engines"),
+        *("simulations.app", "simulations.learning", "simulations.report.build", "simulations.run_setup"),
+    ]
+    scripts = {"fl-privquant": "fl_privquant.cli.main:main"}
+    # Short, as the names of sockets must be.
+    with (
+        tempfile.TemporaryDirectory(prefix="pq") as folder,
+        Preloaded(Path(folder), modules, scripts) as programs,
+    ):
+        yield programs
 
 
 def random_law(seed: int, levels: int, num_knots: int) -> Law:

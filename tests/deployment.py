@@ -2,6 +2,8 @@
 
 What a real deployment spreads over machines, on one: each client is a SuperNode that knows nothing
 but its own configuration, every message crosses HTTPS, and server and client apps run in fresh processes.
+These have imported Flower and what our package imports, but not the package, before they begin: see
+:mod:`tests.preloaded`.
 """
 
 from __future__ import annotations
@@ -21,18 +23,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
-from flwr.clientapp import ClientApp
 from flwr.common.serde import recorddict_from_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-from flwr.serverapp import ServerApp
 
-from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.errors import PrivQuantError
 from fl_privquant.flower.engines.engine import Federation, RunResult, node_config
+from tests.preloaded import Preloaded
 
-__all__ = ["Certificates", "DeploymentEngine", "DeploymentError", "Superlink", "make_certificates"]
+__all__ = ["Certificates", "DeploymentError", "Superlink", "make_certificates"]
 
 _HOST = "127.0.0.1"
 _CONNECTION = "loopback"
+# What the SuperLink and SuperNodes start for every run and message, as Flower installs it.
+_SCRIPTS = {
+    "flower-superexec": "flwr.supercore.cli:flower_superexec",
+    "flwr-clientapp": "flwr.supernode.cli:flwr_clientapp",
+    "flwr-serverapp": "flwr.superlink.cli:flwr_serverapp",
+}
+_MODULES = (
+    *(name.partition(":")[0] for name in _SCRIPTS.values()),
+    *("flwr.clientapp", "flwr.serverapp.strategy", "nacl.public", "cryptography.x509"),
+    *("numba", "pulp", "scipy.optimize", "scipy.signal", "scipy.special", "scipy.stats"),
+    *("sklearn.datasets", "torch"),
+)
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _LOG_LINES = 40
@@ -49,38 +62,6 @@ class Certificates:
     authority: Path
     certificate: Path
     key: Path
-
-
-@dataclass(frozen=True)
-class DeploymentEngine:
-    """Runs an app on a SuperLink and one SuperNode for each client, on loopback with TLS.
-
-    Apps are given as ``"package.module:attribute"``: they are imported by other processes, so their package
-    must be installed, or lie in this process's import path.
-
-    Parameters
-    ----------
-    timeout
-        Seconds after which a run that has not ended is stopped.
-    """
-
-    timeout: float = 600.0
-
-    def run(
-        self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
-    ) -> RunResult:
-        """Run the app, to its end, and stop every process again."""
-        for app in (server_app, client_app):
-            if not isinstance(app, str) or ":" not in app:
-                raise InvalidSpecError(
-                    f"app: {app!r}; for deployment give it as 'package.module:attribute', to be imported "
-                    f"by other processes"
-                )
-        with (
-            tempfile.TemporaryDirectory(prefix="fl-privquant-") as name,
-            Superlink(Path(name), federation) as superlink,
-        ):
-            return superlink.run(str(server_app), str(client_app), federation, self.timeout)
 
 
 class Superlink:
@@ -108,6 +89,7 @@ class Superlink:
             "PYTHONPATH": os.pathsep.join([each for each in sys.path if each]),
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._resources = contextlib.ExitStack()
 
     def __enter__(self) -> Superlink:
         try:
@@ -120,8 +102,16 @@ class Superlink:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
+    def _preload(self) -> None:
+        """Put programs that need not import anything before those of the environment."""
+        folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="pq"))
+        preloaded = Preloaded(Path(folder), _MODULES, _SCRIPTS, self.environment)
+        programs = self._resources.enter_context(preloaded)
+        self.environment["PATH"] = os.pathsep.join([str(programs.path), self.environment["PATH"]])
+
     def _start(self) -> None:
         self.home.mkdir(parents=True)
+        self._preload()
         certificates = make_certificates(self.directory / "certificates")
         port, *node_ports = _free_ports(1 + self.federation.num_clients)
         tls = [
@@ -226,6 +216,7 @@ class Superlink:
             _signal_group(process, signal.SIGKILL)
             process.wait()
         self._processes.clear()
+        self._resources.close()
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:

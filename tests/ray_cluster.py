@@ -99,6 +99,8 @@ class RayCluster:
         directory = tempfile.mkdtemp(prefix="ray")
         command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
         command += ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={directory}"]
+        # Of no use here: what adds machines to the cluster, and what sends the logs of workers on.
+        command += ["--no-monitor", "--include-log-monitor=false"]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
@@ -122,7 +124,8 @@ class RayCluster:
 
     def _stop(self) -> None:
         """End the head, which ends what it has started."""
-        os.kill(self.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_SECONDS
         while not self._ended and time.monotonic() < deadline:
             time.sleep(0.2)

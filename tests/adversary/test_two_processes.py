@@ -22,13 +22,14 @@ import fl_privquant as pq
 from fl_privquant.files import LockedError, held
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.engines import Federation, InlineEngine
+from tests.preloaded import Preloaded
 
 ROOT = Path(__file__).parents[2]
 SIZE = "federation.num_clients=5", "federation.rounds=40", "task=mean", "task.dimension=3000"
 
 
-def simulation(output: Path) -> list[str]:
-    return [sys.executable, "-m", "simulations.run", *SIZE, "mechanism=one_bit", f"output={output}"]
+def simulation(output: Path, python: str = sys.executable) -> list[str]:
+    return [python, "-m", "simulations.run", *SIZE, "mechanism=one_bit", f"output={output}"]
 
 
 def wait_for(path: Path, pattern: str) -> Path:
@@ -40,14 +41,21 @@ def wait_for(path: Path, pattern: str) -> Path:
     raise TimeoutError(pattern)
 
 
-def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(tmp_path: Path) -> None:
+def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(
+    tmp_path: Path, preloaded: Preloaded
+) -> None:
     quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     first = subprocess.Popen(simulation(tmp_path), **quiet)  # type: ignore[call-overload]
     try:
         wait_for(tmp_path, "default/*/run.checkpoint")
         first.send_signal(signal.SIGSTOP)  # it holds the run, however long the second one takes to start
         second = subprocess.run(
-            simulation(tmp_path), cwd=ROOT, capture_output=True, text=True, check=False, timeout=200
+            simulation(tmp_path, preloaded.python),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
         )
         assert second.returncode == 2
         assert f"is in use by process {first.pid} on " in second.stderr
@@ -56,7 +64,12 @@ def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(tmp_path: 
         first.kill()
         first.wait()
     third = subprocess.run(
-        simulation(tmp_path), cwd=ROOT, capture_output=True, text=True, check=False, timeout=400
+        simulation(tmp_path, preloaded.python),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
     )
     assert third.returncode == 0, third.stderr
     rows = pd.read_parquet(wait_for(tmp_path, "default/*/rounds.parquet"))

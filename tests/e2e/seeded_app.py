@@ -7,7 +7,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 
 SHAPES = {"weight": (40, 12), "bias": (12,), "scale": ()}
 
@@ -77,7 +77,8 @@ def run(grid, context, private):
     if private:
         name = str(config.get("mechanism", "optm"))
         mechanism = pq.design(name, **({"epsilon": 2.0, "bits": 2} if name == "optm" else {}))
-        strategy = Recording(inner, mechanism, clip=0.1, rotate=name == "optm")
+        options = {"aggregation": SumOfCodes()} if config.get("aggregation") == "sum" else {}
+        strategy = Recording(inner, mechanism, clip=0.1, rotate=name == "optm", **options)
     result = strategy.start(grid, initial(), num_rounds=3, timeout=300)
     context.state["arrays"] = result.arrays
     if private:

@@ -1,18 +1,15 @@
-"""The same app, the same seed, the same codes: inline, on Ray, and deployed with TLS."""
+"""The same app, the same seed, the same codes: inline and on Ray; :mod:`tests.e2e.test_deployed` has TLS."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from fl_privquant.flower.engines import Federation, InlineEngine, RayEngine
-from tests.deployment import Superlink
 from tests.ray_cluster import WARNINGS
 
 pytestmark = [pytest.mark.slow, *WARNINGS]
 
 APP = "tests.e2e.seeded_app"
-ROOT = Path(__file__).parents[2]
 
 
 def federation(clients=5, **config):
@@ -57,25 +54,3 @@ def test_with_none_ray_gives_plain_fedavg_bit_for_bit(ray_cluster):
     private, plain = run(engine, mechanism="none"), run(engine, private=False)
     assert model(private) == model(plain)
     assert model(private) == model(run(InlineEngine(), private=False))
-
-
-@pytest.fixture(scope="module")
-def superlink(tmp_path_factory):
-    """A SuperLink with two SuperNodes, over TLS."""
-    with Superlink(tmp_path_factory.mktemp("superlink"), federation(clients=2)) as started:
-        yield started
-
-
-def test_a_deployment_with_tls_gives_the_same_codes(superlink):
-    apps = f"{APP}:server_app", f"{APP}:client_app"
-    deployed, inline = superlink.run(*apps, federation(clients=2)), run(InlineEngine(), clients=2)
-    assert dict(deployed.state["codes"]) == dict(inline.state["codes"])
-    # Two clients: the sum of two numbers does not depend on their order.
-    assert model(deployed) == model(inline)
-
-
-def test_flwr_run_works_from_the_root_of_the_repository(superlink):
-    printed = superlink.submit(ROOT, {"num-rounds": 1}, timeout=400)
-    logs = superlink.logs()
-    assert "PrivQuant: round 1, 2 usable updates, 0 failed" in printed + logs
-    assert "Strategy execution finished" in printed + logs

@@ -71,7 +71,7 @@ def test_the_gru_learns_from_a_folder_of_roles(tmp_path):
     assert result.state["metrics"]["accuracy"] > 0.25
 
 
-def test_the_template_is_a_project_of_its_own(tmp_path):
+def test_the_template_is_a_project_of_its_own(tmp_path, preloaded):
     copy = tmp_path / "project"
     shutil.copytree(ROOT / "simulations" / "examples" / "template", copy)
     app = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
@@ -86,7 +86,7 @@ print(result.state["metrics"]["accuracy"])
 """
     paths = os.pathsep.join([str(copy), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [preloaded.python, "-c", program],
         cwd=copy,
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,

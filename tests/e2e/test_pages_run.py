@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.preloaded import Preloaded
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "pages").glob("*.md"))]
 NOT_RUN = "<!-- not run in tests: "
@@ -45,28 +47,13 @@ def as_script(block: Block) -> str:
     return re.sub(r"^make ", f"make -n -C '{ROOT}' ", block.text, flags=re.M)
 
 
-def environment() -> dict[str, str]:
-    programs = Path(sys.executable).parent
+def environment(programs: Preloaded) -> dict[str, str]:
+    folders = [str(programs.path), str(Path(sys.executable).parent), os.environ["PATH"]]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
+    return os.environ | {"PATH": os.pathsep.join(folders), "PYTHONPATH": os.pathsep.join(paths)}
 
 
-# Runs the blocks of a page, one after the other, in one process: its Python blocks share their names.
-RUNNER = """
-import json, subprocess, sys
-for language, text in json.load(sys.stdin):
-    print(f"--- {language}", text, "--- says:", sep="\\n", flush=True)
-    if language == "python":
-        exec(compile(text, "<block>", "exec"))
-    else:
-        subprocess.run(["bash", "-euo", "pipefail", "-c", text], stdin=subprocess.DEVNULL, check=True)
-"""
-
-
-def run(page: list[Block], folder: Path) -> None:
+def run(page: list[Block], folder: Path, programs: Preloaded) -> None:
     """Python blocks of a page share their names, shell blocks their folder."""
     scripts = [
         (block.language, block.text if block.language == "python" else as_script(block))
@@ -76,10 +63,10 @@ def run(page: list[Block], folder: Path) -> None:
     if not scripts:
         return
     done = subprocess.run(
-        [sys.executable, "-c", RUNNER],
+        [programs.python, "-m", "tests.e2e.page_blocks"],
         input=json.dumps(scripts),
         cwd=folder,
-        env=environment(),
+        env=environment(programs),
         capture_output=True,
         text=True,
     )
@@ -88,8 +75,8 @@ def run(page: list[Block], folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
-    run(blocks(page.read_text(encoding="utf-8")), tmp_path)
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path, preloaded: Preloaded) -> None:
+    run(blocks(page.read_text(encoding="utf-8")), tmp_path, preloaded)
 
 
 def test_every_block_has_a_language_that_is_run() -> None:
@@ -106,10 +93,10 @@ def test_blocks_that_are_not_run_are_shell_that_can_be_read() -> None:
         subprocess.run(["bash", "-n", "-c", block.text], check=True)
 
 
-def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:
+def test_a_block_that_fails_is_noticed(tmp_path: Path, preloaded: Preloaded) -> None:
     for text in ("```sh\nfl-privquant no-such-command\n```\n", "```python\nassert False\n```\n"):
         with pytest.raises(AssertionError, match="says"):
-            run(blocks(text), tmp_path)
+            run(blocks(text), tmp_path, preloaded)
 
 
 def test_the_readme_is_short() -> None:

@@ -10,22 +10,17 @@ import pytest
 from simulations.config import RunConfig
 from simulations.run import execute
 from simulations.user_app import UserApp, user_app
+from tests.ray_cluster import WARNINGS, RayCluster
 from tests.simulations.flower_apps import TORCH, write_app
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, *WARNINGS]
 
 # Flower adds replies up in the order in which they come: with two, every order gives the same sum.
 CLIENTS = 2
 
 
 def test_without_a_mechanism_it_is_flowers_own_simulation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_cluster: RayCluster
 ) -> None:
     from flwr.simulation import run_simulation
 
@@ -48,18 +43,22 @@ def test_without_a_mechanism_it_is_flowers_own_simulation(
             server_app=app.server(),
             client_app=app.client(),
             num_supernodes=CLIENTS,
-            backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"address": "local"}},
+            backend_config={
+                "client_resources": {"num_cpus": 1},
+                "init_args": {"address": ray_cluster.address},
+            },
         )
     finally:
         UserApp.deactivate()
     server_app.write_text(text)
-    for path, engine in ((inline, "inline"), (ray, "ray")):
+    on_ray = {"name": "ray", "address": ray_cluster.address}
+    for path, engine in ((inline, {"name": "inline"}), (ray, on_ray)):
         run = {
             "mechanism": {"name": "none"},
             "app": str(folder),
             "app_config": {"saved": str(path)},
             "federation": {"num_clients": CLIENTS, "rounds": 0},
-            "engine": {"name": engine},
+            "engine": engine,
             "output": str(tmp_path),
         }
         execute(RunConfig.from_mapping(run))

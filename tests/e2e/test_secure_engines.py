@@ -6,7 +6,6 @@ from typer.testing import CliRunner
 from fl_privquant.cli.identity_commands import identity_app
 from fl_privquant.flower.engines import Federation, InlineEngine, RayEngine
 from fl_privquant.flower.node_identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS
-from tests.deployment import DeploymentEngine
 from tests.e2e.secure_app import CLIENTS, schedule, without_masks
 from tests.ray_cluster import WARNINGS
 
@@ -18,9 +17,17 @@ APP = "tests.e2e.secure_app"
 WITHSTOOD = "advertise:0; share:1; train:2; unmask:1"
 # Two at each stage, and after each a round that must work again, with nobody lost.
 PAST = "advertise:0,1; -; share:1,2; -; train:0,2; -; unmask:0,1; -"
-# Every message starts a process there: the last failure, and after it a round that works again and withstands
-# a loss, stand for all. Keys are signed, which is what else a deployment must get right.
+# Every message starts a process in a deployment: the last failure, and after it a round that works again and
+# withstands a loss, stand for all. Keys are signed, which is what else a deployment must get right.
 DEPLOYED = "unmask:0,1; train:2"
+
+
+def node_config_of(known_clients):
+    """What tells each client its key and the list."""
+    return {
+        KEY_IDENTITY: str(known_clients.parent / "{partition-id}.pem"),
+        KEY_KNOWN_CLIENTS: str(known_clients),
+    }
 
 
 def run(engine, text, secure=True, known_clients=None):
@@ -28,10 +35,7 @@ def run(engine, text, secure=True, known_clients=None):
     run_config, node_config = {"schedule": text}, {}
     if known_clients is not None:
         run_config["known-clients"] = str(known_clients)
-        node_config = {
-            KEY_IDENTITY: str(known_clients.parent / "{partition-id}.pem"),
-            KEY_KNOWN_CLIENTS: str(known_clients),
-        }
+        node_config = node_config_of(known_clients)
     federation = Federation(CLIENTS, run_config, node_config, seed=5)
     return engine.run(f"{APP}:{prefix}server_app", f"{APP}:{prefix}client_app", federation)
 
@@ -65,8 +69,7 @@ def test_on_ray(ray_cluster):
     check(RayEngine(address=ray_cluster.address), f"{WITHSTOOD}; {PAST}")
 
 
-@pytest.fixture
-def known_clients(tmp_path):
+def make_known_clients(folder):
     """Keys and list as an operator makes them, by the commands."""
 
     def command(*arguments):
@@ -74,18 +77,13 @@ def known_clients(tmp_path):
         assert result.exit_code == 0, result.output
         return result.output.strip()
 
-    path = tmp_path / "clients.json"
+    path = folder / "clients.json"
     for client in range(CLIENTS):
-        key = command("new", str(tmp_path / f"{client}.pem"))
+        key = command("new", str(folder / f"{client}.pem"))
         command("list", "add", str(path), f"clinic {client}", key)
     return path
 
 
-def test_signed_inline(known_clients):
+def test_signed_inline(tmp_path):
     """All take part in signed rounds, each with a key file and a list of its own configuration."""
-    check(InlineEngine(), f"{DEPLOYED}; {WITHSTOOD}", known_clients)
-
-
-@pytest.mark.slow
-def test_signed_deployed(known_clients):
-    check(DeploymentEngine(timeout=900), DEPLOYED, known_clients)
+    check(InlineEngine(), f"{DEPLOYED}; {WITHSTOOD}", make_known_clients(tmp_path))

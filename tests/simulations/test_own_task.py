@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from simulations.config import RunConfig
 from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.tasks import TorchTask, task_of
+from tests.preloaded import Preloaded
 from tests.simulations.conftest import RunHere
 from tests.task_values import torch_task
 
@@ -177,7 +177,7 @@ def test_what_is_no_task_is_refused(outside: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_of_ones_own(outside: str, tmp_path: Path, run_here: RunHere) -> None:
+def test_a_file_of_ones_own(outside: str, tmp_path: Path, run_here: RunHere, preloaded: Preloaded) -> None:
     """By the command, with a configuration's folder outside the repository."""
     folder = tmp_path / "my conf" / "task"
     folder.mkdir(parents=True)
@@ -185,7 +185,7 @@ def test_a_file_of_ones_own(outside: str, tmp_path: Path, run_here: RunHere) -> 
     small = ["federation.num_clients=3", "federation.rounds=1", f"output={tmp_path / 'outputs'}"]
     arguments = ["--config-dir", str(folder.parent), *small]
     done = subprocess.run(
-        [sys.executable, "-m", "simulations.run", *arguments, "task=halving", "task.size=30"],
+        [preloaded.python, "-m", "simulations.run", *arguments, "task=halving", "task.size=30"],
         cwd=tmp_path,
         env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "HOME": str(tmp_path), "PATH": ""},
         capture_output=True,

@@ -33,6 +33,7 @@ from simulations.report.build import build_report
 from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
 from simulations.tasks import task_of
+from tests.preloaded import Preloaded
 from tests.ray_cluster import RayCluster
 from tests.simulations.conftest import RunHere
 from tests.task_values import mean_of, torch_task
@@ -316,9 +317,9 @@ def test_a_damaged_summary_is_named_and_kept(tmp_path: Path) -> None:
     assert path.read_text() == "{"
 
 
-def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_cli(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "simulations.run", *arguments],
+        [python, "-m", "simulations.run", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -349,10 +350,12 @@ def test_an_unwritable_output_is_a_clear_error(tmp_path: Path) -> None:
         execute(config_of(tmp_path / "file"))
 
 
-def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path, run_here: RunHere) -> None:
+def test_a_budget_has_an_exit_code_of_its_own(
+    tmp_path: Path, run_here: RunHere, preloaded: Preloaded
+) -> None:
     arguments = ["task=mean", "task.dimension=21", "mechanism=one_bit", "federation.num_clients=5"]
     arguments += ["federation.rounds=4", f"output={tmp_path}"]
-    done = run_cli(*arguments, "privacy.budget=40.5")
+    done = run_cli(preloaded.python, *arguments, "privacy.budget=40.5")
     assert done.returncode == 3, done.stderr
     assert "stopped: budget exhausted after 2 of 4 rounds: round 3: one more release makes" in done.stderr
     # Two figures for one run, but each says what it is.
@@ -377,7 +380,7 @@ def test_help_and_cfg_read_well(run_here: RunHere) -> None:
     assert OmegaConf.create(job).mechanism.name == "optm"
 
 
-def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
+def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, preloaded: Preloaded) -> None:
     """2 x 2 runs, killed in the middle and started again: the same rows as without interruption."""
     sweep = [
         "-m", "mechanism=optm,one_bit", "seed=0,1", "task=cancer", "federation.num_clients=4",
@@ -392,9 +395,9 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
     process.wait()
     unfinished = [path for path in (tmp_path / "killed").iterdir() if not (path / "summary.json").exists()]
     assert unfinished, "the sweep was over before it could be killed"
-    done = run_cli(*sweep, f"output={tmp_path}")
+    done = run_cli(preloaded.python, *sweep, f"output={tmp_path}")
     assert done.returncode == 0, done.stderr
-    whole = run_cli(*sweep, f"output={tmp_path / 'whole'}")
+    whole = run_cli(preloaded.python, *sweep, f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr
     runs = sorted(
         path.name for path in (tmp_path / "whole/killed").iterdir() if (path / "summary.json").exists()
@@ -477,7 +480,9 @@ def test_bits_follow_the_schedule(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_numbers_inline_and_on_ray(tmp_path: Path, ray_cluster: RayCluster) -> None:
+def test_the_same_numbers_inline_and_on_ray(
+    tmp_path: Path, ray_cluster: RayCluster, preloaded: Preloaded
+) -> None:
     """On Ray by the command, in a process of its own: Ray leaves things behind."""
     federation = ["federation.num_clients=3", "federation.rounds=3", "federation.fraction=0.7"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -485,7 +490,7 @@ def test_the_same_numbers_inline_and_on_ray(tmp_path: Path, ray_cluster: RayClus
     inline = RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
     execute(inline)
     engine = ["engine=ray", f"engine.address='{ray_cluster.address}'"]
-    done = run_cli(*engine, *federation, f"output={tmp_path / 'ray'}")
+    done = run_cli(preloaded.python, *engine, *federation, f"output={tmp_path / 'ray'}")
     assert done.returncode == 0, done.stderr
     (on_ray,) = (tmp_path / "ray").glob("default/*/rounds.parquet")
     pd.testing.assert_frame_equal(rows_of(inline)[COLUMNS], pd.read_parquet(on_ray)[COLUMNS])

@@ -1,0 +1,55 @@
+"""Programs of a process that has everything loaded do what those of the environment do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.preloaded import Preloaded
+
+# Says what a program can know of how it was started, and ends with a code of its own.
+PROGRAM = """
+import json, os, sys
+print(json.dumps([sys.argv, os.getcwd(), sys.path[0], os.environ["ASKED"], sys.stdin.read(), __name__]))
+print("to the other file", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["-m", "asked", "one", "two words"], ["-c", PROGRAM, "one"], ["-m", "none"], ["asked.py", "one"]],
+)
+def test_a_program_is_as_if_started_anew(arguments: list[str], tmp_path: Path, preloaded: Preloaded) -> None:
+    (tmp_path / "asked.py").write_text(PROGRAM)
+    ended = [
+        subprocess.run(
+            [python, *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"ASKED": "yes"},
+            input="typed",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for python in (sys.executable, preloaded.python)
+    ]
+    assert ended[0].stdout == ended[1].stdout
+    assert ended[0].returncode == ended[1].returncode
+    if arguments[1] != "none":
+        assert ended[1].returncode == 7
+        assert ended[0].stderr == ended[1].stderr == "to the other file\n"
+        assert json.loads(ended[1].stdout)[3:] == ["yes", "typed", "__main__"]
+
+
+def test_what_programs_import_is_there_already(preloaded: Preloaded, tmp_path: Path) -> None:
+    (tmp_path / "loaded.py").write_text(
+        "import sys; print('torch' in sys.modules, 'simulations.run' in sys.modules)"
+    )
+    command = [preloaded.python, "-m", "loaded"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout == "True False\n"
