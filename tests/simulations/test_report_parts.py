@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.cli.plots import COLOURS, colour_of
-from simulations.report.charts import log_ticks
+from simulations.report.charts import Chart, Curve, log_ticks
+from simulations.report.drawings import draw_chart
 from simulations.report.marks import _contrast, mark_of, marks_of
 from simulations.report.summary_tables import Table
 
@@ -56,6 +58,21 @@ def test_logarithmic_axes_have_labels(low: float, high: float) -> None:
     ticks = log_ticks(low, high)
     assert 3 <= len(ticks) <= 14
     assert all(low <= tick <= high for tick in ticks)
+
+
+def test_bars_begin_at_zero_and_logarithmic_axes_say_so() -> None:
+    points = pd.DataFrame({"x": [1.0], "mean": [5.0], "low": [4.8], "high": [5.2], "count": [3]})
+    curves = tuple(Curve(series, {}, points, name=series) for series in ("optm", "rqm"))
+    marks = marks_of({"optm": True, "rqm": True})
+    for bars in (True, False):
+        rows = Chart("error", "T", "C. D", "error", "", curves, rows=True, bars=bars)
+        ((axes,),) = (drawing.figure.axes for drawing in draw_chart(rows, (), marks))
+        assert bool(axes.get_xlim()[0] == 0.0) is bars
+    lines = Chart("rounds", "T", "C", "MB sent", "error", curves, log_x=True, log_y=True, points=True)
+    ((axes,),) = (drawing.figure.axes for drawing in draw_chart(lines, (), marks))
+    for axis, scale in ((axes.xaxis, axes.get_xscale()), (axes.yaxis, axes.get_yscale())):
+        assert scale == "log"
+        assert axis.label.get_text().endswith("(log scale)")
 
 
 @given(st.floats(1e-6, 1e9))
