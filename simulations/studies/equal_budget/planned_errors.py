@@ -86,7 +86,7 @@ def error_row(
         "run_epsilon": run_epsilon,
         "mechanism": mechanism,
         "bits": bits,
-        "bits_in_sum": encoder.sum_bits(num_clients),
+        "bits_in_sum": encoder.sum_ring(num_clients, dimension).bits,
         "spread": spread,
         "epsilon_reached": plan.statement.epsilon,
         "ratio_to_central": error / _central_error(dimension, num_clients, run_epsilon, rounds, delta),
