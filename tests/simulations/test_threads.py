@@ -75,15 +75,15 @@ def test_clients_that_train_at_once_have_models_of_their_own(
     task = task_of(config_of(tmp_path, "mlp"))
     initial = task.initial_arrays()
     alone = [task.train(initial, client, 1) for client in range(3)]
-    meeting, train = threading.Barrier(3), learning.train
+    meeting, run = threading.Barrier(3), learning.LocalTraining.run
 
-    def train_together(*arguments: Any) -> float:
+    def run_together(*arguments: Any) -> Any:
         meeting.wait(20)
-        loss = train(*arguments)
+        losses = run(*arguments)
         meeting.wait(20)
-        return loss
+        return losses
 
-    monkeypatch.setattr(learning, "train", train_together)
+    monkeypatch.setattr(learning.LocalTraining, "run", run_together)
     with ThreadPoolExecutor(3) as pool:
         together = list(pool.map(lambda client: task.train(initial, client, 1), range(3)))
     for one, other in zip(alone, together, strict=True):
@@ -98,7 +98,7 @@ def test_a_client_that_fails_leaves_its_model_to_nobody(
     initial = task.initial_arrays()
     before = task.train(initial, 0, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(learning, "train", lambda *_: 1 / 0)
+        patch.setattr(learning.LocalTraining, "run", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             task.train(initial, 1, 1)
     after = task.train(initial, 0, 1)

@@ -13,6 +13,8 @@ from flwr.common.serde import recorddict_to_proto
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fl_privquant.flower.records import bare_message
+
 
 def create_run(run_id: int) -> Run:
     """A run that no SuperLink knows of."""
@@ -41,9 +43,7 @@ def delivered(message: Message, message_id: str) -> Message:
     """The message as it arrives at its node: the same content in other objects, with an id."""
     metadata = copy(message.metadata)
     metadata.__dict__["_message_id"] = message_id
-    arrived = object.__new__(Message)
-    arrived.__dict__.update(_metadata=metadata, _content=copied_records(message.content), _error=None)
-    return arrived
+    return bare_message(metadata, copied_records(message.content))
 
 
 def copied_records(content: RecordDict) -> RecordDict:
