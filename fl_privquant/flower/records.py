@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from copy import copy
 from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-__all__ = ["LeanRecords", "bare_message", "made", "made_array", "put", "reply_to"]
+__all__ = ["LeanRecords", "bare_message", "copied_metadata", "made", "made_array", "put", "reply_to"]
 
 _Record = TypeVar("_Record")
 
@@ -51,6 +50,13 @@ def made_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> A
     return array
 
 
+def copied_metadata(message: Message) -> Any:
+    """The metadata of a message, as an object of its own."""
+    metadata = object.__new__(type(message.metadata))
+    metadata.__dict__.update(vars(message.metadata))
+    return metadata
+
+
 def bare_message(metadata: Any, content: RecordDict) -> Message:
     """A message of its two parts."""
     message = object.__new__(Message)
@@ -62,7 +68,7 @@ def reply_to(message: Message, content: RecordDict) -> Message:
     """The reply to a message, as ``Message(content, reply_to=message)`` makes it."""
     asked = vars(message.metadata)
     now = time.time()
-    metadata = copy(message.metadata)
+    metadata = copied_metadata(message)
     metadata.__dict__.update(
         _message_id="",
         _src_node_id=asked["_dst_node_id"],

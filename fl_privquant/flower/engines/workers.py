@@ -23,10 +23,11 @@ import os
 import pickle
 import signal
 import sys
+import threading
+import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -37,7 +38,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fl_privquant.flower.engines.internals import set_message_id
-from fl_privquant.flower.records import bare_message, made
+from fl_privquant.flower.records import bare_message, copied_metadata, made
 
 __all__ = ["WorkerPool"]
 
@@ -130,7 +131,7 @@ class _Push:
     def fail(self, parcel: _Parcel, reason: str) -> None:
         """Answer all messages of a parcel by an error."""
         for place in parcel.places:
-            metadata, message_id = copy(self.messages[place].metadata), self.message_ids[place]
+            metadata, message_id = copied_metadata(self.messages[place]), self.message_ids[place]
             asked = bare_message(metadata, RecordDict())
             set_message_id(asked, message_id)
             reply = Message(Error(ErrorCode.CLIENT_APP_CRASHED, reason), reply_to=asked)
@@ -206,7 +207,7 @@ class WorkerPool:
         ours, theirs = context.Pipe()
         # A worker that kept a copy of these open would never notice that this process has ended.
         not_theirs = [*(worker.connection for worker in self._workers), ours]
-        process = context.Process(target=_serve, args=(theirs, not_theirs, deliver, self._contexts))
+        process = context.Process(target=_serve, args=(theirs, not_theirs, deliver, self._contexts, os.getpid()))
         with warnings.catch_warnings():
             # Python warns of threads, which libraries have from the moment when they are imported.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -237,7 +238,9 @@ class WorkerPool:
             worker.has_shared = False
 
     def _hand_over(self, worker: _Worker, push: _Push) -> None:
-        """Give a worker its next parcel, or the last one of whoever has most left to do."""
+        """Give a worker without work its next parcel, or the last one of whoever has most left to do."""
+        if worker.at_work_on is not None or worker not in self._workers:
+            return
         source = worker if worker.parcels else max(self._workers, key=lambda other: len(other.parcels))
         if not source.parcels:
             return
@@ -286,8 +289,7 @@ class WorkerPool:
             else:
                 self._workers[number % len(self._workers)].parcels.append(parcel)
         for other in list(self._workers):
-            if other.at_work_on is None and other in self._workers:
-                self._hand_over(other, push)
+            self._hand_over(other, push)
 
     def _known_states(self, nodes: list[int]) -> dict[int, RecordDict]:
         """The last states of those nodes that have answered before."""
@@ -311,9 +313,14 @@ def _epitaph(process: ForkProcess) -> str:
 
 
 def _serve(
-    connection: Connection, not_ours: list[Connection], deliver: Deliver, contexts: dict[int, Context]
+    connection: Connection,
+    not_ours: list[Connection],
+    deliver: Deliver,
+    contexts: dict[int, Context],
+    parent: int,
 ) -> None:
     """Answer parcels, until the server's process ends or closes the connection."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     for other in not_ours:
         other.close()
     # Ctrl-C reaches all processes: it is for the server's to say what ends.
@@ -322,13 +329,9 @@ def _serve(
     # A garbage collection would touch, and so copy, all memory that is shared with the server's process.
     gc.freeze()
     _set_up_libraries()
-    parent = os.getppid()
     shared: list[Any] = []
     try:
         while True:
-            while not connection.poll(_LOOK_SECONDS):
-                if os.getppid() != parent:
-                    return
             order: _Order = pickle.loads(connection.recv_bytes())
             if order.shared is not None:
                 shared = order.shared
@@ -340,6 +343,13 @@ def _serve(
             connection.send_bytes(pickle.dumps(states, _PROTOCOL))
     except (EOFError, OSError):
         return
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended, whatever a client is doing here."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
 
 
 def _message(sent: tuple[Any, dict[str, Any], str], shared: list[Any]) -> Message:
