@@ -3,7 +3,7 @@
 On the CPU the same model, examples and seed give the same arrays to the last bit, whatever else the process
 does. Sums
 of floats depend on how many threads share them, so training and evaluation run on one thread each; clients
-train side by side instead (``engine.threads``, or the processes of Ray).
+train side by side instead (``engine.threads``, ``engine.processes``, or the processes of Ray).
 """
 
 from __future__ import annotations
@@ -194,12 +194,10 @@ class LocalTraining:
         return batch if self._on_cpu else batch.to(self._device)
 
     def _steps_by_hand(self) -> Step:
-        """Steps of SGD on the model's own memory: for small models, torch's bookkeeping is most of the time."""
+        """Steps of SGD on the model's own memory: torch's bookkeeping would be most of a small model's time."""
         config, parameters = self._config, self._parameters
         gradients = self._gradients
-        rate, momentum, proximal = map(
-            np.float32, (config.learning_rate, config.momentum, config.proximal)
-        )
+        rate, momentum, proximal = map(np.float32, (config.learning_rate, config.momentum, config.proximal))
         start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
         velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
 

@@ -251,7 +251,7 @@ def ledger_path(context: Context, given: Path | None, limited: bool, node_limite
         if not isinstance(named, str) or not named:
             raise InvalidSpecError(f"node config {NODE_LEDGER_FILE}: {named!r} is not the name of a file")
         return Path(named)
-    on_supernode = bool(sys.argv) and os.path.basename(sys.argv[0]).startswith(_SUPERNODE_PROCESS)
+    on_supernode = bool(sys.argv) and sys.argv[0].rpartition(os.sep)[2].startswith(_SUPERNODE_PROCESS)
     if on_supernode and (node_limited or (limited and given is None)):
         home = os.environ.get("FLWR_HOME")
         partition = context.node_config.get("partition-id")

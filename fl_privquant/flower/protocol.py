@@ -191,31 +191,28 @@ class Request:
 
     def release(self, layout: Layout) -> Release:
         """What an update of that layout spends; a vote on the clip is part of it."""
-        return self._prepared(layout)[1]
+        codec = self.codec(layout)
+        bound = codec.l2_bound
+        l2 = None if bound is None else bound / codec.clip
+        return _release(self.encoding.mechanism_bytes, codec.dimension, l2)
 
     def codec(self, layout: Layout) -> UpdateCodec:
         """The codec of this round's updates; one for all clients of a process."""
-        return self._prepared(layout)[0]
+        codec = self._codecs.get(layout)
+        if codec is None:
+            if len(self._codecs) >= _CACHED_CODECS:
+                self._codecs.clear()
+            codec = self._codecs[layout] = _codec(self, layout)
+        return codec
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """What identifies the mechanism."""
         return _fingerprint(self.encoding.mechanism_bytes)
 
-    def _prepared(self, layout: Layout) -> tuple[UpdateCodec, Release]:
-        """The codec and the release of updates of a layout, which is the same for all clients."""
-        prepared = self._of_layouts.get(layout)
-        if prepared is None:
-            codec = _codec(self, layout)
-            l2 = None if codec.l2_bound is None else codec.l2_bound / codec.clip
-            prepared = codec, _release(self.encoding.mechanism_bytes, codec.dimension, l2)
-            if len(self._of_layouts) >= _CACHED_CODECS:
-                self._of_layouts.clear()
-            self._of_layouts[layout] = prepared
-        return prepared
-
     @functools.cached_property
-    def _of_layouts(self) -> dict[Layout, tuple[UpdateCodec, Release]]:
+    def _codecs(self) -> dict[Layout, UpdateCodec]:
+        """Codecs that were asked for before: to find them here takes no hash of the whole request."""
         return {}
 
 

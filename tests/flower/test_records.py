@@ -22,9 +22,7 @@ def records():
 def test_made_records_are_flowers_own_on_the_wire():
     own = {name: made(type(record), dict(record)) for name, record in records().items()}
     array = own["arrays"]["w"]
-    own["arrays"] = made(
-        ArrayRecord, {"w": made_array(array.dtype, array.shape, array.stype, array.data)}
-    )
+    own["arrays"] = made(ArrayRecord, {"w": made_array(array.dtype, array.shape, array.stype, array.data)})
     assert dump_records(made(RecordDict, own)) == dump_records(RecordDict(records()))
     for name, record in records().items():
         assert vars(own[name]).keys() <= vars(record).keys()

@@ -1,4 +1,4 @@
-"""Clients in worker processes: the same results to the last bit, whoever serves whom, and whoever is killed."""
+"""Clients in worker processes: the same results to the last bit, whoever serves them and whoever is killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,9 +72,8 @@ def gone(process_id):
     for _ in range(600):
         try:
             os.kill(process_id, 0)
-            with open(f"/proc/{process_id}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
+            if Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
         except (ProcessLookupError, FileNotFoundError):
             return True
         time.sleep(0.1)
@@ -180,7 +180,8 @@ def test_a_worker_that_is_killed_while_it_waits_is_noticed():
 
 def test_workers_end_with_the_grid_and_have_randomness_of_their_own():
     def draw(message, context):
-        metrics = MetricRecord({"draw": float(np.random.random()), "worker": os.getpid()})
+        drawn = float(np.random.random())  # noqa: NPY002
+        metrics = MetricRecord({"draw": drawn, "worker": os.getpid()})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     with Workers(draw, 8) as workers:
@@ -201,9 +202,7 @@ def test_processes_change_neither_models_nor_ledgers(mechanism, processes, num_c
             return grid
 
         kept: list[InlineGrid] = []
-        strategy = FedAvg(
-            fraction_train=0.7, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1
-        )
+        strategy = FedAvg(fraction_train=0.7, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
         server = server_app(
             lambda: PrivQuantStrategy(strategy, mechanism, CLIP), num_rounds=4, wrap_grid=keep
         )

@@ -36,6 +36,24 @@ def test_updates_come_in_the_order_of_clients_wherever_they_wait(
     probe.clear(2)
 
 
+def test_what_a_killed_process_was_writing_is_left_out(tmp_path: Path) -> None:
+    probe = Probe(tmp_path)
+    for client in (3, 1):
+        probe.leave(1, client, {"weight": np.full((2, 3), client, np.float32), "bias": np.array(0.5)})
+    (path,) = tmp_path.glob("*.updates")
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 8):
+        path.write_bytes(whole[:cut])
+        left = [int(update["weight"][0, 0]) for update in probe.read(1)]
+        assert left == ([3] if cut >= len(whole) // 2 else [])
+    path.write_bytes(whole)
+    first, second = probe.read(1)
+    assert (first["weight"].shape, first["weight"].dtype, first["bias"].shape) == ((2, 3), np.float32, ())
+    assert (first["weight"][1, 2], second["weight"][1, 2], float(second["bias"])) == (1.0, 3.0, 0.5)
+    probe.clear(1)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_delta_of_a_row_holds_for_all_its_totals() -> None:
     """Few releases are counted without a delta in the local view: that is not the delta of their sum."""
     local = PrivacyStatement(4.0, 0.0, Unit.TOTAL, "local", method="pure")

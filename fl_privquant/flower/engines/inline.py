@@ -1,4 +1,4 @@
-"""The inline engine: Flower's own strategy loop in this process, and the clients here or in worker processes."""
+"""The inline engine: Flower's own strategy loop in this process, the clients here or in worker processes."""
 
 from __future__ import annotations
 

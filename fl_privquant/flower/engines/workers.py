@@ -51,7 +51,6 @@ _MOST_NODES: Final = 64
 # How long a worker that is at work may take to end, and how often is looked whether somebody has ended.
 _PATIENCE_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 1.0
-_PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class _Push:
             }
             messages.append((message.metadata, records, self.message_ids[place]))
         order = _Order(parcel.nodes, states, messages, self.shared if with_shared else None)
-        return pickle.dumps(order, _PROTOCOL)
+        return _dumps(order)
 
     def fail(self, parcel: _Parcel, reason: str) -> None:
         """Answer all messages of a parcel by an error."""
@@ -207,7 +206,9 @@ class WorkerPool:
         ours, theirs = context.Pipe()
         # A worker that kept a copy of these open would never notice that this process has ended.
         not_theirs = [*(worker.connection for worker in self._workers), ours]
-        process = context.Process(target=_serve, args=(theirs, not_theirs, deliver, self._contexts, os.getpid()))
+        process = context.Process(
+            target=_serve, args=(theirs, not_theirs, deliver, self._contexts, os.getpid())
+        )
         with warnings.catch_warnings():
             # Python warns of threads, which libraries have from the moment when they are imported.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -270,7 +271,7 @@ class WorkerPool:
         # First of all: the worker can begin while the replies are read here.
         self._hand_over(worker, push)
         if parcel is not None:
-            push.replies.update(zip(parcel.places, pickle.loads(replies), strict=True))
+            push.replies.update(zip(parcel.places, _loads(replies), strict=True))
             for place, node in enumerate(parcel.nodes):
                 if node in self._contexts:
                     self._states[node] = states, place
@@ -299,9 +300,18 @@ class WorkerPool:
             if node in self._states:
                 blob, place = self._states[node]
                 if id(blob) not in read:
-                    read[id(blob)] = pickle.loads(blob)
+                    read[id(blob)] = _loads(blob)
                 states[node] = read[id(blob)][place]
         return states
+
+
+def _dumps(value: Any) -> bytes:
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def _loads(blob: bytes) -> Any:
+    # From a process that was forked from this one, through a pipe that nobody else has.
+    return pickle.loads(blob)  # noqa: S301
 
 
 def _epitaph(process: ForkProcess) -> str:
@@ -332,15 +342,15 @@ def _serve(
     shared: list[Any] = []
     try:
         while True:
-            order: _Order = pickle.loads(connection.recv_bytes())
+            order: _Order = _loads(connection.recv_bytes())
             if order.shared is not None:
                 shared = order.shared
             for node, state in order.states.items():
                 contexts[node].state = state
             replies = [deliver(_message(sent, shared), sent[2]) for sent in order.messages]
             states = [contexts[node].state if node in contexts else RecordDict() for node in order.nodes]
-            connection.send_bytes(pickle.dumps(replies, _PROTOCOL))
-            connection.send_bytes(pickle.dumps(states, _PROTOCOL))
+            connection.send_bytes(_dumps(replies))
+            connection.send_bytes(_dumps(states))
     except (EOFError, OSError):
         return
 
@@ -361,7 +371,7 @@ def _message(sent: tuple[Any, dict[str, Any], str], shared: list[Any]) -> Messag
 def _set_up_libraries() -> None:
     """Give this worker randomness of its own, and one thread: torch's do not survive a fork."""
     # Python's own generator is seeded anew in every process that is forked.
-    np.random.seed()
+    np.random.seed()  # noqa: NPY002
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.seed()
