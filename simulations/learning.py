@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -45,12 +45,14 @@ Arrays = dict[str, NDArray[Any]]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # The mean loss of a batch, computed when somebody wants to know it.
 BatchLoss = Callable[[], float]
-Step = Callable[[torch.Tensor, torch.Tensor], BatchLoss]
-Gradients = Callable[[torch.Tensor, torch.Tensor], tuple[BatchLoss, list[NDArray[Any]]]]
+Step = Callable[[Any, Any], BatchLoss]
+# Inputs and labels of a batch, as the steps take them, for the places of its examples.
+Batches = Callable[[torch.Tensor], tuple[Any, Any]]
 
 # The libraries behind numpy's products of matrices, all loaded by now.
 _BLAS = ThreadpoolController().select(user_api="blas").lib_controllers
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+_FIRST = torch.zeros(1, dtype=torch.int64)
 # Test examples that a model is given at once: as many as leave what it computes in the cache.
 _EVALUATED = 1 << 10
 
@@ -165,43 +167,73 @@ class LocalTraining:
         self._on_cpu = self._device.type == "cpu"
         self._by_hand = self._on_cpu and not config.optimizer
         self._parameters = [parameter.detach().numpy() for parameter in self._trained if self._by_hand]
+        is_known = loss_of is nn.functional.cross_entropy and _is_perceptron(model, self._trained)
+        self._by_formula = self._by_hand and is_known
+        self._inputs = np.zeros(0, np.float32)
 
     def run(self, x: NDArray[Any], y: NDArray[Any], seed: int) -> list[BatchLoss]:
         """Train on these examples; the losses of the last epoch's batches, without the proximal term."""
         _use_one_thread()
         config = self._config
-        generator = torch.Generator().manual_seed(seed)
         step = self._steps_by_hand() if self._by_hand else self._steps_by_torch()
-        # Torch's own memory is aligned: where numpy's begins is by chance, and some kernels depend on it.
-        features, labels = torch.from_numpy(x), torch.from_numpy(y)
+        batch_of = self._in_numpy(x, y) if self._by_formula else self._in_torch(x, y)
         count, size = len(y), config.batch_size
+        # One example has one order.
+        generator = torch.Generator().manual_seed(seed) if count > 1 else None
         steps_left = math.inf if config.local_steps is None else config.local_steps
         if not self._model.training:
             self._model.train()
         losses: list[BatchLoss] = []
         for _ in range(config.local_epochs if config.local_steps is None else 10**9):
             losses.clear()
-            order = torch.randperm(count, generator=generator)
+            order = _FIRST if generator is None else torch.randperm(count, generator=generator)
             for start in range(0, count, size):
-                batch = order if size >= count else order[start : start + size]
-                losses.append(step(self._moved(features[batch]), self._moved(labels[batch])))
+                losses.append(step(*batch_of(order if size >= count else order[start : start + size])))
                 steps_left -= 1
                 if steps_left == 0:
                     return losses
         return losses
 
-    def _moved(self, batch: torch.Tensor) -> torch.Tensor:
-        return batch if self._on_cpu else batch.to(self._device)
+    def _in_torch(self, x: NDArray[Any], y: NDArray[Any]) -> Batches:
+        """Batches for torch. Its memory is aligned; where numpy's begins is by chance, and kernels notice."""
+        features, labels = torch.from_numpy(x), torch.from_numpy(y)
+        if self._on_cpu:
+            return lambda batch: (features[batch], labels[batch])
+        return lambda batch: (features[batch].to(self._device), labels[batch].to(self._device))
+
+    def _in_numpy(self, x: NDArray[Any], y: NDArray[Any]) -> Batches:
+        """Batches for the formula, whose inputs lie in memory that is as aligned as torch's."""
+        rows = x.reshape(len(y), -1)
+        place = self._aligned(min(len(y), self._config.batch_size), rows.shape[1])
+
+        def batch_of(batch: torch.Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
+            chosen = batch.numpy()
+            # All are in range; where numpy would have to check that, it would not write in place.
+            np.take(rows, chosen, axis=0, out=place[: chosen.size], mode="clip")
+            return place[: chosen.size], y[chosen]
+
+        return batch_of
+
+    def _aligned(self, rows: int, columns: int) -> NDArray[np.float32]:
+        """(rows, columns) memory that begins where torch's would; the same one each time."""
+        size = rows * columns
+        if self._inputs.size < size:
+            self._inputs = torch.empty(size, dtype=torch.float32).numpy()
+        return self._inputs[:size].reshape(rows, columns)
 
     def _steps_by_hand(self) -> Step:
-        """Steps of SGD on the model's own memory: torch's bookkeeping would be most of a small model's time."""
+        """Steps of SGD on the model's own memory: torch's bookkeeping is most of the time of small models."""
         config, parameters = self._config, self._parameters
-        gradients = self._gradients
+        gradients = (
+            partial(_by_formula, parameters)
+            if self._by_formula
+            else partial(_by_autograd, self._loss_of, self._model, self._trained)
+        )
         rate, momentum, proximal = map(np.float32, (config.learning_rate, config.momentum, config.proximal))
         start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
         velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
 
-        def step(x: torch.Tensor, y: torch.Tensor) -> BatchLoss:
+        def step(x: Any, y: Any) -> BatchLoss:
             loss, slopes = gradients(x, y)
             for place, (parameter, slope) in enumerate(zip(parameters, slopes, strict=True)):
                 if start:
@@ -213,13 +245,6 @@ class LocalTraining:
             return loss
 
         return step
-
-    @cached_property
-    def _gradients(self) -> Gradients:
-        """Gives the mean loss of a batch, and its gradient."""
-        if self._loss_of is nn.functional.cross_entropy and _is_perceptron(self._model, self._trained):
-            return partial(_by_formula, self._parameters)
-        return partial(_by_autograd, self._loss_of, self._model, self._trained)
 
     def _steps_by_torch(self) -> Step:
         """Steps of an optimizer of torch, with a state that begins anew in each round."""
@@ -288,12 +313,11 @@ def _by_autograd(
 
 
 def _by_formula(
-    parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
+    parameters: list[NDArray[Any]], x: NDArray[Any], columns: NDArray[Any]
 ) -> tuple[BatchLoss, list[NDArray[Any]]]:
     """What :func:`_by_autograd` gives for linear layers with rectifiers between them: five times faster."""
-    columns = y.numpy()
     rows = np.arange(columns.size)
-    inputs = [x.numpy().reshape(columns.size, -1)]
+    inputs = [x]
     for place in range(0, len(parameters) - 2, 2):
         hidden = inputs[-1] @ parameters[place].T
         hidden += parameters[place + 1]

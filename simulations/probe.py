@@ -91,7 +91,7 @@ class Probe:
         """What clients trained in a round, one by one in the order of clients."""
         kept = self._kept if self._kept is not None else {}
         here = {client: update for (number, client), update in kept.items() if number == server_round}
-        written = {}
+        written: dict[int, _Place] = {}
         for path in self._files(server_round):
             written.update(_records(path))
         for client in sorted({*here, *written}):
@@ -133,7 +133,7 @@ def _records(path: Path) -> Iterator[tuple[int, _Place]]:
     """The records of a file: the client, and where its arrays begin and how they are named."""
     # An empty file cannot be mapped.
     content = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
-    view = memoryview(content)
+    view = content.data
     start = 0
     while start + _HEADER.size <= len(view):
         client, length = _HEADER.unpack_from(view, start)

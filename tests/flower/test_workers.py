@@ -1,4 +1,4 @@
-"""Clients in worker processes: the same results to the last bit, whoever serves them and whoever is killed."""
+"""Clients in worker processes: the same results to the last bit, whoever serves them or is killed."""
 
 from __future__ import annotations
 
