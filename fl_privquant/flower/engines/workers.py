@@ -223,7 +223,7 @@ class WorkerPool:
             push.fail(push.parcel(list(push.by_node)), self._reason)
             return
         most = max(1, -(-len(push.by_node) // len(shares)))
-        others = []
+        others: list[int] = []
         holders = {node: worker for worker in self._workers for node in worker.nodes}
         for node in push.by_node:
             share = shares.get(holders[node]) if node in holders else None
