@@ -364,8 +364,10 @@ def _end_with(parent: int) -> None:
 
 def _message(sent: tuple[Any, dict[str, Any], str], shared: list[Any]) -> Message:
     metadata, records, _ = sent
-    found = {name: shared[record] if isinstance(record, int) else record for name, record in records.items()}
-    return bare_message(metadata, made(RecordDict, found))
+    content = {
+        name: shared[record] if isinstance(record, int) else record for name, record in records.items()
+    }
+    return bare_message(metadata, made(RecordDict, content))
 
 
 def _set_up_libraries() -> None:
