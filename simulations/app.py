@@ -24,8 +24,10 @@ from fl_privquant.flower import (
     StoppedResult,
 )
 from fl_privquant.flower.arrays import DecodedArray
+from fl_privquant.flower.records import made, reply_to
 from simulations.config import FederationConfig
-from simulations.recording import Probe, RecordingStrategy
+from simulations.probe import Probe
+from simulations.recording import RecordingStrategy
 from simulations.results import RunDirectory
 from simulations.run_setup import Outputs, PrivateSetup, config_of, policy_of, probe_of, seed_of
 from simulations.tasks import Task, task_of
@@ -57,14 +59,10 @@ def train(message: Message, context: Context) -> Message:
     arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
     trained = task.train(arrays, client, server_round)
     probe.leave(server_round, client, trained)
-    # Put in one by one, as they are: they are written only if they have to travel, and the mod around this
-    # sends codes instead.
-    record = ArrayRecord()
-    for name, value in trained.items():
-        record[name] = DecodedArray.of(value)
-    examples = MetricRecord({"num-examples": task.num_examples(client)})
-    content = RecordDict({"arrays": record, "metrics": examples})
-    return Message(content, reply_to=message)
+    # As they are: they are written only if they have to travel, and the mod around this sends codes instead.
+    record = made(ArrayRecord, {name: DecodedArray.of(value) for name, value in trained.items()})
+    examples = made(MetricRecord, {"num-examples": int(task.num_examples(client))})
+    return reply_to(message, made(RecordDict, {"arrays": record, "metrics": examples}))
 
 
 @server_app.main()

@@ -21,6 +21,7 @@ from fl_privquant.mechanisms.registry import label_of
 from simulations.app_keys import AppMetricsConfig, settled
 from simulations.config_checks import at_least, one_of, positive
 from simulations.encodings import EncodingConfig
+from simulations.engine_keys import EngineConfig
 from simulations.mechanism_keys import (
     CENTRAL,
     checked_mechanism,
@@ -157,36 +158,6 @@ class FederationConfig:
                 f"federation.momentum: {self.momentum}, but {options[TARGET]} has no momentum; set it to 0"
             )
         return options
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """The engine that runs the app.
-
-    Parameters
-    ----------
-    name
-        ``inline`` (in this process) or ``ray`` (Flower's simulation engine).
-    threads
-        Threads that train clients, for ``inline``.
-    address
-        host:port of an existing Ray cluster; null starts one for the run.
-    client_cpus, client_gpus
-        CPUs and GPUs that one client takes, for ``ray``: as many run at once as the machine has.
-    """
-
-    name: str = "inline"
-    threads: int = 1
-    address: str | None = None
-    client_cpus: float = 1.0
-    client_gpus: float = 0.0
-
-    def __post_init__(self) -> None:
-        one_of("engine.name", self.name, ("inline", "ray"))
-        at_least("engine.threads", self.threads, 1)
-        positive("engine.client_cpus", self.client_cpus)
-        if not self.client_gpus >= 0.0:
-            raise InvalidSpecError(f"engine.client_gpus: {self.client_gpus} is below 0")
 
 
 @dataclass(frozen=True)
@@ -467,6 +438,8 @@ class RunConfig:
         for group, key in _LATER_KEYS:
             if not values[group][key]:
                 del values[group][key]
+        if self.engine.processes == 1:
+            del values["engine"]["processes"]
         if self.sampling == SamplingConfig():
             del values["sampling"]
         return f"{self.label.replace(' ', '-')}-{hash_of(values)}"

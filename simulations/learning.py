@@ -3,7 +3,7 @@
 On the CPU the same model, examples and seed give the same arrays to the last bit, whatever else the process
 does. Sums
 of floats depend on how many threads share them, so training and evaluation run on one thread each; clients
-train side by side instead (``engine.threads``, or the processes of Ray).
+train side by side instead (``engine.threads``, ``engine.processes``, or the processes of Ray).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from simulations.targets import TARGET, located, options_of
 
 __all__ = [
     "DEVICES",
+    "LocalTraining",
     "Workspace",
     "arrays_of",
     "build_model",
@@ -42,11 +43,16 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 Arrays = dict[str, NDArray[Any]]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-Step = Callable[[torch.Tensor, torch.Tensor], float]
+# The mean loss of a batch, computed when somebody wants to know it.
+BatchLoss = Callable[[], float]
+Step = Callable[[Any, Any], BatchLoss]
+# Inputs and labels of a batch, as the steps take them, for the places of its examples.
+Batches = Callable[[torch.Tensor], tuple[Any, Any]]
 
 # The libraries behind numpy's products of matrices, all loaded by now.
 _BLAS = ThreadpoolController().select(user_api="blas").lib_controllers
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+_FIRST = torch.zeros(1, dtype=torch.int64)
 # Test examples that a model is given at once: as many as leave what it computes in the cache.
 _EVALUATED = 1 << 10
 
@@ -100,16 +106,21 @@ def load_arrays(model: nn.Module, arrays: Arrays) -> None:
 
 
 class Workspace:
-    """A model that is loaded and read many times; on the CPU by its own memory, past torch's bookkeeping.
+    """A model that is loaded, trained and read many times, past torch's bookkeeping where it is on the CPU.
 
     Parameters
     ----------
     model
         The model, whose parameters and buffers stay where they are.
+    config, loss_of
+        As in :class:`LocalTraining`, which is :attr:`training`.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(
+        self, model: nn.Module, config: FederationConfig, loss_of: Loss = nn.functional.cross_entropy
+    ) -> None:
         self.model = model
+        self.training = LocalTraining(model, config, loss_of)
         state = {name: value.detach() for name, value in model.state_dict().items()}
         on_cpu = all(value.device.type == "cpu" for value in state.values())
         self._memory = {name: value.numpy() for name, value in state.items()} if on_cpu else None
@@ -134,6 +145,131 @@ class Workspace:
         return {name: place.copy() for name, place in self._memory.items()}
 
 
+class LocalTraining:
+    """Local training of one model, again and again: what does not change between two runs is kept.
+
+    Parameters
+    ----------
+    model
+        What is trained in place, where it is. Which parameters are trained is looked up once.
+    config
+        Epochs or steps, size of batches, rates; SGD, or the optimizer that ``config.optimizer`` names.
+    loss_of
+        The mean loss of outputs and labels.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: FederationConfig, loss_of: Loss = nn.functional.cross_entropy
+    ) -> None:
+        self._model, self._config, self._loss_of = model, config, loss_of
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._device = self._trained[0].device if self._trained else torch.device("cpu")
+        self._on_cpu = self._device.type == "cpu"
+        self._by_hand = self._on_cpu and not config.optimizer
+        self._parameters = [parameter.detach().numpy() for parameter in self._trained if self._by_hand]
+        is_known = loss_of is nn.functional.cross_entropy and _is_perceptron(model, self._trained)
+        self._by_formula = self._by_hand and is_known
+        self._inputs = np.zeros(0, np.float32)
+
+    def run(self, x: NDArray[Any], y: NDArray[Any], seed: int) -> list[BatchLoss]:
+        """Train on these examples; the losses of the last epoch's batches, without the proximal term."""
+        _use_one_thread()
+        config = self._config
+        step = self._steps_by_hand() if self._by_hand else self._steps_by_torch()
+        batch_of = self._in_numpy(x, y) if self._by_formula else self._in_torch(x, y)
+        count, size = len(y), config.batch_size
+        # One example has one order.
+        generator = torch.Generator().manual_seed(seed) if count > 1 else None
+        steps_left = math.inf if config.local_steps is None else config.local_steps
+        if not self._model.training:
+            self._model.train()
+        losses: list[BatchLoss] = []
+        for _ in range(config.local_epochs if config.local_steps is None else 10**9):
+            losses.clear()
+            order = _FIRST if generator is None else torch.randperm(count, generator=generator)
+            for start in range(0, count, size):
+                losses.append(step(*batch_of(order if size >= count else order[start : start + size])))
+                steps_left -= 1
+                if steps_left == 0:
+                    return losses
+        return losses
+
+    def _in_torch(self, x: NDArray[Any], y: NDArray[Any]) -> Batches:
+        """Batches for torch. Its memory is aligned; where numpy's begins is by chance, and kernels notice."""
+        features, labels = torch.from_numpy(x), torch.from_numpy(y)
+        if self._on_cpu:
+            return lambda batch: (features[batch], labels[batch])
+        return lambda batch: (features[batch].to(self._device), labels[batch].to(self._device))
+
+    def _in_numpy(self, x: NDArray[Any], y: NDArray[Any]) -> Batches:
+        """Batches for the formula, whose inputs lie in memory that is as aligned as torch's."""
+        rows = x.reshape(len(y), -1)
+        place = self._aligned(min(len(y), self._config.batch_size), rows.shape[1])
+
+        def batch_of(batch: torch.Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
+            chosen = batch.numpy()
+            # All are in range; where numpy would have to check that, it would not write in place.
+            np.take(rows, chosen, axis=0, out=place[: chosen.size], mode="clip")
+            return place[: chosen.size], y[chosen]
+
+        return batch_of
+
+    def _aligned(self, rows: int, columns: int) -> NDArray[np.float32]:
+        """(rows, columns) memory that begins where torch's would; the same one each time."""
+        size = rows * columns
+        if self._inputs.size < size:
+            self._inputs = torch.empty(size, dtype=torch.float32).numpy()
+        return self._inputs[:size].reshape(rows, columns)
+
+    def _steps_by_hand(self) -> Step:
+        """Steps of SGD on the model's own memory: torch's bookkeeping is most of the time of small models."""
+        config, parameters = self._config, self._parameters
+        gradients = (
+            partial(_by_formula, parameters)
+            if self._by_formula
+            else partial(_by_autograd, self._loss_of, self._model, self._trained)
+        )
+        rate, momentum, proximal = map(np.float32, (config.learning_rate, config.momentum, config.proximal))
+        start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
+        velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
+
+        def step(x: Any, y: Any) -> BatchLoss:
+            loss, slopes = gradients(x, y)
+            for place, (parameter, slope) in enumerate(zip(parameters, slopes, strict=True)):
+                if start:
+                    slope += proximal * (parameter - start[place])
+                if velocity:
+                    velocity[place] *= momentum
+                    velocity[place] += slope
+                parameter -= rate * (velocity[place] if velocity else slope)
+            return loss
+
+        return step
+
+    def _steps_by_torch(self) -> Step:
+        """Steps of an optimizer of torch, with a state that begins anew in each round."""
+        config, parameters, model, loss_of = self._config, self._trained, self._model, self._loss_of
+        options: dict[str, Any] = {"lr": config.learning_rate}
+        if config.momentum > 0.0:
+            options["momentum"] = config.momentum
+        options |= {key: value for key, value in config.optimizer.items() if key != TARGET}
+        kind = located(f"federation.optimizer.{TARGET}", config.optimizer.get(TARGET, "SGD"), "torch.optim")
+        optimizer = kind(parameters, **options)
+        start = [parameter.detach().clone() for parameter in parameters] if config.proximal > 0.0 else []
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> BatchLoss:
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            loss.backward()
+            for parameter, first in zip(parameters, start, strict=False):
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach() - first, alpha=config.proximal)
+            optimizer.step()
+            return loss.detach().item
+
+        return step
+
+
 def train(
     model: nn.Module,
     x: NDArray[Any],
@@ -142,80 +278,9 @@ def train(
     seed: int,
     loss_of: Loss = nn.functional.cross_entropy,
 ) -> float:
-    """Train in place, where the model is; the mean loss of the last epoch, without the proximal term.
-
-    By SGD, or by the optimizer that ``config.optimizer`` names.
-    """
-    _use_one_thread()
-    generator = torch.Generator().manual_seed(seed)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    device = trained[0].device if trained else torch.device("cpu")
-    by_hand = device.type == "cpu" and not config.optimizer
-    step = (_steps_by_hand if by_hand else _steps_by_torch)(model, trained, config, loss_of)
-    # Torch's own memory is aligned: where numpy's begins is by chance, and some kernels depend on it.
-    features, labels = torch.from_numpy(x), torch.from_numpy(y)
-    losses: list[float] = []
-    steps_left = config.local_steps
-    if not model.training:
-        model.train()
-    for _ in range(config.local_epochs if steps_left is None else 10**9):
-        losses.clear()
-        for batch in torch.randperm(len(y), generator=generator).split(config.batch_size):
-            losses.append(step(features[batch].to(device), labels[batch].to(device)))
-            if steps_left is not None:
-                steps_left -= 1
-                if steps_left == 0:
-                    return float(np.mean(losses))
-    return float(np.mean(losses))
-
-
-def _steps_by_hand(
-    model: nn.Module, trained: list[nn.Parameter], config: FederationConfig, loss_of: Loss
-) -> Step:
-    """Steps of SGD on the model's own memory: for small models, torch's bookkeeping is most of the time."""
-    parameters = [parameter.detach().numpy() for parameter in trained]
-    known = loss_of is nn.functional.cross_entropy and _is_perceptron(model, trained)
-    gradients = partial(_by_formula, parameters) if known else partial(_by_autograd, loss_of, model, trained)
-    start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
-    velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> float:
-        loss, slopes = gradients(x, y)
-        for place, (parameter, slope) in enumerate(zip(parameters, slopes, strict=True)):
-            if start:
-                slope += np.float32(config.proximal) * (parameter - start[place])
-            if velocity:
-                velocity[place] *= np.float32(config.momentum)
-                velocity[place] += slope
-            parameter -= np.float32(config.learning_rate) * (velocity[place] if velocity else slope)
-        return loss
-
-    return step
-
-
-def _steps_by_torch(
-    model: nn.Module, parameters: list[nn.Parameter], config: FederationConfig, loss_of: Loss
-) -> Step:
-    """Steps of an optimizer of torch, with a state that begins anew in each round."""
-    options: dict[str, Any] = {"lr": config.learning_rate}
-    if config.momentum > 0.0:
-        options["momentum"] = config.momentum
-    options |= {key: value for key, value in config.optimizer.items() if key != TARGET}
-    kind = located(f"federation.optimizer.{TARGET}", config.optimizer.get(TARGET, "SGD"), "torch.optim")
-    optimizer = kind(parameters, **options)
-    start = [parameter.detach().clone() for parameter in parameters] if config.proximal > 0.0 else []
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> float:
-        optimizer.zero_grad()
-        loss = loss_of(model(x), y)
-        loss.backward()
-        for parameter, first in zip(parameters, start, strict=False):
-            if parameter.grad is not None:
-                parameter.grad.add_(parameter.detach() - first, alpha=config.proximal)
-        optimizer.step()
-        return float(loss.detach())
-
-    return step
+    """Train a model once, in place, as :class:`LocalTraining` does; the mean loss of the last epoch."""
+    losses = LocalTraining(model, config, loss_of).run(x, y, seed)
+    return float(np.mean([loss() for loss in losses]))
 
 
 def _use_one_thread() -> None:
@@ -241,19 +306,18 @@ def _is_perceptron(model: nn.Module, trained: list[nn.Parameter]) -> bool:
 
 def _by_autograd(
     loss_of: Loss, model: nn.Module, trained: list[nn.Parameter], x: torch.Tensor, y: torch.Tensor
-) -> tuple[float, list[NDArray[Any]]]:
+) -> tuple[BatchLoss, list[NDArray[Any]]]:
     """The mean loss of a batch and its gradient, in the order of the parameters."""
     loss = loss_of(model(x), y)
-    return float(loss.detach()), [slope.numpy() for slope in torch.autograd.grad(loss, trained)]
+    return loss.detach().item, [slope.numpy() for slope in torch.autograd.grad(loss, trained)]
 
 
 def _by_formula(
-    parameters: list[NDArray[Any]], x: torch.Tensor, y: torch.Tensor
-) -> tuple[float, list[NDArray[Any]]]:
+    parameters: list[NDArray[Any]], x: NDArray[Any], columns: NDArray[Any]
+) -> tuple[BatchLoss, list[NDArray[Any]]]:
     """What :func:`_by_autograd` gives for linear layers with rectifiers between them: five times faster."""
-    columns = y.numpy()
     rows = np.arange(columns.size)
-    inputs = [x.numpy().reshape(columns.size, -1)]
+    inputs = [x]
     for place in range(0, len(parameters) - 2, 2):
         hidden = inputs[-1] @ parameters[place].T
         hidden += parameters[place + 1]
@@ -264,7 +328,6 @@ def _by_formula(
     true = residual[rows, columns]
     np.exp(residual, out=residual)
     totals = residual.sum(axis=1, keepdims=True)
-    loss = float(np.mean(np.log(totals[:, 0]) - true))
     residual /= totals
     residual[rows, columns] -= 1.0
     residual /= columns.size
@@ -274,7 +337,7 @@ def _by_formula(
         if place:
             residual = residual @ parameters[place]
             residual *= inputs[place // 2] > 0.0
-    return loss, slopes
+    return (lambda: float(np.mean(np.log(totals[:, 0]) - true))), slopes
 
 
 def evaluate(

@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -26,87 +25,13 @@ from numpy.typing import NDArray
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
 from fl_privquant.flower import RoundRecord, StrategyWrapper
 from fl_privquant.flower.arrays import read_arrays
+from simulations.probe import Arrays, Probe
 from simulations.tasks import Task
 
-Arrays = dict[str, NDArray[Any]]
 Row = dict[str, Any]
 _Update = Mapping[str, Array]
-# What the updates of a round may take in memory; the others wait in files.
-_MOST_BYTES_KEPT = 1 << 25
 
 OnRow = Callable[[list[Row], PrivacyStatement | None], None]
-
-
-class Probe:
-    """The true updates of one run's clients: in the server's memory where there is room, else in files.
-
-    Parameters
-    ----------
-    directory
-        Names the run, and holds the files.
-    same_process
-        Whether clients run where the server does.
-    """
-
-    _in_memory: ClassVar[dict[Path, dict[tuple[int, int], Arrays]]] = {}
-    _failed_in_memory: ClassVar[dict[Path, dict[int, str]]] = {}
-
-    def __init__(self, directory: Path, same_process: bool = False) -> None:
-        self.directory = directory
-        self._kept = self._in_memory.setdefault(directory, {}) if same_process else None
-        self._failed = self._failed_in_memory.setdefault(directory, {}) if same_process else None
-
-    def leave_failure(self, client: int, reason: str) -> None:
-        """Keep why a client's app made no update: PrivQuantMod hides that from the server."""
-        if self._failed is not None:
-            self._failed[client] = reason
-            return
-        self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / f"{client}.failure").write_text(reason)
-
-    def take_failures(self) -> dict[int, str]:
-        """Why apps of clients failed, by client; it is then deleted."""
-        if self._failed is not None:
-            taken = dict(self._failed)
-            self._failed.clear()
-            return taken
-        files = list(self.directory.glob("*.failure"))
-        taken = {int(path.stem): path.read_text() for path in files}
-        for path in files:
-            path.unlink()
-        return taken
-
-    def leave(self, server_round: int, client: int, trained: Arrays) -> None:
-        """Keep what a client trained, until it is taken."""
-        size = sum(array.nbytes for array in trained.values())
-        if self._kept is not None and (len(self._kept) + 1) * size <= _MOST_BYTES_KEPT:
-            self._kept[server_round, client] = trained
-            return
-        self.directory.mkdir(parents=True, exist_ok=True)
-        np.savez(self.directory / f"{server_round}-{client}.npz", allow_pickle=False, **trained)
-
-    def read(self, server_round: int) -> Iterator[Arrays]:
-        """What clients trained in a round, one by one in the order of clients."""
-        kept = self._kept if self._kept is not None else {}
-        here = {client for number, client in kept if number == server_round}
-        files = self._files(server_round)
-        for client in sorted({*here, *files}):
-            if client in here:
-                yield kept[server_round, client]
-                continue
-            with np.load(files[client], allow_pickle=False) as stored:
-                yield {name: stored[name] for name in stored.files}
-
-    def clear(self, server_round: int) -> None:
-        """Delete what clients trained in a round."""
-        for place in [place for place in self._kept or () if place[0] == server_round]:
-            self._in_memory[self.directory].pop(place)
-        for path in self._files(server_round).values():
-            path.unlink()
-
-    def _files(self, server_round: int) -> dict[int, Path]:
-        """The files of a round by client."""
-        return {int(path.stem.split("-")[1]): path for path in self.directory.glob(f"{server_round}-*.npz")}
 
 
 class RecordingStrategy(StrategyWrapper):
@@ -162,6 +87,8 @@ class RecordingStrategy(StrategyWrapper):
     ) -> Iterable[Message]:
         """Delegate, and remember the model that was sent."""
         self._before = read_arrays(arrays)
+        # A run that was killed in this round may have left something.
+        self._probe.clear(server_round)
         # Flower's strategies sample clients with Python's generator, which other threads may use too.
         random.seed(f"{self._seed}:{server_round}")
         return super().configure_train(server_round, arrays, config, grid)

@@ -76,9 +76,6 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
 
     # What is wrong with a task or an app of the user's is said before anything starts.
     components = _components(config)
-    options: dict[str, Any] = {"threads": config.engine.threads}
-    if config.engine.name == "ray":
-        options = {key: getattr(config.engine, key) for key in ("address", "client_cpus", "client_gpus")}
     limits = {"privquant-max-epsilon": config.privacy.max_epsilon}
     if config.privacy.budget is not None and not config.secagg.enabled:
         # With secure aggregation the budget is for the aggregate view, which the server keeps.
@@ -89,7 +86,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         node_config={key: value for key, value in limits.items() if value is not None},
         seed=config.seed,
     )
-    runner = engine(config.engine.name, **options)
+    runner = engine(config.engine.name, **config.engine.options)
     try:
         with _quiet_flower():
             done = runner.run(*components, federation)

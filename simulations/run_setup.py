@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +25,8 @@ from simulations import progress, trackers
 from simulations.central import CentralGaussianStrategy, noise_of_sum
 from simulations.config import CENTRAL, RunConfig
 from simulations.planned import aggregation_of, central_statement, central_target, plan_of, run_statement
-from simulations.recording import Probe, Row
+from simulations.probe import Probe
+from simulations.recording import Row
 from simulations.results import RunDirectory, provenance
 
 __all__ = ["Outputs", "PrivateSetup", "config_of", "policy_of", "probe_of", "seed_of"]
@@ -42,7 +44,13 @@ def _parsed(text: str) -> RunConfig:
 
 def probe_of(config: RunConfig) -> Probe:
     """Where clients of a run leave what they trained."""
-    return Probe(RunDirectory.of(config).probe, same_process=config.engine.name == "inline")
+    return _probe(RunDirectory.of(config).probe, config.engine.in_one_process)
+
+
+@lru_cache(maxsize=4)
+def _probe(directory: Path, same_process: bool) -> Probe:
+    """One object for a run: it has a file open."""
+    return Probe(directory, same_process)
 
 
 def seed_of(context: Context) -> int | None:

@@ -116,6 +116,11 @@ class TorchTask:
     ) -> None:
         from simulations import learning
 
+        if run.engine.processes > 1 and learning.device_of(device).type != "cpu":
+            raise InvalidSpecError(
+                f"task.device: {device}, but engine.processes is {run.engine.processes}, whose workers are "
+                "forked and cannot use a GPU; use task.device=cpu, engine.processes=1 or engine=ray"
+            )
         if device == "cuda" and run.engine.name == "ray" and run.engine.client_gpus == 0.0:
             raise InvalidSpecError(
                 "task.device: cuda, but engine.client_gpus is 0, so that Ray shows its clients no GPU; set "
@@ -175,7 +180,7 @@ class TorchTask:
         seed = int(np.random.SeedSequence([self._run.seed, 2, server_round, client]).generate_state(1)[0])
         x, y = self.examples.train_x[part], self.examples.train_y[part]
         with self._model(arrays) as space:
-            self._learning.train(space.model, x, y, self._run.federation, seed, self._loss)
+            space.training.run(x, y, seed)
             trained: Arrays = space.arrays()
             return trained
 
@@ -190,7 +195,8 @@ class TorchTask:
             # Taking from a list and adding to it are each one step, which threads cannot divide.
             space = self._free.pop()
         except IndexError:
-            space = self._learning.Workspace(copy.deepcopy(self._template))
+            model = copy.deepcopy(self._template)
+            space = self._learning.Workspace(model, self._run.federation, self._loss)
         space.load(arrays)
         yield space
         # Not after an error: its state is then unknown.

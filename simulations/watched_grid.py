@@ -26,7 +26,8 @@ from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.private_grid import refuse_pushed, trains
 from fl_privquant.flower.protocol import is_request
 from simulations.app_keys import AppMetricsConfig
-from simulations.recording import OnRow, Probe, Row, first_columns, measured, round_columns, spent_columns
+from simulations.probe import Probe
+from simulations.recording import OnRow, Row, first_columns, measured, round_columns, spent_columns
 from simulations.run_setup import PrivateSetup
 
 __all__ = ["WatchedGrid"]
@@ -151,6 +152,8 @@ class WatchedGrid(GridWrapper):
         self.close_round()
         number, start = self.num_rounds + 1, time.perf_counter()
         self._records = []
+        # A run that was killed in this round may have left something.
+        self._probe.clear(number)
         try:
             grid = self._grid if self.private is None else self.private
             replies = list(grid.send_and_receive(messages, timeout=timeout))

@@ -80,7 +80,7 @@ class Release:
         other.__dict__.update(blob=self.blob, fingerprint=self.fingerprint)
         return other
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The release without its view in one line, exactly; the mechanism is named by its fingerprint.
 

@@ -34,6 +34,8 @@ _HEADER: Final = re.compile(
     rf"\{{'descr': (?P<dtype>{_NUMBER}|\[{_FIELDS}(, {_FIELDS})*\]), 'fortran_order': (?P<order>True|False), "
     r"'shape': \((?P<shape>|[0-9]{1,19},|[0-9]{1,19}(, [0-9]{1,19})+)\), \} *\n"
 )
+# Where an Array keeps what was read of it.
+_READ: Final = "_privquant_read"
 # numpy pads a header to this, unless there are many axes or fields.
 _USUAL_HEADER_BYTES: Final = 128
 
@@ -55,7 +57,7 @@ class DecodedArray(Array):
         self, compute: Callable[[], NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> None:
         # Past Array's own constructor, which would serialize.
-        self.__dict__.update(dtype=str(dtype), shape=shape, stype=_STYPE_NUMPY, _compute=compute)
+        self.__dict__.update(dtype=_name_of(dtype), shape=shape, stype=_STYPE_NUMPY, _compute=compute)
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> DecodedArray:
@@ -73,6 +75,10 @@ class DecodedArray(Array):
     def numpy(self) -> NDArray[Any]:
         """The values, in an array of their own."""
         return np.asarray(self.__dict__["_compute"]())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # How to compute the values need not be something that can be sent to another process.
+        return DecodedArray.of, (self.numpy(),)
 
 
 class ReceivedArray(Array):
@@ -92,6 +98,8 @@ class ReceivedArray(Array):
 def read_array(array: Array) -> NDArray[Any]:
     """The array's values, read-only and without a copy; in this machine's byte order.
 
+    They are remembered, and so are they by copies of the array that are made later.
+
     Raises InvalidUpdateError if its bytes are not what ``numpy.save`` writes, or hold objects.
     """
     if array.stype != _STYPE_NUMPY:
@@ -101,6 +109,10 @@ def read_array(array: Array) -> NDArray[Any]:
     if isinstance(array, DecodedArray):
         return array.numpy()
     data = array.data
+    known = array.__dict__.get(_READ)
+    if known is not None and known.data is data:
+        remembered: NDArray[Any] = known.values
+        return remembered
     try:
         header = _parsed(data[:_USUAL_HEADER_BYTES])
         if header is None:
@@ -112,9 +124,24 @@ def read_array(array: Array) -> NDArray[Any]:
         if values.size != size:
             raise ValueError(f"{values.size} values, expected {size}")
         native = values if dtype.isnative else values.astype(dtype.newbyteorder("="))
-        return native.reshape(shape, order=order)
+        native.flags.writeable = False
+        shaped = native.reshape(shape, order=order)
+        array.__dict__[_READ] = _Read(data, shaped)
+        return shaped
     except (ValueError, TypeError, IndexError, OverflowError, struct.error) as error:
         raise InvalidUpdateError(f"array: cannot be read ({one_line(error)})") from error
+
+
+class _Read:
+    """What was read of an array's data; to be forgotten when the array is sent to another process."""
+
+    __slots__ = ("data", "values")
+
+    def __init__(self, data: bytes | None = None, values: NDArray[Any] | None = None) -> None:
+        self.data, self.values = data, values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Read, ()
 
 
 def read_arrays(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
@@ -125,6 +152,12 @@ def read_arrays(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
 def records_of(content: RecordDict, kind: type[_Record]) -> Iterator[tuple[str, _Record]]:
     """The records of one kind. Flower's own view of them is rebuilt, and writes itself back, on each use."""
     return ((key, record) for key, record in content.items() if isinstance(record, kind))
+
+
+@functools.lru_cache(maxsize=64)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    # Numpy composes the name each time.
+    return str(dtype)
 
 
 class _Header(NamedTuple):

@@ -43,6 +43,7 @@ from fl_privquant.errors import (
     one_line,
 )
 from fl_privquant.flower.protocol import certified
+from fl_privquant.flower.records import made
 from fl_privquant.statement import PrivacyStatement
 
 RECORD_LEDGER = "privquant-ledger"
@@ -216,10 +217,13 @@ class ClientLedger:
 
     def keep(self) -> None:
         """Put the ledger into the client's state, which an app may have replaced since."""
-        if not isinstance(self._context.state, RecordDict):
-            self._context.state = RecordDict()
+        state = self._context.state
+        if not isinstance(state, RecordDict):
+            state = self._context.state = RecordDict()
         with self._shared.lock:
-            self._context.state[RECORD_LEDGER] = ConfigRecord(dict(self._shared.record))
+            kept = state.get(RECORD_LEDGER)
+            if not isinstance(kept, ConfigRecord) or kept != self._shared.record:
+                state[RECORD_LEDGER] = made(ConfigRecord, dict(self._shared.record))
 
     def _accountant(self) -> Accountant:
         accountant = Accountant()
@@ -243,7 +247,7 @@ def ledger_path(context: Context, given: Path | None, limited: bool, node_limite
         if not isinstance(named, str) or not named:
             raise InvalidSpecError(f"node config {NODE_LEDGER_FILE}: {named!r} is not the name of a file")
         return Path(named)
-    on_supernode = Path(sys.argv[0]).name.startswith(_SUPERNODE_PROCESS) if sys.argv else False
+    on_supernode = bool(sys.argv) and sys.argv[0].rpartition(os.sep)[2].startswith(_SUPERNODE_PROCESS)
     if on_supernode and (node_limited or (limited and given is None)):
         home = os.environ.get("FLWR_HOME")
         partition = context.node_config.get("partition-id")

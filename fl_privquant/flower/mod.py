@@ -30,6 +30,7 @@ from fl_privquant.flower.arrays import DecodedArray, ReceivedArray, read_arrays,
 from fl_privquant.flower.asked import Asked, only_arrays, taken
 from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
+from fl_privquant.flower.records import put, reply_to
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
 
@@ -191,7 +192,7 @@ class PrivQuantMod:
             return _refusal(msg, InvalidUpdateError("nothing could be encoded"))
         request = task.asked.request
         reply = Reply(request.round, request.fingerprint, payload, metrics, simulated=task.rng is not None)
-        return Message(reply.to_content(), reply_to=msg)
+        return reply_to(msg, reply.to_content())
 
     def _accepted(self, msg: Message, ctxt: Context) -> _Task:
         """Check everything about a message, and count its release; raises the reason for a refusal."""
@@ -208,7 +209,7 @@ class PrivQuantMod:
             name: array if isinstance(array, DecodedArray) else ReceivedArray(array)
             for name, array in asked.received.items()
         }
-        only_arrays(msg, "the server").update(parsed)
+        put(only_arrays(msg, "the server"), parsed)
         return _Task(asked, rng, ledger)
 
     def _trained(self, task: _Task, train: Callable[[], Message]) -> tuple[bytes, dict[str, Any]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fl_privquant.accounting.release import Release, fingerprint
 from fl_privquant.codec.array_choice import ALL_ARRAYS, ArrayChoice
@@ -30,12 +30,14 @@ from fl_privquant.errors import (
     other_version,
 )
 from fl_privquant.flower.arrays import records_of
+from fl_privquant.flower.records import made, made_array
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 
 PROTOCOL_VERSION: Final = 5
 """The version of requests, replies and masks. Messages of other versions are refused."""
 
+_KEY_PREFIX: Final = "privquant-"
 KEY_VERSION: Final = "privquant-version"
 KEY_ROUND: Final = "privquant-round"
 KEY_MECHANISM: Final = "privquant-mechanism"
@@ -65,6 +67,7 @@ STYPE_PAYLOAD: Final = "fl_privquant.payload"
 
 _MAX_MECHANISM_BYTES: Final = 1 << 26
 _CACHED_MECHANISMS: Final = 16
+_CACHED_REQUESTS: Final = 4
 _CACHED_CODECS: Final = 4
 _LARGEST_INTEGER: Final = (1 << 63) - 1
 
@@ -153,6 +156,20 @@ class Request:
             raise InvalidSpecError(
                 "the server sent no mechanism: wrap its strategy in PrivQuantStrategy, or remove PrivQuantMod"
             )
+        # The same for many clients of a process: read once, and told apart by types too, as 1 equals True.
+        return _request(
+            tuple(
+                (key, type(value), tuple((type(item), item) for item in value))
+                if isinstance(value, list)
+                else (key, type(value), value)
+                for key, value in config.items()
+                if key.startswith(_KEY_PREFIX)
+            )
+        )
+
+    @classmethod
+    def _checked(cls, config: Mapping[str, Any]) -> Request:
+        """The request of checked fields."""
         if problem := _other_version(config[KEY_VERSION]):
             raise InvalidSpecError(problem)
         number = _field(config, KEY_ROUND, int)
@@ -168,11 +185,6 @@ class Request:
             arrays=_read_arrays(config),
             counted_releases=_optional(config, KEY_COUNTED, int),
         )
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the mechanism, which replies repeat."""
-        return _fingerprint(self.encoding.mechanism_bytes)
 
     def layout(self, model: Arrays) -> Layout:
         """How the arrays of such a model that are sent are laid out in one vector."""
@@ -194,7 +206,22 @@ class Request:
 
     def codec(self, layout: Layout) -> UpdateCodec:
         """The codec of this round's updates; one for all clients of a process."""
-        return _codec(self, layout)
+        codec = self._codecs.get(layout)
+        if codec is None:
+            if len(self._codecs) >= _CACHED_CODECS:
+                self._codecs.clear()
+            codec = self._codecs[layout] = _codec(self, layout)
+        return codec
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The fingerprint of the mechanism, which replies repeat."""
+        return _fingerprint(self.encoding.mechanism_bytes)
+
+    @functools.cached_property
+    def _codecs(self) -> dict[Layout, UpdateCodec]:
+        """Codecs that were asked for before: to find them here takes no hash of the whole request."""
+        return {}
 
 
 def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> list[Message]:
@@ -217,6 +244,13 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
     for message, content in counted_contents:
         message.content = content
     return [message for message, _ in counted_contents]
+
+
+@functools.lru_cache(maxsize=_CACHED_REQUESTS)
+def _request(fields: tuple[tuple[str, type, Any], ...]) -> Request:
+    return Request._checked(
+        {key: [item for _, item in value] if kind is list else value for key, kind, value in fields}
+    )
 
 
 @functools.lru_cache(maxsize=_CACHED_CODECS)
@@ -269,19 +303,21 @@ class Reply:
 
     def to_content(self) -> RecordDict:
         """The content of the reply message."""
-        payload = Array("uint8", (len(self.payload),), STYPE_PAYLOAD, self.payload)
-        info = ConfigRecord(
-            {
-                KEY_VERSION: PROTOCOL_VERSION,
-                KEY_ROUND: self.round,
-                KEY_MECHANISM: self.mechanism,
-                KEY_SIMULATED: self.simulated,
-            }
-        )
-        content = RecordDict({RECORD_PAYLOAD: ArrayRecord({ARRAY_PAYLOAD: payload}), RECORD_REPLY: info})
+        payload = made_array("uint8", (len(self.payload),), STYPE_PAYLOAD, self.payload)
+        info = {
+            KEY_VERSION: PROTOCOL_VERSION,
+            KEY_ROUND: self.round,
+            KEY_MECHANISM: self.mechanism,
+            KEY_SIMULATED: self.simulated,
+        }
+        content = {
+            RECORD_PAYLOAD: made(ArrayRecord, {ARRAY_PAYLOAD: payload}),
+            RECORD_REPLY: made(ConfigRecord, info),
+        }
         if self.metrics:
+            # The app's own values: Flower checks them.
             content[RECORD_METRICS] = MetricRecord(dict(self.metrics))
-        return content
+        return made(RecordDict, content)
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Reply:
@@ -326,7 +362,7 @@ def _other_version(version: object) -> str | None:
     return other_version("protocol", version, PROTOCOL_VERSION, advice)
 
 
-def _field(config: ConfigRecord, key: str, kind: type[_T]) -> _T:
+def _field(config: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
     value = config.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
         # As wide as Flower sends them; within a process they could be of any size.
@@ -338,11 +374,11 @@ def _field(config: ConfigRecord, key: str, kind: type[_T]) -> _T:
     return value
 
 
-def _optional(config: ConfigRecord, key: str, kind: type[_T]) -> _T | None:
+def _optional(config: Mapping[str, Any], key: str, kind: type[_T]) -> _T | None:
     return _field(config, key, kind) if key in config else None
 
 
-def _read_encoding(config: ConfigRecord) -> Encoding:
+def _read_encoding(config: Mapping[str, Any]) -> Encoding:
     blob = _field(config, KEY_MECHANISM, bytes)
     if len(blob) > _MAX_MECHANISM_BYTES:
         raise InvalidSpecError(f"mechanism: {len(blob)} bytes, more than {_MAX_MECHANISM_BYTES}")
@@ -351,7 +387,7 @@ def _read_encoding(config: ConfigRecord) -> Encoding:
     return Encoding.received(blob, certified(blob), clip, l2_clip, KEY_ROTATION in config, keep)
 
 
-def _read_arrays(config: ConfigRecord) -> ArrayChoice:
+def _read_arrays(config: Mapping[str, Any]) -> ArrayChoice:
     keys = (KEY_INCLUDE, KEY_EXCLUDE, KEY_SCALE_PATTERNS, KEY_SCALES)
     include, exclude, patterns, scales = (_optional(config, key, list) or [] for key in keys)
     if len(patterns) != len(scales):
@@ -361,7 +397,7 @@ def _read_arrays(config: ConfigRecord) -> ArrayChoice:
     return ArrayChoice(include, exclude, list(zip(patterns, scales, strict=True)))
 
 
-def _read_metrics(config: ConfigRecord) -> tuple[MetricRange, ...]:
+def _read_metrics(config: Mapping[str, Any]) -> tuple[MetricRange, ...]:
     names = _optional(config, KEY_METRIC_NAMES, list) or []
     ends = _optional(config, KEY_METRIC_RANGES, list) or []
     if len(ends) != 2 * len(names) or not all(isinstance(name, str) for name in names):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from fl_privquant.codec.update import UpdateCodec
@@ -17,6 +17,7 @@ from fl_privquant.errors import BudgetExhaustedError, InvalidUpdateError, one_li
 from fl_privquant.flower.arrays import DecodedArray
 from fl_privquant.flower.exchange import Decoded, Opened
 from fl_privquant.flower.protocol import METRIC_CLIPPED, RECORD_METRICS, Reply, Request
+from fl_privquant.flower.records import LeanRecords, made
 from fl_privquant.flower.wrapping import mean_reply
 
 
@@ -146,14 +147,17 @@ class RoundState:
 
     def _plain(self, message: Message, decoded: Decoded, metrics: Mapping[str, Any]) -> Message:
         """The reply as the wrapped strategy expects it, with the weight that all clients have."""
-        record = ArrayRecord()
+        arrays: dict[str, Array] = {}
         for name, array in self.arrays.items():
             # Arrays that clients do not send, such as integer buffers, keep the server's values.
             decode = decoded.get(name)
             before = self.model[name]
-            record[name] = array if decode is None else DecodedArray(decode, before.dtype, before.shape)
-        weighted = MetricRecord({**metrics, self.weight_key: 1})
-        message.content = RecordDict({self.arrays_key: record, RECORD_METRICS: weighted})
+            arrays[name] = array if decode is None else DecodedArray(decode, before.dtype, before.shape)
+        # What clients report, Flower checks.
+        weighted = MetricRecord(dict(metrics)) if metrics else made(MetricRecord, {})
+        weighted[self.weight_key] = 1
+        records = {self.arrays_key: made(ArrayRecord, arrays), RECORD_METRICS: weighted}
+        message.content = made(LeanRecords, records)
         return message
 
     def with_own_types(self, arrays: ArrayRecord) -> ArrayRecord:

@@ -93,7 +93,7 @@ def _round_time() -> list[Row]:
     seconds = np.min(turns[1:], axis=0)
     name = f"{CLIENTS} clients, {plain.num_parameters:.1e} parameters, without training"
     text = f"{name}: round of PrivQuant ({seconds[1]:.3f} s) against plain FedAvg ({seconds[0]:.3f} s)"
-    return [Row(text, ratio, 1.3, at_least=False)]
+    return [Row(text, ratio, 1.2, at_least=False)]
 
 
 class Rounds:

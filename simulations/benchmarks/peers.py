@@ -7,8 +7,11 @@
 * A CNN on images of 28 x 28, 100 clients: a round of ours against a loop that trains the same clients and
   averages what they trained, without Flower and without privacy.
 * Set-up of 1000 clients, after imports: seconds from a configuration to a task.
+* The same digits in two worker processes (``engine.processes=2``) against one process, in turns. The models
+  are the same to the last bit.
 
-All times are processor time.
+All times are processor time, but for those of two processes, which are wall time: they say something only on
+a machine with two cores that do nothing else.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from simulations.data import Examples
 
 __all__ = ["images", "run"]
 
+MECHANISMS = ("none", "optm")
 CLIENTS = 1000
 ROUNDS = 3
 TURNS = 3
@@ -45,8 +49,9 @@ def run() -> list[Row]:
         print("pfl is not installed, and is not compared with: pip install pfl==0.6")
     else:
         for model in ("softmax", "mlp"):
-            for mechanism in ("none", "optm"):
+            for mechanism in MECHANISMS:
                 rows.append(_beside_pfl(model, mechanism))
+    rows += [_two_processes(model, mechanism) for model in ("softmax", "mlp") for mechanism in MECHANISMS]
     print_rows("peers: simulated clients a second", rows)
     return rows
 
@@ -83,7 +88,7 @@ def _setup() -> Row:
     return Row(name, time.process_time() - start, 2.0, at_least=False)
 
 
-def _own_rounds(config: RunConfig) -> list[float]:
+def _own_rounds(config: RunConfig, clock: Callable[[], float] = time.process_time) -> list[float]:
     """Seconds of each round of a run but the first."""
     from simulations.recording import RecordingStrategy
     from simulations.run import execute
@@ -93,7 +98,7 @@ def _own_rounds(config: RunConfig) -> list[float]:
 
     def noted(self: Any, record: Any) -> None:
         add(self, record)
-        times.append(time.process_time())
+        times.append(clock())
 
     RecordingStrategy.on_round = noted  # type: ignore[method-assign]
     try:
@@ -128,6 +133,19 @@ def _bare_loop() -> Row:
 def _in_turns(ours: Callable[[], list[float]], theirs: Callable[[], list[float]]) -> float:
     """The median over turns of our seconds over theirs, each the least of its rounds."""
     return float(np.median([min(ours()) / min(theirs()) for _ in range(TURNS)]))
+
+
+def _two_processes(model: str, mechanism: str) -> Row:
+    """Rounds in two worker processes against rounds in one process, by wall time."""
+    one, two = (
+        _config(model, mechanism, CLIENTS, engine={"name": "inline", "processes": processes})
+        for processes in (1, 2)
+    )
+    ratio = 1.0 / _in_turns(
+        lambda: _own_rounds(two, time.perf_counter), lambda: _own_rounds(one, time.perf_counter)
+    )
+    name = f"digits, {model}, {CLIENTS} clients, {mechanism}: two processes against one, wall time"
+    return Row(name, ratio, 1.6)
 
 
 def _beside_pfl(model: str, mechanism: str) -> Row:

@@ -21,6 +21,16 @@ def test_a_seeded_run_gives_what_is_written_down(run):
     assert outcome(run) == _EXPECTED[run]
 
 
+_SOME = ("=pbm secagg=on", "=skellam encoding", "=optm_aggregate", "=central", "=qsgd")
+_IN_WORKERS = [run for run in runs() if run not in _ON_RAY and any(part in run for part in _SOME)]
+
+
+@pytest.mark.parametrize("run", _IN_WORKERS)
+def test_seeded_runs_in_worker_processes_give_what_is_written_down(run):
+    """With secure aggregation too, whose clients keep their state from one message of a round to the next."""
+    assert outcome(run, "engine.processes=2") == _EXPECTED[run]
+
+
 @pytest.mark.parametrize("run", [pytest.param(run, marks=WARNINGS) for run in _ON_RAY])
 def test_seeded_runs_on_ray_give_what_is_written_down(run, ray_cluster):
     assert outcome(run, f"engine.address='{ray_cluster.address}'") == _EXPECTED[run]

@@ -140,7 +140,7 @@ def test_a_deep_cnn_takes_images() -> None:
 @pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
 def test_a_workspace_reads_what_it_was_given(model: str) -> None:
     examples = digits()
-    space = Workspace(build_model(getattr(models, model), examples, seed=1))
+    space = Workspace(build_model(getattr(models, model), examples, seed=1), FederationConfig())
     given = {name: np.full_like(value, 0.5) for name, value in space.arrays().items()}
     space.load(given)
     for name, value in arrays_of(space.model).items():

@@ -11,27 +11,47 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
 from fl_privquant.accounting.accountant import coordinate_statement
-from simulations import recording
-from simulations.recording import Probe, spent_columns
+from simulations import probe as probe_module
+from simulations.probe import Probe
+from simulations.recording import spent_columns
 
 
 @pytest.mark.parametrize("room", [0, 100, 1 << 20])
 def test_updates_come_in_the_order_of_clients_wherever_they_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr(recording, "_MOST_BYTES_KEPT", room)
+    monkeypatch.setattr(probe_module, "_MOST_BYTES_KEPT", room)
     probe = Probe(tmp_path / "probe", same_process=True)
     for client in (2, 0, 11):
         probe.leave(1, client, {"weight": np.full(5, client, np.float64)})
     probe.leave(2, 0, {"weight": np.zeros(5)})
-    in_files = {0: 4, 100: 2, 1 << 20: 0}[room]
-    assert len(list(tmp_path.glob("probe/*.npz"))) == in_files
+    # One file for each round that has some.
+    in_files = {0: 2, 100: 2, 1 << 20: 0}[room]
+    assert len(list(tmp_path.glob("probe/*.updates"))) == in_files
     for _ in range(2):
         assert [update["weight"][0] for update in probe.read(1)] == [0.0, 2.0, 11.0]
     probe.clear(1)
     assert list(probe.read(1)) == []
     assert len(list(probe.read(2))) == 1
     probe.clear(2)
+
+
+def test_what_a_killed_process_was_writing_is_left_out(tmp_path: Path) -> None:
+    probe = Probe(tmp_path)
+    for client in (3, 1):
+        probe.leave(1, client, {"weight": np.full((2, 3), client, np.float32), "bias": np.array(0.5)})
+    (path,) = tmp_path.glob("*.updates")
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 8):
+        path.write_bytes(whole[:cut])
+        left = [int(update["weight"][0, 0]) for update in probe.read(1)]
+        assert left == ([3] if cut >= len(whole) // 2 else [])
+    path.write_bytes(whole)
+    first, second = probe.read(1)
+    assert (first["weight"].shape, first["weight"].dtype, first["bias"].shape) == ((2, 3), np.float32, ())
+    assert (first["weight"][1, 2], second["weight"][1, 2], float(second["bias"])) == (1.0, 3.0, 0.5)
+    probe.clear(1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_delta_of_a_row_holds_for_all_its_totals() -> None:

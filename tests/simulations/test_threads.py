@@ -55,6 +55,21 @@ def test_the_number_of_threads_changes_nothing(model: str, tmp_path: Path) -> No
         pd.testing.assert_frame_equal(rows, found[0][1])
 
 
+@pytest.mark.parametrize(("model", "mechanism"), [("softmax", "none"), ("mlp", "optm"), ("cnn", "optm")])
+def test_the_number_of_processes_changes_nothing(model: str, mechanism: str, tmp_path: Path) -> None:
+    """Seven clients, fewer and more workers than clients: models and all rows, with errors of the mean."""
+    spec = {"name": "none"} if mechanism == "none" else {"name": "optm", "epsilon": 4.0, "bits": 3}
+    found = []
+    for processes in (1, 2, 3, 9):
+        engine = {"name": "inline", "processes": processes}
+        config = config_of(tmp_path / str(processes), model, mechanism=spec, engine=engine)
+        execute(config)
+        found.append(outcome(RunDirectory.of(config).path))
+    for digest, rows in found[1:]:
+        assert digest == found[0][0]
+        pd.testing.assert_frame_equal(rows, found[0][1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [pytest.param(model, marks=WARNINGS) for model in ("mlp", "cnn")])
 def test_threads_and_ray_give_the_same_model(model: str, tmp_path: Path, ray_cluster: RayCluster) -> None:
@@ -75,15 +90,15 @@ def test_clients_that_train_at_once_have_models_of_their_own(
     task = task_of(config_of(tmp_path, "mlp"))
     initial = task.initial_arrays()
     alone = [task.train(initial, client, 1) for client in range(3)]
-    meeting, train = threading.Barrier(3), learning.train
+    meeting, run = threading.Barrier(3), learning.LocalTraining.run
 
-    def train_together(*arguments: Any) -> float:
+    def run_together(*arguments: Any) -> Any:
         meeting.wait(20)
-        loss = train(*arguments)
+        losses = run(*arguments)
         meeting.wait(20)
-        return loss
+        return losses
 
-    monkeypatch.setattr(learning, "train", train_together)
+    monkeypatch.setattr(learning.LocalTraining, "run", run_together)
     with ThreadPoolExecutor(3) as pool:
         together = list(pool.map(lambda client: task.train(initial, client, 1), range(3)))
     for one, other in zip(alone, together, strict=True):
@@ -98,7 +113,7 @@ def test_a_client_that_fails_leaves_its_model_to_nobody(
     initial = task.initial_arrays()
     before = task.train(initial, 0, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(learning, "train", lambda *_: 1 / 0)
+        patch.setattr(learning.LocalTraining, "run", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             task.train(initial, 1, 1)
     after = task.train(initial, 0, 1)

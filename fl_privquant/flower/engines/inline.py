@@ -1,4 +1,4 @@
-"""The inline engine: server and clients in this process, and Flower's own strategy loop between them."""
+"""The inline engine: Flower's own strategy loop in this process, the clients here or in worker processes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import ServerApp
 from flwr.supercore.run import Run
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.engines.engine import (
     Federation,
@@ -32,6 +33,7 @@ from fl_privquant.flower.engines.internals import (
     server_identity,
     set_message_id,
 )
+from fl_privquant.flower.engines.workers import WorkerPool
 
 # Each run has an id of its own: clients remember by run and node what they have released.
 _RUN_IDS = itertools.count(1)
@@ -40,11 +42,11 @@ _FIRST_NODE_ID = 1
 
 
 class InlineGrid(MessageGrid):
-    """A grid whose nodes live in this process; each message is answered when it is pushed.
+    """A grid whose nodes live in this process, or in workers of it; a message is answered when it is pushed.
 
     As on a wire, what is sent is copied, an exception of the client becomes an error reply, and a node
     keeps its context from message to message and handles one at a time. Replies come in the order of
-    nodes, whatever the order of requests and threads.
+    nodes, whatever the order of requests, threads and processes.
 
     Parameters
     ----------
@@ -53,15 +55,20 @@ class InlineGrid(MessageGrid):
     federation
         Number of clients and their configs.
     threads
-        Clients that run at once.
+        Clients that run at once in this process.
+    processes
+        Worker processes that the clients run in; with 1, they run in this one. Workers are there from
+        the beginning until :meth:`close`.
     """
 
-    def __init__(self, client_app: ClientApp, federation: Federation, threads: int = 1) -> None:
+    def __init__(
+        self, client_app: ClientApp, federation: Federation, threads: int = 1, processes: int = 1
+    ) -> None:
         self._client_app = client_app
         self._threads = threads
         run_id = next(_RUN_IDS)
         self._run = create_run(run_id)
-        self.contexts = {
+        self._contexts = {
             _FIRST_NODE_ID + partition: Context(
                 run_id=run_id,
                 node_id=_FIRST_NODE_ID + partition,
@@ -74,6 +81,27 @@ class InlineGrid(MessageGrid):
         self._locks: dict[int, threading.Lock] = defaultdict(threading.Lock)
         self._replies: dict[str, Message] = {}
         self._sent = 0
+        self._pool: WorkerPool | None = None
+        if processes > 1:
+            with server_identity(run_id):
+                self._pool = WorkerPool(self._deliver, self._contexts, processes)
+
+    @property
+    def contexts(self) -> dict[int, Context]:
+        """The context of each node, with its last state."""
+        if self._pool is not None:
+            self._pool.restore_states()
+        return self._contexts
+
+    @property
+    def worker_ids(self) -> list[int]:
+        """Ids of the worker processes that are left."""
+        return [] if self._pool is None else self._pool.process_ids
+
+    def close(self) -> None:
+        """End the workers, if there are any."""
+        if self._pool is not None:
+            self._pool.close()
 
     def set_run(self, run: Run) -> None:
         """Set the run that messages belong to."""
@@ -86,14 +114,16 @@ class InlineGrid(MessageGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Node ids, in the order of partitions."""
-        return list(self.contexts)
+        return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Let the nodes answer the messages."""
         pushed = list(messages)
         ids = [f"inline-{self._sent + number}" for number in range(len(pushed))]
         self._sent += len(pushed)
-        if self._threads > 1:
+        if self._pool is not None:
+            replies = self._pool.answer(pushed, ids)
+        elif self._threads > 1:
             with ThreadPoolExecutor(self._threads) as pool:
                 replies = list(pool.map(self._deliver, pushed, ids))
         else:
@@ -120,7 +150,7 @@ class InlineGrid(MessageGrid):
         node = message.metadata.dst_node_id
         # The same content object may go to many nodes: each must get its own.
         arrived = delivered(message, message_id)
-        context = self.contexts.get(node)
+        context = self._contexts.get(node)
         if context is None:
             reply = Message(
                 Error(ErrorCode.NODE_UNAVAILABLE, f"node {node} does not exist"), reply_to=arrived
@@ -150,13 +180,23 @@ class InlineEngine:
     ----------
     threads
         Clients that run at once. Python runs them in turns, but for numpy, torch and encoding.
+    processes
+        Worker processes that clients run in, for machines with several cores: forked from this one, each with
+        one thread. The model and all statements are the same, to the last bit, as with one process. A client
+        whose worker is killed counts as lost in that round. Not together with ``threads``, and not for
+        clients that use a GPU, which no forked process can: use the Ray engine there.
     """
 
     threads: int = 1
+    processes: int = 1
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise InvalidSpecError(f"threads: {self.threads} is below 1")
+        checks.whole("threads", self.threads, 1)
+        checks.whole("processes", self.processes, 1)
+        if self.threads > 1 and self.processes > 1:
+            raise InvalidSpecError(
+                f"threads {self.threads} and processes {self.processes}: use several of one kind, not of both"
+            )
 
     def run(
         self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
@@ -164,7 +204,7 @@ class InlineEngine:
         """Run the app, to its end."""
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
         start = time.perf_counter()
-        grid = InlineGrid(client, federation, self.threads)
+        grid = InlineGrid(client, federation, self.threads, self.processes)
         context = Context(
             run_id=grid.run.run_id,
             node_id=SUPERLINK_NODE_ID,
@@ -172,6 +212,9 @@ class InlineEngine:
             state=RecordDict(),
             run_config=dict(federation.run_config),
         )
-        with server_identity(grid.run.run_id), seeded_sampling(federation.seed):
-            server(grid, context)
+        try:
+            with server_identity(grid.run.run_id), seeded_sampling(federation.seed):
+                server(grid, context)
+        finally:
+            grid.close()
         return RunResult("inline", context.state, time.perf_counter() - start)

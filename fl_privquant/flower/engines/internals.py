@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from copy import copy
 from typing import Any, cast
 
 from flwr.app import Array, Message, RecordDict
@@ -12,6 +11,8 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import recorddict_to_proto
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from fl_privquant.flower.records import bare_message, copied_metadata
 
 
 def create_run(run_id: int) -> Run:
@@ -39,11 +40,9 @@ def set_message_id(message: Message, message_id: str) -> None:
 
 def delivered(message: Message, message_id: str) -> Message:
     """The message as it arrives at its node: the same content in other objects, with an id."""
-    metadata = copy(message.metadata)
+    metadata = copied_metadata(message)
     metadata.__dict__["_message_id"] = message_id
-    arrived = object.__new__(Message)
-    arrived.__dict__.update(_metadata=metadata, _content=copied_records(message.content), _error=None)
-    return arrived
+    return bare_message(metadata, copied_records(message.content))
 
 
 def copied_records(content: RecordDict) -> RecordDict:

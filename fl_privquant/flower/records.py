@@ -1,0 +1,117 @@
+"""Flower's records and replies of values that are known to be valid, made without Flower's checks of them.
+
+Flower checks each key and each value that is put into a record, and each argument of a message. In a round
+of a thousand clients with small models these checks are most of the time. What is made here has the same
+content as what Flower's constructors would make; values that somebody else has chosen still go through
+those.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+__all__ = ["LeanRecords", "bare_message", "copied_metadata", "made", "made_array", "put", "reply_to"]
+
+_Record = TypeVar("_Record")
+
+_EMPTY: dict[type, dict[str, Any]] = {
+    kind: dict(vars(kind())) for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
+}
+
+
+def made(kind: type[_Record], values: dict[str, Any]) -> _Record:
+    """A record of that kind with these values, which must be of types that Flower allows there.
+
+    The dict becomes the record's own.
+
+    >>> made(ConfigRecord, {"rate": 0.5}) == ConfigRecord({"rate": 0.5})
+    True
+    """
+    record = object.__new__(kind)
+    record.__dict__.update(_EMPTY[kind])
+    record.__dict__["_data"] = values
+    return record
+
+
+def put(record: ArrayRecord, arrays: Mapping[str, Any]) -> None:
+    """Put Arrays into a record."""
+    record.is_dirty = True
+    record.__dict__["_data"].update(arrays)
+
+
+def made_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
+    """An Array of these four parts."""
+    array = object.__new__(Array)
+    array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
+    return array
+
+
+def copied_metadata(message: Message) -> Any:
+    """The metadata of a message, as an object of its own."""
+    metadata = object.__new__(type(message.metadata))
+    metadata.__dict__.update(vars(message.metadata))
+    return metadata
+
+
+def bare_message(metadata: Any, content: RecordDict) -> Message:
+    """A message of its two parts."""
+    message = object.__new__(Message)
+    message.__dict__.update(_metadata=metadata, _content=content, _error=None)
+    return message
+
+
+def reply_to(message: Message, content: RecordDict) -> Message:
+    """The reply to a message, as ``Message(content, reply_to=message)`` makes it."""
+    asked = vars(message.metadata)
+    now = time.time()
+    metadata = copied_metadata(message)
+    metadata.__dict__.update(
+        _message_id="",
+        _src_node_id=asked["_dst_node_id"],
+        _dst_node_id=asked["_src_node_id"],
+        _src_task_id=asked["_dst_task_id"],
+        _dst_task_id=asked["_src_task_id"],
+        _reply_to_message_id=asked["_message_id"],
+        _created_at=now,
+        _ttl=asked["_created_at"] + asked["_ttl"] - now,
+        _delivered_at="",
+    )
+    return bare_message(metadata, content)
+
+
+class LeanRecords(RecordDict):
+    """A RecordDict whose views by kind are made without checks: its records were checked before.
+
+    Strategies ask for these views of each reply several times.
+    """
+
+    @property
+    def array_records(self) -> Any:
+        return self._view(ArrayRecord)
+
+    @property
+    def metric_records(self) -> Any:
+        return self._view(MetricRecord)
+
+    @property
+    def config_records(self) -> Any:
+        return self._view(ConfigRecord)
+
+    def _view(self, kind: type) -> Any:
+        """The records of one kind; as in Flower's, what is put there is put here too."""
+        view = object.__new__(_VIEW)
+        view.__dict__.update(_EMPTY_VIEW)
+        records = {name: record for name, record in self.items() if isinstance(record, kind)}
+        view.__dict__.update(
+            _check_value_fn=view.check_value, _data=records, recorddict=self, allowed_type=kind
+        )
+        return view
+
+
+_EMPTY[LeanRecords] = dict(vars(LeanRecords()))
+_EMPTY_VIEW = dict(vars(RecordDict().array_records))
+_VIEW: Any = type(RecordDict().array_records)

@@ -1,0 +1,62 @@
+"""The engine that runs a simulation, as the configuration says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fl_privquant.errors import InvalidSpecError
+from simulations.config_checks import at_least, one_of, positive
+
+__all__ = ["EngineConfig"]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """The engine that runs the app.
+
+    Parameters
+    ----------
+    name
+        ``inline`` (in this process) or ``ray`` (Flower's simulation engine).
+    threads
+        Threads that train clients, for ``inline``.
+    processes
+        Worker processes that train clients, for ``inline``: as many as the machine has cores. Results stay
+        the same to the last bit.
+    address
+        host:port of an existing Ray cluster; null starts one for the run.
+    client_cpus, client_gpus
+        CPUs and GPUs that one client takes, for ``ray``: as many run at once as the machine has.
+    """
+
+    name: str = "inline"
+    threads: int = 1
+    processes: int = 1
+    address: str | None = None
+    client_cpus: float = 1.0
+    client_gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        one_of("engine.name", self.name, ("inline", "ray"))
+        at_least("engine.threads", self.threads, 1)
+        at_least("engine.processes", self.processes, 1)
+        if self.threads > 1 and self.processes > 1:
+            raise InvalidSpecError(
+                f"engine.threads: {self.threads}, together with engine.processes {self.processes}; leave one "
+                "of them at 1"
+            )
+        positive("engine.client_cpus", self.client_cpus)
+        if not self.client_gpus >= 0.0:
+            raise InvalidSpecError(f"engine.client_gpus: {self.client_gpus} is below 0")
+
+    @property
+    def in_one_process(self) -> bool:
+        """Whether clients run in the process of the server."""
+        return self.name == "inline" and self.processes == 1
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the engine."""
+        inline, ray = ("threads", "processes"), ("address", "client_cpus", "client_gpus")
+        return {key: getattr(self, key) for key in (ray if self.name == "ray" else inline)}

@@ -1,0 +1,175 @@
+"""The true updates of a simulation's clients, on their way to whoever measures errors.
+
+Only a simulation can know them. Clients leave them aside here, never in a message: in the memory of the
+process where there is room, otherwise in files. Each process writes one file a round, one record after the
+other. A record is a header of two numbers (the client, and how many bytes of names follow), names, types and
+shapes of the arrays as JSON, and the arrays; all parts are filled up to a multiple of 8 bytes. What a process
+was writing when it was killed is cut off, and is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import threading
+import uuid
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Arrays", "Probe"]
+
+Arrays = dict[str, NDArray[Any]]
+
+# What the updates of a round may take in memory; the others wait in files.
+_MOST_BYTES_KEPT = 1 << 25
+_HEADER = struct.Struct("<qq")
+_ALIGNMENT = 8
+
+
+class Probe:
+    """The true updates of one run's clients: in the server's memory where there is room, else in files.
+
+    Parameters
+    ----------
+    directory
+        Names the run, and holds the files.
+    same_process
+        Whether clients run where the server does.
+    """
+
+    _in_memory: ClassVar[dict[Path, dict[tuple[int, int], Arrays]]] = {}
+    _failed_in_memory: ClassVar[dict[Path, dict[int, str]]] = {}
+
+    def __init__(self, directory: Path, same_process: bool = False) -> None:
+        self.directory = directory
+        self._kept = self._in_memory.setdefault(directory, {}) if same_process else None
+        self._failed = self._failed_in_memory.setdefault(directory, {}) if same_process else None
+        self._lock = threading.Lock()
+        # The file that this process writes to; one that was forked since has none yet.
+        self._open: tuple[int, int, BinaryIO] | None = None
+
+    def leave_failure(self, client: int, reason: str) -> None:
+        """Keep why a client's app made no update: PrivQuantMod hides that from the server."""
+        if self._failed is not None:
+            self._failed[client] = reason
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / f"{client}.failure").write_text(reason)
+
+    def take_failures(self) -> dict[int, str]:
+        """Why apps of clients failed, by client; it is then deleted."""
+        if self._failed is not None:
+            taken = dict(self._failed)
+            self._failed.clear()
+            return taken
+        files = list(self.directory.glob("*.failure"))
+        taken = {int(path.stem): path.read_text() for path in files}
+        for path in files:
+            path.unlink()
+        return taken
+
+    def leave(self, server_round: int, client: int, trained: Arrays) -> None:
+        """Keep what a client trained, until it is taken."""
+        size = sum(array.nbytes for array in trained.values())
+        if self._kept is not None and (len(self._kept) + 1) * size <= _MOST_BYTES_KEPT:
+            self._kept[server_round, client] = trained
+            return
+        names = json.dumps([[name, array.dtype.str, array.shape] for name, array in trained.items()]).encode()
+        parts = [_HEADER.pack(client, len(names)), _filled_up(names)]
+        parts += [_filled_up(np.ascontiguousarray(array).tobytes()) for array in trained.values()]
+        with self._lock:
+            self._file(server_round).write(b"".join(parts))
+
+    def read(self, server_round: int) -> Iterator[Arrays]:
+        """What clients trained in a round, one by one in the order of clients."""
+        kept = self._kept if self._kept is not None else {}
+        here = {client: update for (number, client), update in kept.items() if number == server_round}
+        written: dict[int, _Place] = {}
+        for path in self._files(server_round):
+            written.update(_records(path))
+        for client in sorted({*here, *written}):
+            yield here[client] if client in here else _arrays(*written[client])
+
+    def clear(self, server_round: int) -> None:
+        """Delete what clients trained in a round."""
+        for place in [place for place in self._kept or () if place[0] == server_round]:
+            self._in_memory[self.directory].pop(place)
+        for path in self._files(server_round):
+            path.unlink()
+        with self._lock:
+            self._close()
+
+    def _files(self, server_round: int) -> list[Path]:
+        return sorted(self.directory.glob(f"{server_round}-*.updates"))
+
+    def _file(self, server_round: int) -> BinaryIO:
+        """The file of a round that this process writes to."""
+        here = os.getpid(), server_round
+        if self._open is None or self._open[:2] != here:
+            self._close()
+            self.directory.mkdir(parents=True, exist_ok=True)
+            path = self.directory / f"{server_round}-{uuid.uuid4().hex}.updates"
+            # Without a buffer: what was written is there for the server when the client's reply is.
+            self._open = (*here, path.open("ab", buffering=0))
+        return self._open[2]
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open[2].close()
+            self._open = None
+
+
+_Place = tuple[NDArray[np.uint8], int, bytes]
+
+
+def _records(path: Path) -> Iterator[tuple[int, _Place]]:
+    """The records of a file: the client, and where its arrays begin and how they are named."""
+    # An empty file cannot be mapped.
+    content = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
+    view = content.data
+    start = 0
+    while start + _HEADER.size <= len(view):
+        client, length = _HEADER.unpack_from(view, start)
+        begin = start + _HEADER.size
+        names = bytes(view[begin : begin + length])
+        begin += _up(length)
+        if begin > len(view):
+            return
+        end = begin + sum(_up(size) for _, _, _, size in _described(names))
+        if end > len(view):
+            return
+        yield client, (content, begin, names)
+        start = end
+
+
+def _arrays(content: NDArray[np.uint8], begin: int, names: bytes) -> Arrays:
+    arrays = {}
+    for name, dtype, shape, size in _described(names):
+        arrays[name] = content[begin : begin + size].view(dtype).reshape(shape)
+        begin += _up(size)
+    return arrays
+
+
+@lru_cache(maxsize=16)
+def _described(names: bytes) -> list[tuple[str, np.dtype[Any], tuple[int, ...], int]]:
+    """Name, type, shape and bytes of each array."""
+    described = []
+    for name, kind, shape in json.loads(names):
+        dtype = np.dtype(kind)
+        described.append((name, dtype, tuple(shape), math.prod(shape) * dtype.itemsize))
+    return described
+
+
+def _up(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _filled_up(part: bytes) -> bytes:
+    return part + bytes(_up(len(part)) - len(part))
