@@ -176,7 +176,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         **_interval("mean_squared_error", [run["mean_squared_error"] for run in runs]),
         "noise_error": _noise(first, mechanism),
         "share_clipped": sum(run["share_clipped"] for run in runs) / len(runs),
-        "bits_per_coordinate": 8.0 * runs[0]["bytes_up"] / (first.federation.rounds * clients * dimension),
+        "bits_per_coordinate": 8.0 * runs[0]["bytes_up"] / (first.counted_rounds * clients * dimension),
         "bits_in_secure_sum": mechanism.sum_bits(clients) if mechanism.summable else math.nan,
         "dimension": dimension,
         "rounds": first.federation.rounds,
@@ -215,7 +215,8 @@ def _noise(config: RunConfig, mechanism: Mechanism) -> float:
     clients = config.federation.num_clients
     if config.mechanism["name"] == CENTRAL:
         l2_clip, epsilon, delta = central_target(config)
-        return (noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta) / clients) ** 2
+        asked = clients * config.counted_rounds / config.federation.rounds
+        return (noise_of_sum(l2_clip, config.counted_rounds, epsilon, delta) / asked) ** 2
     clip = config.encoding.clip
     if clip is None or mechanism.unit != Unit.COORDINATE.value or mechanism.max_bias > _NEGLIGIBLE_BIAS:
         return math.nan
