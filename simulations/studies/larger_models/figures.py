@@ -15,10 +15,12 @@ from simulations.studies.study import Figure, ReadTable
 
 __all__ = ["FIGURES"]
 
-_STYLES = ("-", "--", "-.", ":")
 _TITLES = {FASHION: "Fashion-MNIST, a CNN", SHAKESPEARE: "Shakespeare, a GRU"}
+# Vermillion beside the orange of our mechanism: eyes that see some colours alike tell them by brightness.
+_ONE_BIT = "#a33c00"
+_GREY = "#555555"
 # Labels stand at least so far apart, as a share of the height.
-_LABEL_HEIGHT = 0.058
+_LABEL_HEIGHT = 0.06
 
 
 def _accuracies(name: str, read: ReadTable) -> Any:
@@ -26,28 +28,27 @@ def _accuracies(name: str, read: ReadTable) -> Any:
     setting = Setting(read(name))
     figure, axis = pyplot().subplots(figsize=(7.6, 4.6), layout="constrained")
     ends: list[tuple[float, str, str]] = []
-    drawn: dict[str, int] = {}
     for place, (series, rows) in enumerate(setting.private.groupby("series", sort=False)):
-        mechanism = str(rows["mechanism"].iloc[0])
         rows = rows.sort_values("run_epsilon")
+        first = next(rows.itertuples())
+        colour = _ONE_BIT if first.bits == 1 else colour_of(first.mechanism)
         # A small shift keeps the intervals of nearly equal curves apart.
-        draw_curve(axis, rows["run_epsilon"] * 1.025 ** (place - 2.5), rows, "accuracy", mechanism)
-        style = drawn.setdefault(mechanism, 0)
-        line = axis.containers[-1].lines[0]
-        line.set_linestyle(_STYLES[style])
-        if style % 2:
-            line.set_markerfacecolor("white")
-        drawn[mechanism] = style + 1
-        ends.append((float(rows["accuracy"].iloc[-1]), str(series), colour_of(mechanism)))
+        draw_curve(axis, rows["run_epsilon"] * 1.025 ** (place - 2.5), rows, "accuracy", first.mechanism)
+        for drawn in axis.containers[-1].get_children():
+            drawn.set_color(colour)
+        if first.keep > 0.0:
+            axis.containers[-1].lines[0].set(linestyle="--", markerfacecolor="white")
+        ends.append((float(rows["accuracy"].iloc[-1]), str(series), colour))
     for value, label in ((float(setting.none.accuracy), "no privacy"), (setting.guessing, "guessing")):
-        axis.axhline(value, color="#555555", linestyle=(0, (1, 2)), linewidth=1.0)
-        ends.append((value, label, "#555555"))
+        axis.axhline(value, color=_GREY, linestyle=(0, (1, 2)), linewidth=1.0)
+        ends.append((value, label, _GREY))
+    highest = max(setting.none.accuracy, setting.private["accuracy_high"].max())
     axis.set(xscale="log", xlim=(min(BUDGETS) / 1.12, max(BUDGETS) * 1.12), ylabel=INTERVAL)
-    axis.set_ylim(0.0, 1.08 * max(setting.none.accuracy, setting.private["accuracy_high"].max()))
+    axis.set_ylim(0.8 * setting.guessing, highest + 0.1 * (highest - setting.guessing))
     axis.set_xticks(BUDGETS, [str(budget) for budget in BUDGETS])
     axis.minorticks_off()
     axis.set_xlabel("ε (client total, aggregate view of all clients of a round)")
-    axis.set_title(f"{_TITLES[name]} with {int(setting.none.dimension):,} parameters".replace(",", " "))
+    axis.set_title(f"{_TITLES[name]} with {int(setting.none.dimension)} parameters")
     _label(axis, ends)
     return figure
 
@@ -57,7 +58,7 @@ def _label(axis: Any, ends: list[tuple[float, str, str]]) -> None:
     low, high = axis.get_ylim()
     ordered = sorted(ends)
     wanted = np.array([(value - low) / (high - low) for value, _, _ in ordered])
-    # The least that keeps them apart when each pushes the next up; then the lot is centred where it should be.
+    # Each pushes the next one up, or the one before down: half of both keeps a bunch where it should be.
     steps = np.arange(len(wanted)) * _LABEL_HEIGHT
     pushed = np.maximum.accumulate(wanted - steps) + steps
     pulled = np.minimum.accumulate((wanted - steps)[::-1])[::-1] + steps
@@ -66,13 +67,14 @@ def _label(axis: Any, ends: list[tuple[float, str, str]]) -> None:
             label,
             xy=(1.0, value),
             xycoords=("axes fraction", "data"),
-            xytext=(1.06, place),
+            xytext=(1.09, place),
             textcoords="axes fraction",
-            color=colour,
+            color="#222222",
             fontsize=8.5,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 2, "shrinkB": 0},
+            # From the middle of the label's left edge.
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 1.3, "relpos": (0.0, 0.5)},
         )
 
 

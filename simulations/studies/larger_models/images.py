@@ -8,7 +8,6 @@ many examples as every other one (Hsu, Qi, Brown 2019). ``partition=natural`` th
 from __future__ import annotations
 
 import dataclasses
-
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,8 +60,8 @@ def dealt(labels: NDArray[np.int64], num_users: int, alpha: float) -> NDArray[np
     return users
 
 
-def wide_cnn(shape: tuple[int, ...], classes: int, filters: int = 64) -> nn.Module:
-    """One layer of many filters of 3 x 3, and a linear one; 126 090 parameters for images of 14 x 14."""
+def wide_cnn(shape: tuple[int, ...], classes: int, filters: int = 52) -> nn.Module:
+    """One layer of many filters of 3 x 3, and a linear one; 102 450 parameters for images of 14 x 14."""
     from torch import nn
 
     channels, height, width = shape
