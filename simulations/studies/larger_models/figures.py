@@ -42,9 +42,11 @@ def _accuracies(name: str, read: ReadTable) -> Any:
     for value, label in ((float(setting.none.accuracy), "no privacy"), (setting.guessing, "guessing")):
         axis.axhline(value, color=_GREY, linestyle=(0, (1, 2)), linewidth=1.0)
         ends.append((value, label, _GREY))
+    lowest = min(setting.guessing, setting.private["accuracy_low"].min())
     highest = max(setting.none.accuracy, setting.private["accuracy_high"].max())
+    margin = 0.08 * (highest - lowest)
     axis.set(xscale="log", xlim=(min(BUDGETS) / 1.12, max(BUDGETS) * 1.12), ylabel=INTERVAL)
-    axis.set_ylim(0.8 * setting.guessing, highest + 0.1 * (highest - setting.guessing))
+    axis.set_ylim(lowest - margin, highest + margin)
     axis.set_xticks(BUDGETS, [str(budget) for budget in BUDGETS])
     axis.minorticks_off()
     axis.set_xlabel("ε (client total, aggregate view of all clients of a round)")
