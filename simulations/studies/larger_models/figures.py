@@ -10,12 +10,16 @@ import numpy as np
 from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.studies.drawing import INTERVAL, draw_curve
 from simulations.studies.larger_models.numbers import Setting
-from simulations.studies.larger_models.training import BUDGETS, FASHION, PARTS, SHAKESPEARE
+from simulations.studies.larger_models.training import BUDGETS, FASHION, FEWER, PARTS, SHAKESPEARE
 from simulations.studies.study import Figure, ReadTable
 
 __all__ = ["FIGURES"]
 
-_TITLES = {FASHION: "Fashion-MNIST, a CNN", SHAKESPEARE: "Shakespeare, a GRU"}
+_TITLES = {
+    FASHION: "Fashion-MNIST, a CNN",
+    SHAKESPEARE: "Shakespeare, a GRU",
+    FEWER: "Shakespeare, each role once, a GRU",
+}
 # Vermillion beside the orange of our mechanism: eyes that see some colours alike tell them by brightness.
 _ONE_BIT = "#a33c00"
 _GREY = "#555555"

@@ -72,6 +72,11 @@ class Setting:
         return spans
 
     @property
+    def half_widths(self) -> str:
+        """Half of the narrowest and of the widest 95 % interval of a private variant, in points."""
+        return _span(50.0 * (self.private["accuracy_high"] - self.private["accuracy_low"]), 1)
+
+    @property
     def untaught(self) -> list[str]:
         """Variants whose 95 % interval reaches down to guessing: those that are not shown to learn."""
         low = self.private[~(self.private["accuracy_low"] > self.guessing)]

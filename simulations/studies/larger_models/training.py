@@ -11,9 +11,10 @@ from simulations.studies.study import Scale, Tables, Tell
 from simulations.studies.sweep import Sweep
 from simulations.tasks import TorchTask, task_of
 
-__all__ = ["BUDGETS", "FASHION", "PARTS", "SHAKESPEARE", "NetworkSweep"]
+__all__ = ["BUDGETS", "FASHION", "FEWER", "PARTS", "SHAKESPEARE", "NetworkSweep"]
 
-FASHION, SHAKESPEARE = "fashion-cnn", "shakespeare-gru"
+FASHION, SHAKESPEARE, FEWER = "fashion-cnn", "shakespeare-gru", "shakespeare-gru-61"
+"""Parts, which are tables; the last one is the second with half as many clients in a round."""
 BUDGETS = (2, 4, 8)
 """ε of a client's whole run."""
 
@@ -50,11 +51,12 @@ def guessing(train_labels: np.ndarray, test_labels: np.ndarray) -> float:
     return float(np.mean(test_labels == np.bincount(train_labels.ravel()).argmax()))
 
 
-def _sweep(name: str, title: str, needs: str) -> NetworkSweep:
+def _sweep(name: str, title: str, needs: str, experiment: str, *overrides: str) -> NetworkSweep:
     return NetworkSweep(
         name=name,
         title=title,
-        experiment=f"larger_models/{name.replace('-', '_')}",
+        experiment=f"larger_models/{experiment}",
+        overrides=overrides,
         variants=(_NO_PRIVACY, _OURS),
         needs=needs,
         shown=("run_epsilon", "mechanism", "bits", "keep", "accuracy", "mean_squared_error"),
@@ -62,7 +64,12 @@ def _sweep(name: str, title: str, needs: str) -> NetworkSweep:
     )
 
 
+_GRU = "A recurrent network on Shakespeare, natural users"
+
 PARTS = (
-    _sweep(FASHION, "A convolutional network on Fashion-MNIST, Dirichlet 0.1", "fashion_mnist"),
-    _sweep(SHAKESPEARE, "A recurrent network on Shakespeare, natural users", "shakespeare"),
+    _sweep(
+        FASHION, "A convolutional network on Fashion-MNIST, Dirichlet 0.1", "fashion_mnist", "fashion_cnn"
+    ),
+    _sweep(SHAKESPEARE, _GRU, "shakespeare", "shakespeare_gru"),
+    _sweep(FEWER, f"{_GRU}, each once", "shakespeare", "shakespeare_gru", "sampling.rounds_apart=12"),
 )
