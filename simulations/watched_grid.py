@@ -184,13 +184,10 @@ class WatchedGrid(GridWrapper):
                 self._grid,
                 weighted_by=self._metrics.weight,
                 wrap=lambda inner: self.setup.trusted(inner, self._seed) if self.setup else inner,
-                on_round=self._records_append,
+                on_round=lambda record: self._records.append(record),
                 **self.setup.settings(),
             )
         self._add(0, first_columns(self.setup.config.secagg.enabled))
-
-    def _records_append(self, record: RoundRecord) -> None:
-        self._records.append(record)
 
     def _check_failures(self, number: int, asked: int, errors: Mapping[int, str]) -> None:
         """Refuse an app of which no client has ever trained: it is wrong, not a client."""

@@ -220,8 +220,8 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         **_interval("mean_squared_error", [run["mean_squared_error"] for run in runs]),
         "noise_error": _noise(first, mechanism),
         "share_clipped": sum(run["share_clipped"] for run in runs) / len(runs),
-        "bits_per_coordinate": 8.0 * runs[0]["bytes_up"] / (first.federation.rounds * clients * dimension),
-        "bits_in_secure_sum": mechanism.sum_bits(clients) if mechanism.summable else math.nan,
+        "bits_per_coordinate": 8.0 * runs[0]["bytes_up"] / (first.counted_rounds * clients * dimension),
+        "bits_in_secure_sum": mechanism.sum_bits(_asked(first)) if mechanism.summable else math.nan,
         "dimension": dimension,
         "rounds": first.federation.rounds,
         "num_clients": clients,
@@ -251,19 +251,24 @@ def finished(config: RunConfig) -> dict[str, Any]:
     }
 
 
+def _asked(config: RunConfig) -> int:
+    """Clients that are asked in a round: fewer than all, if each takes part in some rounds only."""
+    return config.federation.num_clients * config.counted_rounds // config.federation.rounds
+
+
 def _noise(config: RunConfig, mechanism: Mechanism) -> float:
     """The error of a coordinate of the mean that is noise, without clipping: exact, for uniform inputs.
 
     NaN where it is not one coordinate's, or where a bias, which no mean takes away, is a part of it.
     """
-    clients = config.federation.num_clients
+    asked = _asked(config)
     if config.mechanism["name"] == CENTRAL:
         l2_clip, epsilon, delta = central_target(config)
-        return (noise_of_sum(l2_clip, config.federation.rounds, epsilon, delta) / clients) ** 2
+        return (noise_of_sum(l2_clip, config.counted_rounds, epsilon, delta) / asked) ** 2
     clip = config.encoding.clip
     if clip is None or mechanism.unit != Unit.COORDINATE.value or mechanism.max_bias > _NEGLIGIBLE_BIAS:
         return math.nan
-    return mechanism.mse() * clip**2 / clients
+    return mechanism.mse() * clip**2 / asked
 
 
 def _interval(name: str, values: list[float]) -> dict[str, float]:

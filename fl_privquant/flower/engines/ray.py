@@ -29,6 +29,10 @@ _START_SECONDS = 300.0
 _CONNECT_SECONDS = 5.0
 _NICENESS = "RAY_worker_niceness"
 _READY = "query.privquant_ready"
+# Flower hands its resources of clients on to Ray as options of its actors. It also keeps a worker that has
+# died, and gives it message after message, which all fail at once. So Ray starts it again, and has messages
+# wait for it; that of the client which ended it is tried once more, as nothing of the first try was sent.
+_RESTARTED = {"max_restarts": -1, "max_task_retries": 1}
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,11 @@ class RayEngine:
                 client_app=_ConfiguredClientApp(client, federation),
                 num_supernodes=federation.num_clients,
                 backend_config={
-                    "client_resources": {"num_cpus": self.client_cpus, "num_gpus": self.client_gpus},
+                    "client_resources": {
+                        "num_cpus": self.client_cpus,
+                        "num_gpus": self.client_gpus,
+                        **_RESTARTED,
+                    },
                     "init_args": init,
                 },
             )

@@ -6,20 +6,20 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_privquant.flower import PrivQuantMod
-from simulations.examples.fine_tuning.task import load_data, make_model, train_head
+from simulations.examples.fine_tuning.task import load_data, make_model, train_model
 
 app = ClientApp()
 
 
 @app.train(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: the client's own limit
 def train(message: Message, context: Context) -> Message:
-    """Train the head on the client's own data."""
+    """Train what is not frozen on the client's own data."""
     model = make_model()
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     partition, num_partitions = context.node_config["partition-id"], context.node_config["num-partitions"]
     images, labels = load_data(int(partition), int(num_partitions))
     epochs, rate = context.run_config["local-epochs"], context.run_config["learning-rate"]
-    train_head(model, images, labels, int(epochs), float(rate))
+    train_model(model, images, labels, int(epochs), float(rate))
     metrics = MetricRecord({"num-examples": len(labels)})
     return Message(
         RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message

@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
-__all__ = ["accuracy", "load_data", "make_model", "train_head"]
+from simulations.examples.pytorch.task import accuracy, digits, train_model
 
-# Of five images one is for testing, one is public, and the others are dealt to clients.
+__all__ = ["accuracy", "load_data", "make_model", "train_model"]
+
+# Of five images the first is for testing, the second is public, and the others are dealt to clients.
 _SHARES = 5
-_TEST, _PUBLIC = 0, 1
+_PUBLIC = 1
 _PUBLIC_STEPS = 200
 
 
@@ -42,29 +43,9 @@ def make_model() -> Network:
 
 def load_data(partition: int, num_partitions: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Images and labels of one client."""
-    images, labels = _images()
+    images, labels = digits()
     own = (torch.arange(len(labels)) % _SHARES > _PUBLIC).nonzero()[partition::num_partitions, 0]
     return images[own], labels[own]
-
-
-def train_head(model: Network, images: torch.Tensor, labels: torch.Tensor, epochs: int, rate: float) -> None:
-    """Train in place what is not frozen."""
-    _fit(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
-        model,
-        images,
-        labels,
-        epochs,
-        rate,
-    )
-
-
-def accuracy(model: nn.Module) -> float:
-    """Share of the test images that the model names correctly."""
-    images, labels = _images()
-    with torch.no_grad():
-        right = model(images[_TEST::_SHARES]).argmax(dim=1) == labels[_TEST::_SHARES]
-    return float(right.float().mean())
 
 
 @lru_cache(maxsize=1)
@@ -73,27 +54,7 @@ def _public_body() -> dict[str, torch.Tensor]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Network()
-    images, labels = _images()
+    images, labels = digits()
     own = slice(_PUBLIC, None, _SHARES)
-    _fit(list(model.parameters()), model, images[own], labels[own], _PUBLIC_STEPS, 0.5)
+    train_model(model, images[own], labels[own], _PUBLIC_STEPS, 0.5)
     return model.body.state_dict()
-
-
-def _fit(
-    parameters: list[nn.Parameter],
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    steps: int,
-    rate: float,
-) -> None:
-    optimizer = torch.optim.SGD(parameters, lr=rate)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-
-
-def _images() -> tuple[torch.Tensor, torch.Tensor]:
-    digits = load_digits()
-    return torch.tensor(digits.data / 16.0, dtype=torch.float32), torch.tensor(digits.target)

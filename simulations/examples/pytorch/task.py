@@ -16,7 +16,7 @@ def make_model() -> nn.Module:
 
 def load_data(partition: int, num_partitions: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Images and labels of one client: every ``num_partitions``-th of those to train with."""
-    images, labels = _digits()
+    images, labels = digits()
     chosen = torch.arange(len(labels)) % _TEST_EVERY != 0
     return images[chosen][partition::num_partitions], labels[chosen][partition::num_partitions]
 
@@ -25,7 +25,8 @@ def train_model(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int, learning_rate: float
 ) -> float:
     """Train in place; returns the last loss."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=learning_rate)
     loss = torch.tensor(0.0)
     for _ in range(epochs):
         optimizer.zero_grad()
@@ -37,12 +38,13 @@ def train_model(
 
 def accuracy(model: nn.Module) -> float:
     """Share of the test images that the model names correctly."""
-    images, labels = _digits()
+    images, labels = digits()
     with torch.no_grad():
         right = model(images[::_TEST_EVERY]).argmax(dim=1) == labels[::_TEST_EVERY]
     return float(right.float().mean())
 
 
-def _digits() -> tuple[torch.Tensor, torch.Tensor]:
-    digits = load_digits()
-    return torch.tensor(digits.data / 16.0, dtype=torch.float32), torch.tensor(digits.target)
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """All images and their labels."""
+    loaded = load_digits()
+    return torch.tensor(loaded.data / 16.0, dtype=torch.float32), torch.tensor(loaded.target)

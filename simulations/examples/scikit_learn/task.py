@@ -21,11 +21,6 @@ def make_model(learning_rate: float = 0.01) -> SGDClassifier:
     return SGDClassifier(loss="log_loss", learning_rate="constant", eta0=learning_rate, random_state=0)
 
 
-def get_weights(model: SGDClassifier) -> Weights:
-    """The model's weights by name."""
-    return {"coef": np.array(model.coef_), "intercept": np.array(model.intercept_)}
-
-
 def set_weights(model: SGDClassifier, weights: Weights) -> None:
     """Give the model these weights, as if it had been trained to them."""
     model.classes_ = _CLASSES
@@ -41,7 +36,7 @@ def train_model(
     set_weights(model, weights)
     for _ in range(epochs):
         model.partial_fit(*data, classes=_CLASSES)
-    return get_weights(model)
+    return {"coef": np.array(model.coef_), "intercept": np.array(model.intercept_)}
 
 
 @lru_cache(maxsize=1)

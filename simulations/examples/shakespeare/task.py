@@ -12,7 +12,7 @@ from simulations.config import FederationConfig
 from simulations.data import Examples, shakespeare
 from simulations.models import gru
 
-__all__ = ["accuracy", "make_model", "num_roles", "train_model"]
+__all__ = ["accuracy", "make_model", "train_model"]
 
 _LENGTH, _STRIDE, _HIDDEN = 20, 10, 32
 
@@ -20,16 +20,6 @@ _LENGTH, _STRIDE, _HIDDEN = 20, 10, 32
 @lru_cache(maxsize=1)
 def _texts(folder: str) -> Examples:
     return shakespeare(folder, _LENGTH, _STRIDE)
-
-
-def _roles(folder: str) -> list[int]:
-    users = _texts(folder).users
-    return [] if users is None else np.unique(users).tolist()
-
-
-def num_roles(folder: str) -> int:
-    """How many clients the folder is for."""
-    return len(_roles(folder))
 
 
 def make_model(folder: str) -> nn.Module:
@@ -40,7 +30,8 @@ def make_model(folder: str) -> nn.Module:
 def train_model(model: nn.Module, folder: str, client: int, server_round: int, rate: float) -> int:
     """Train in place on the texts of one role; how many there are."""
     texts = _texts(folder)
-    own = np.flatnonzero(texts.users == _roles(folder)[client])
+    assert texts.users is not None
+    own = np.flatnonzero(texts.users == np.unique(texts.users)[client])
     config = FederationConfig(learning_rate=rate, batch_size=16)
     learning.train(model, texts.train_x[own], texts.train_y[own], config, seed=1000 * server_round + client)
     return len(own)

@@ -1,55 +1,88 @@
-"""The figures of the study, drawn from its tables alone."""
+"""The figures of the study, drawn from its tables alone: one for each network."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
-from fl_privquant.cli.plots import pyplot
+from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.studies.drawing import INTERVAL, draw_curve
-from simulations.studies.larger_models.numbers import BUDGETS, FASHION, SHAKESPEARE, read_setting, with_series
-from simulations.studies.page import table_or_none
+from simulations.studies.larger_models.numbers import Setting
+from simulations.studies.larger_models.training import BUDGETS, FASHION, FEWER, PARTS, SHAKESPEARE
 from simulations.studies.study import Figure, ReadTable
 
 __all__ = ["FIGURES"]
 
-_STYLES = ("-", "--", "-.", ":")
+_TITLES = {
+    FASHION: "Fashion-MNIST, a CNN",
+    SHAKESPEARE: "Shakespeare, a GRU",
+    FEWER: "Shakespeare, each role once, a GRU",
+}
+# Vermillion beside the orange of our mechanism: eyes that see some colours alike tell them by brightness.
+_ONE_BIT = "#a33c00"
+_GREY = "#555555"
+# Labels stand at least so far apart, as a share of the height.
+_LABEL_HEIGHT = 0.06
 
 
-def _accuracies(read: ReadTable) -> Any:
-    """A panel for each setting that was computed."""
-    settings = [
-        name for name in (FASHION, SHAKESPEARE) if table_or_none(read, f"{name}-{BUDGETS[0]}") is not None
-    ]
-    figure, axes = pyplot().subplots(
-        1, len(settings), figsize=(3.5 + 4.5 * len(settings), 3.6), squeeze=False, layout="constrained"
-    )
-    for axis, name in zip(axes[0], settings, strict=True):
-        _draw_setting(axis, read_setting(read, name))
-        axis.set_title(name)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+def _accuracies(name: str, read: ReadTable) -> Any:
+    """Accuracy against the budget: a curve for each mechanism, lines without privacy and for guessing."""
+    setting = Setting(read(name))
+    figure, axis = pyplot().subplots(figsize=(7.6, 4.6), layout="constrained")
+    ends: list[tuple[float, str, str]] = []
+    for place, (series, rows) in enumerate(setting.private.groupby("series", sort=False)):
+        rows = rows.sort_values("run_epsilon")
+        first = next(rows.itertuples())
+        colour = _ONE_BIT if first.bits == 1 else colour_of(first.mechanism)
+        # A small shift keeps the intervals of nearly equal curves apart.
+        draw_curve(axis, rows["run_epsilon"] * 1.025 ** (place - 2.5), rows, "accuracy", first.mechanism)
+        for drawn in axis.containers[-1].get_children():
+            drawn.set_color(colour)
+        if first.keep > 0.0:
+            axis.containers[-1].lines[0].set(linestyle="--", markerfacecolor="white")
+        ends.append((float(rows["accuracy"].iloc[-1]), str(series), colour))
+    for value, label in ((float(setting.none.accuracy), "no privacy"), (setting.guessing, "guessing")):
+        axis.axhline(value, color=_GREY, linestyle=(0, (1, 2)), linewidth=1.0)
+        ends.append((value, label, _GREY))
+    lowest = min(setting.guessing, setting.private["accuracy_low"].min())
+    highest = max(setting.none.accuracy, setting.private["accuracy_high"].max())
+    margin = 0.08 * (highest - lowest)
+    axis.set(xscale="log", xlim=(min(BUDGETS) / 1.12, max(BUDGETS) * 1.12), ylabel=INTERVAL)
+    axis.set_ylim(lowest - margin, highest + margin)
+    axis.set_xticks(BUDGETS, [str(budget) for budget in BUDGETS])
+    axis.minorticks_off()
+    axis.set_xlabel("ε (client total, aggregate view of all clients of a round)")
+    axis.set_title(f"{_TITLES[name]} with {int(setting.none.dimension)} parameters")
+    _label(axis, ends)
     return figure
 
 
-def _draw_setting(axis: Any, table: pd.DataFrame) -> None:
-    """Accuracy against the budget, a curve for each mechanism, and a line without privacy."""
-    drawn: dict[str, int] = {}
-    for place, (series, rows) in enumerate(with_series(table).groupby("series", sort=False)):
-        mechanism = rows["mechanism"].iloc[0]
-        rows = rows.sort_values("run_epsilon")
-        draw_curve(axis, rows["run_epsilon"] * 1.01**place, rows, "accuracy", mechanism)
-        line = axis.containers[-1]
-        line.set_label(series)
-        line.lines[0].set_linestyle(_STYLES[drawn.get(mechanism, 0) % len(_STYLES)])
-        drawn[mechanism] = drawn.get(mechanism, 0) + 1
-    (none,) = table[table["mechanism"] == "none"].itertuples()
-    axis.axhline(none.accuracy, color="#777777", linestyle=":", label="no privacy, no clip")
-    budgets = sorted(table["run_epsilon"].dropna().unique())
-    axis.set(xscale="log", xticks=budgets, xticklabels=[f"{value:g}" for value in budgets])
-    axis.minorticks_off()
-    axis.set(xlabel="ε (client total, aggregate view of all clients)", ylabel=INTERVAL)
+def _label(axis: Any, ends: list[tuple[float, str, str]]) -> None:
+    """Write the name of each curve beside its end; those that would overlap are moved apart."""
+    low, high = axis.get_ylim()
+    ordered = sorted(ends)
+    wanted = np.array([(value - low) / (high - low) for value, _, _ in ordered])
+    # Each pushes the next one up, or the one before down: half of both keeps a bunch where it should be.
+    steps = np.arange(len(wanted)) * _LABEL_HEIGHT
+    pushed = np.maximum.accumulate(wanted - steps) + steps
+    pulled = np.minimum.accumulate((wanted - steps)[::-1])[::-1] + steps
+    for (value, label, colour), place in zip(ordered, (pushed + pulled) / 2.0, strict=True):
+        axis.annotate(
+            label,
+            xy=(1.0, value),
+            xycoords=("axes fraction", "data"),
+            xytext=(1.09, place),
+            textcoords="axes fraction",
+            color="#222222",
+            fontsize=8.5,
+            va="center",
+            annotation_clip=False,
+            # From the middle of the label's left edge.
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 1.3, "relpos": (0.0, 0.5)},
+        )
 
 
-FIGURES = (Figure("accuracies", _accuracies, (f"{FASHION}-{BUDGETS[0]}",)),)
+FIGURES = tuple(Figure(part.name, partial(_accuracies, part.name), (part.name,)) for part in PARTS)
 """Each figure of the page."""
