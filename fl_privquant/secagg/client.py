@@ -120,8 +120,8 @@ class ClientRound(ClientState):
             self._parameters, self._num_witnesses = graph_parameters(proposal), proposal.num_witnesses
             self._everyone, self._graph_digest = checked.everyone, checked.graph_digest
             self._round_keys = {entry.client_id: entry.public_key for entry in checked.entries}
-            # Not drawn but derived: a state that is put back and shares again says the same, and corrections
-            # of two secrets under one derived share would tell their difference.
+            # Not drawn but derived: a state that is put back shares the same seeds again, because corrections
+            # of two seeds under one derived share would tell their difference.
             drawn = bytearray(draw_dealing(self._private, self._graph_digest))
             pairs = self._agree_with([entry for entry in checked.entries if entry is not own])
             self._seed, wrapping_seed = drawn[: keys.SEED_BYTES], drawn[keys.SEED_BYTES : 2 * keys.SEED_BYTES]

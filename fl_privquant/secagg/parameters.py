@@ -54,9 +54,9 @@ besides itself, of which HG(n - 1, D - 1, k) are lost; another has k + 1, and HG
 
 *It can try many graphs.* The graph follows from a hash over all advertised keys. The server can let its
 corrupt clients draw other keys, or leave somebody out, until it likes the graph: after 2^g tries the odds of
-a failure are 2^g times as large. Signed rounds are computed for 2^40 tries (:data:`GRINDING_TRIES`). All of
-them must happen while clients wait for their rosters: at a million graphs a second and core, 2^40 within ten
-minutes take some 1800 cores.
+a failure are 2^g times as large. Signed rounds are computed for 2^40 tries (:data:`GRINDING_TRIES`), which is
+an assumption on the server's work: clients set no deadline for their rosters. At a million graphs a second
+and core, 2^40 take 13 days of one core.
 
 *It can choose who is lost*, once it knows the graph. On a ring that is fatal: of 500 clients it calls those
 lost that complete two runs of k/2 around a group (the corrupt ones among them need not be called lost), and

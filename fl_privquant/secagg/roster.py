@@ -41,6 +41,11 @@ def checked_roster(
         )
     if roster.spread and not invitation.signed:
         raise SecureAggregationError("a spread graph, which only clients of signed rounds can draw")
+    # Before anything is computed for so many neighbours: no array is then longer than the message.
+    if not invitation.signed and len(told) != roster.num_neighbors + 1:
+        raise SecureAggregationError(
+            f"{len(told)} holders, expected {roster.num_neighbors} neighbours and this client"
+        )
     policy.check_size(roster.num_clients)
     policy.check_graph(roster.num_clients, roster.num_neighbors, roster.threshold, roster.spread)
     check = _signed if invitation.signed else _unsigned
@@ -94,10 +99,6 @@ def _unsigned(
     roster: Roster, holders: tuple[int, ...], own: RosterEntry, round_digest: bytes, policy: ClientPolicy
 ) -> CheckedRoster:
     """The client takes the server's word for its neighbours; on a complete graph it knows all clients."""
-    if len(holders) != roster.num_neighbors + 1:
-        raise SecureAggregationError(
-            f"{len(holders)} holders, expected {roster.num_neighbors} neighbours and this client"
-        )
     entries = _entries([holder for holder in holders if holder != own.client_id], roster, own, policy)
     complete = len(holders) == roster.num_clients
     if len(roster.path) != (not complete):
