@@ -254,12 +254,14 @@ def test_threads_and_processes_together_are_refused():
 
 
 PROGRAM = """
-    import os, time
+    import os, signal, time
     from flwr.app import Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
     from fl_privquant.flower.engines import Federation, InlineEngine
 
+    # Jobs that a shell runs in the background ignore it, and so do their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     client, server = ClientApp(), ServerApp()
 
     @client.query()
