@@ -29,6 +29,7 @@ class Sampler:
 
     >>> from fl_privquant.law.codebook import Codebook
     >>> from fl_privquant.law.law import Law
+    >>> from fl_privquant.sampling.stream import RandomStream
     >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
     >>> table = CertifiedTable.from_law(law, Codebook.from_values(law.values), epsilon=1.1)
     >>> Sampler(table).encode([[0.1, -0.1], [0.0, 7.0]], clip=0.1, stream=RandomStream.seeded(1))

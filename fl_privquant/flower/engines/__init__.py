@@ -37,7 +37,7 @@ def engine(name: str, **options: Any) -> Engine:
     """The engine of that name.
 
     >>> engine("inline", threads=2)
-    InlineEngine(threads=2)
+    InlineEngine(threads=2, processes=1)
     """
     if name not in ENGINES:
         raise InvalidSpecError(f"engine: {name!r} is not one of {', '.join(sorted(ENGINES))}")

@@ -77,10 +77,10 @@ class Setting:
         return _span(50.0 * (self.private["accuracy_high"] - self.private["accuracy_low"]), 1)
 
     @property
-    def untaught(self) -> list[str]:
-        """Variants whose 95 % interval reaches down to guessing: those that are not shown to learn."""
+    def untaught(self) -> dict[float, list[str]]:
+        """By budget, variants whose 95 % interval reaches down to guessing: not shown to learn."""
         low = self.private[~(self.private["accuracy_low"] > self.guessing)]
-        return [f"{row.series} at ε = {row.run_epsilon:g}" for row in low.itertuples()]
+        return {budget: list(rows["series"]) for budget, rows in low.groupby("run_epsilon")}
 
     @property
     def compared(self) -> pd.DataFrame:
@@ -90,13 +90,13 @@ class Setting:
         return others.assign(differs=others["accuracy_lost"].abs() > half)
 
     @property
-    def differences(self) -> list[str]:
-        """Where the paired 95 % interval of what is lost to the central Gaussian leaves out zero."""
-        return [
-            f"{row.series} at ε = {row.run_epsilon:g} ({-100.0 * row.accuracy_lost:+.1f} points)"
-            for row in self.compared.itertuples()
-            if row.differs
-        ]
+    def differences(self) -> dict[float, list[str]]:
+        """By budget, variants whose paired 95 % interval of what is lost leaves out zero, with their gain."""
+        differ = self.compared[self.compared["differs"]]
+        return {
+            budget: [f"{row.series}: {-100.0 * row.accuracy_lost:+.1f} points" for row in rows.itertuples()]
+            for budget, rows in differ.groupby("run_epsilon")
+        }
 
     @property
     def mean_lost(self) -> float:
