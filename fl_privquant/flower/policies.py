@@ -17,6 +17,7 @@ what they have learnt, so that a run that is resumed goes on as if it had not st
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -209,7 +210,7 @@ class QuantileClip(Policy):
         self.clip = checks.positive("clip", state["clip"])
 
 
-class _Schedule(Policy, Generic[_Change]):
+class _Schedule(Policy, ABC, Generic[_Change]):
     """A change of the encoding at each of some rounds, which lasts until the next one."""
 
     def __init__(self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, _Change]) -> None:
@@ -223,8 +224,9 @@ class _Schedule(Policy, Generic[_Change]):
         past = [start for start in self._changes if start <= server_round]
         return self._applied(encoding, self._changes[max(past)]) if past else encoding
 
+    @abstractmethod
     def _applied(self, encoding: Encoding, change: _Change) -> Encoding:
-        raise NotImplementedError
+        """The encoding with a change."""
 
 
 class ScheduledMechanism(_Schedule[Mechanism]):
