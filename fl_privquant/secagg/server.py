@@ -237,7 +237,7 @@ class ServerRound(StagedRound):
         return Subset.of(self._graph, sorted(self._config.identities or {}))
 
     def receive_shares(self, sender: int, data: _Bytes) -> bool:
-        """Take a client's sealed shares."""
+        """Take a client's corrections of shares, commitments and wrapped roots."""
         dealt = self._dealt
         return self._receive(
             ServerStage.SHARE, sender, data, SharedSeeds, dealt.messages, self._graph, dealt.take
