@@ -34,6 +34,11 @@ __all__ = ["WatchedGrid"]
 
 Begin = Callable[[ArrayRecord], tuple[PrivateSetup, OnRow]]
 
+# An app that asks more often in a row who is connected, with such a pause in seconds before each time,
+# waits for more clients. Flower's strategies ask once a second.
+MOST_ASKED = 10
+PAUSE = 0.5
+
 
 class WatchedGrid(GridWrapper):
     """Sends an app's messages, private ones through a :class:`~fl_privquant.flower.PrivateGrid`.
@@ -77,14 +82,30 @@ class WatchedGrid(GridWrapper):
         self._on_row: OnRow | None = None
         self._has_trained = False
         self._spent: PrivacyStatement | None = None
+        self._times_asked = 0
+        self._last_asked = -math.inf
 
     @property
     def num_rounds(self) -> int:
         """Rounds that are done."""
         return max(0, len(self.rows) - 1)
 
+    def get_node_ids(self) -> Iterable[int]:
+        """The simulated clients. All are there from the beginning: an app that waits for more is refused."""
+        nodes = list(super().get_node_ids())
+        now = time.monotonic()
+        self._times_asked = self._times_asked + 1 if now - self._last_asked >= PAUSE else 1
+        self._last_asked = now
+        if self._times_asked > MOST_ASKED:
+            raise InvalidSpecError(
+                f"app: its server waits for more clients than the {len(nodes)} that are simulated; raise "
+                "federation.num_clients, or lower what the app asks for (min_available_nodes of its strategy)"
+            )
+        return nodes
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages that are not for training."""
+        self._times_asked = 0
         pushed = list(messages)
         refuse_pushed(pushed)
         return super().push_messages(pushed)
@@ -99,6 +120,7 @@ class WatchedGrid(GridWrapper):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages, and wait for their replies: train messages as a round."""
+        self._times_asked = 0
         sent = list(messages)
         for message in sent:
             for _, arrays in records_of(message.content, ArrayRecord):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower.engines import Federation, InlineEngine
+from simulations import watched_grid
 from simulations.config import RunConfig
 from simulations.results import RunDirectory
 from simulations.run import execute
@@ -371,6 +373,20 @@ def other(node):
     assert reason in str(refused.value)
     assert str(refused.value).startswith(("app: ", "messages: "))
     assert "\n" not in str(refused.value)
+
+
+def test_an_app_that_waits_for_more_clients_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Flower's strategies wait a second between two looks; what matters here is that they wait for ever.
+    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: time.sleep(0.02))
+    monkeypatch.setattr(watched_grid, "PAUSE", 0.01)
+    waiting = TORCH["server_app"].replace("FedAvg()", f"FedAvg(min_available_nodes={CLIENTS + 1})")
+    folder = write_app(tmp_path / "app", TORCH | {"server_app": waiting})
+    with pytest.raises(InvalidSpecError, match=f"^app: its server waits for more clients than the {CLIENTS}"):
+        execute(config(folder, **LOCAL))
+    enough = config(folder, **LOCAL | {"federation": {"num_clients": CLIENTS + 1}})
+    assert execute(enough)["num_replies"] == CLIENTS + 1
 
 
 @pytest.mark.parametrize(
