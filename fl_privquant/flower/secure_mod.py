@@ -112,8 +112,8 @@ class SecureAggregationMod:
         ]
         if len(deliveries) != 1 or not isinstance(deliveries[0], bytes):
             raise SecureAggregationError(
-                "the server did not agree on masks with this client: wrap its strategy in "
-                "SecureAggregationStrategy"
+                "the server did not agree on masks with this client: give its PrivQuantStrategy "
+                "aggregation=SecureSum()"
             )
         delivery = deliveries[0]
         asked = Asked.read(msg)

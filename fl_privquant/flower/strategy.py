@@ -194,27 +194,6 @@ class PrivQuantStrategy(StrategyWrapper):
             arrays=self.arrays,
         )
 
-    def settings(self) -> dict[str, Any]:
-        """The arguments of this strategy, to make another one like it."""
-        if self.plan is None:
-            chosen = {name: getattr(self, name) for name in ("encoding", "aggregation", "budget", "delta")}
-        else:
-            # A policy that keeps to a plan brings that plan.
-            chosen = {"encoding": self.encoding if callable(self.encoding) else self.plan}
-        return chosen | {
-            "strategy": self.strategy,
-            "sampling": self.sampling,
-            "include": self.arrays.include,
-            "exclude": self.arrays.exclude,
-            "clip_scales": dict(self.arrays.clip_scales),
-            "rotation_seed": self.rotation_seed,
-            "report_clipping": self.report_clipping,
-            "private_metrics": {metric.name: (metric.low, metric.high) for metric in self.private_metrics},
-            "max_failed_rounds": self.max_failed_rounds,
-            "simulated": self.simulated,
-            "on_round": self.on_round,
-        }
-
     def summary(self) -> None:
         """Log the settings, the privacy statement, and the settings of the wrapped strategy."""
         encoding = self.request(1).encoding

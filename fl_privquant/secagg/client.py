@@ -34,8 +34,8 @@ from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.roster import checked_roster, graph_parameters
 from fl_privquant.secagg.sharing import commitment, deal, derived_share, draw_dealing
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
+from fl_privquant.secagg.wire import Octets
 
-_Bytes = bytes | bytearray | memoryview
 _FromServer = TypeVar("_FromServer", Roster, MaskRequest, SurvivorList, UnmaskRequest)
 
 _SHARE: Final = shamir.SHARE_BYTES
@@ -70,7 +70,7 @@ class ClientRound(ClientState):
     @classmethod
     def join(
         cls,
-        invitation: _Bytes,
+        invitation: Octets,
         client_id: int,
         policy: ClientPolicy | None = None,
         previous: ClientRound | None = None,
@@ -111,7 +111,7 @@ class ClientRound(ClientState):
                 KeyAdvertisement(self.round_id, self._client_id, b"", self._advertised, known)
             )
 
-    def share_keys(self, roster: _Bytes) -> bytes:
+    def share_keys(self, roster: Octets) -> bytes:
         """Check who takes part, agree with each neighbour, and share this client's two seeds."""
         with self._step(Stage.ADVERTISED, Stage.SHARED):
             proposal = self._addressed(Roster.from_bytes(roster))
@@ -132,18 +132,19 @@ class ClientRound(ClientState):
             self._held[self._client_id] = bytearray(share[:_SHARE])
             for peer, pair in pairs.items():
                 self._held[peer] = bytearray(derived_share(pair, peer, self._client_id))
-            roots = b"".join([bytes(root) for root in self._roots.values()])
-            wrapped = keys.wrap(wrapping_seed, self._graph_digest, own.public_key, roots)
-            commitments = (
+            message = SharedSeeds(
+                self.round_id,
+                self._client_id,
+                b"",
                 commitment(self._seed, self._digest, keys.SEED_COMMITMENT, own.public_key),
                 commitment(wrapping_seed, self._digest, keys.WRAPPING_COMMITMENT, own.public_key),
+                keys.wrap(wrapping_seed, self._graph_digest, own.public_key, [*self._roots.values()]),
+                tuple(corrections),
             )
             keys.wipe(drawn, secrets, wrapping_seed, *pairs.values())
-            return self._signed(
-                SharedSeeds(self.round_id, self._client_id, b"", commitments, wrapped, tuple(corrections))
-            )
+            return self._signed(message)
 
-    def settle(self, request: _Bytes, context: bytes = b"") -> None:
+    def settle(self, request: Octets, context: bytes = b"") -> None:
         """Check with whom to mask, and bind the masks to what is asked for (``context``, of any length).
 
         A call of its own, so that a client can refuse before it trains.
@@ -189,7 +190,7 @@ class ClientRound(ClientState):
             payload = pack_codes(vector, invitation.width)
             return self._signed(MaskedInput(self.round_id, self._client_id, b"", payload))
 
-    def confirm(self, survivors: _Bytes) -> bytes:
+    def confirm(self, survivors: Octets) -> bytes:
         """Sign the list of clients whose inputs arrived, once, with all that this client was told before."""
         with self._step(Stage.MASKED, Stage.CONFIRMED):
             message = self._addressed(SurvivorList.from_bytes(survivors))
@@ -205,7 +206,7 @@ class ClientRound(ClientState):
             self._agreement = agreement_digest(self._masks_digest, listed)
             return self._signed(Confirmation(self.round_id, self._client_id, b"", self._agreement))
 
-    def unmask(self, request: _Bytes) -> bytes:
+    def unmask(self, request: Octets) -> bytes:
         """One share for each neighbour: of its self-mask seed, or of its wrapping seed if it was lost."""
         with self._step(Stage.CONFIRMED if self._invitation.signed else Stage.MASKED, Stage.ENDED):
             message = self._addressed(UnmaskRequest.from_bytes(request))

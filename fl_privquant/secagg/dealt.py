@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg import keys, shamir
 from fl_privquant.secagg.messages import RosterEntry, SharedSeeds
 from fl_privquant.secagg.sharing import commitment, corrected_holders
+
+
+class Seed(IntEnum):
+    """The two seeds of a client, in the order in which they are shared."""
+
+    SELF_MASK = 0
+    WRAPPING = 1
 
 
 class DealtShares:
@@ -38,18 +46,18 @@ class DealtShares:
             raise InvalidUpdateError(
                 f"SharedSeeds: {len(message.corrections)} corrections for {len(corrected)} neighbours"
             )
-        if len(message.wrapped) != keys.SEED_BYTES * len(neighbours):
+        if len(message.wrapped) != len(neighbours):
             raise InvalidUpdateError(
-                f"SharedSeeds: {len(message.wrapped)} bytes of roots for {len(neighbours)} neighbours"
+                f"SharedSeeds: {len(message.wrapped)} roots for {len(neighbours)} neighbours"
             )
         if not shamir.are_shares(b"".join(message.corrections)):
             raise InvalidUpdateError("SharedSeeds: a correction holds a number outside the field")
         self.messages[dealer] = message
 
-    def shares(self, dealer: int, revealed: Mapping[int, bytes], secret: int) -> dict[int, bytes]:
-        """The shares of a dealer's first or second seed by point, of what holders derived and revealed."""
+    def shares(self, dealer: int, revealed: Mapping[int, bytes], which: Seed) -> dict[int, bytes]:
+        """The shares of one of a dealer's seeds by point, of what holders derived and revealed."""
         corrections = dict(zip(self._corrected(dealer), self.messages[dealer].corrections, strict=True))
-        part = slice(secret * shamir.SHARE_BYTES, (secret + 1) * shamir.SHARE_BYTES)
+        part = slice(which * shamir.SHARE_BYTES, (which + 1) * shamir.SHARE_BYTES)
         points = self.points[dealer]
         return {
             points[holder]: shamir.corrected(share, corrections[holder][part])
@@ -58,22 +66,20 @@ class DealtShares:
             for holder, share in revealed.items()
         }
 
-    def is_seed(self, entry: RosterEntry, round_digest: bytes, seed: bytearray) -> bool:
-        """Whether this is the self-mask seed that a client committed to."""
-        (committed, _) = self.messages[entry.client_id].commitments
-        return commitment(seed, round_digest, keys.SEED_COMMITMENT, entry.public_key) == committed
-
-    def is_wrapping_seed(self, entry: RosterEntry, round_digest: bytes, seed: bytearray) -> bool:
-        """Whether this is the wrapping seed that a client committed to."""
-        (_, committed) = self.messages[entry.client_id].commitments
-        return commitment(seed, round_digest, keys.WRAPPING_COMMITMENT, entry.public_key) == committed
+    def is_committed(self, entry: RosterEntry, round_digest: bytes, seed: bytearray, which: Seed) -> bool:
+        """Whether this is the seed that a client committed to."""
+        message = self.messages[entry.client_id]
+        if which is Seed.SELF_MASK:
+            committed, purpose = message.seed_commitment, keys.SEED_COMMITMENT
+        else:
+            committed, purpose = message.wrapping_commitment, keys.WRAPPING_COMMITMENT
+        return commitment(seed, round_digest, purpose, entry.public_key) == committed
 
     def roots(self, entry: RosterEntry, graph_digest: bytes, wrapping_seed: bytearray) -> dict[int, bytes]:
         """The roots of the masks that a client has in common with its neighbours."""
-        wrapped, size = self.messages[entry.client_id].wrapped, keys.SEED_BYTES
+        wrapped = self.messages[entry.client_id].wrapped
         roots = keys.wrap(wrapping_seed, graph_digest, entry.public_key, wrapped)
-        neighbours = self._graph[entry.client_id]
-        return {peer: roots[at * size : (at + 1) * size] for at, peer in enumerate(neighbours)}
+        return dict(zip(self._graph[entry.client_id], roots, strict=True))
 
     def _corrected(self, dealer: int) -> list[int]:
         return corrected_holders(dealer, list(self.points[dealer]), self._threshold)

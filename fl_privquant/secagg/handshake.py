@@ -62,7 +62,7 @@ def _unsigned(graph: GraphParameters) -> list[Message]:
     path = () if k == n - 1 else (_DIGEST,)
     invitation, advertisement, *others = _common(graph, k + 1, b"", told)
     roster = Roster(
-        invitation.round_id, n, k, graph.threshold, 0, False, (_KEY,) * k, tuple(range(k + 1)), path=path
+        invitation.round_id, n, k, graph.threshold, 0, False, path, (_KEY,) * k, tuple(range(k + 1))
     )
     return [invitation, advertisement, roster, *others, UnmaskRequest(invitation.round_id, told)]
 
@@ -86,10 +86,10 @@ def _signed(graph: GraphParameters, num_witnesses: int, quorum: int) -> list[Mes
             graph.threshold,
             num_witnesses,
             graph.spread,
+            (_DIGEST,) * levels,
             (_KEY,) * (holders - 1),
             present=everyone,
             identified=Subset(holders - 1),
-            path=(_DIGEST,) * levels,
         ),
         *others,
         SurvivorList(round_id, everyone),
@@ -101,12 +101,12 @@ def _signed(graph: GraphParameters, num_witnesses: int, quorum: int) -> list[Mes
 def _common(graph: GraphParameters, holders: int, signature: bytes, told: Subset) -> list[Message]:
     """The messages that all rounds have, but for the roster and the request to unmask."""
     round_id = RoundId(bytes(SESSION_BYTES), 1)
-    wrapped, shares = bytes(SEED_BYTES * (holders - 1)), (bytes(SHARE_BYTES),) * holders
+    shares = (bytes(SHARE_BYTES),) * holders
     known = _DIGEST if signature else b""
     return [
         Invitation(round_id, graph.num_clients, 1, 1, None, bool(signature)),
         KeyAdvertisement(round_id, 0, signature, _KEY, known),
-        SharedSeeds(round_id, 0, signature, (_SEED, _SEED), wrapped, ()),
+        SharedSeeds(round_id, 0, signature, _SEED, _SEED, (_SEED,) * (holders - 1), ()),
         MaskRequest(round_id, told),
         MaskedInput(round_id, 0, signature, b""),
         UnmaskReply(round_id, 0, signature, shares, ()),

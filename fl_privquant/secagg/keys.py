@@ -110,10 +110,13 @@ def expand(secret: bytes | bytearray, size: int, purpose: bytes, *parts: bytes) 
     return HKDFExpand(algorithm=_SHA256, length=size, info=info).derive(secret)
 
 
-def wrap(seed: bytes | bytearray, salt: bytes, owner: bytes, roots: bytes) -> bytes:
+def wrap(
+    seed: bytes | bytearray, salt: bytes, owner: bytes, roots: Sequence[bytes | bytearray]
+) -> tuple[bytes, ...]:
     """The roots, or what they were wrapped as, under a seed that serves once: wrapping twice undoes it."""
-    pad = hashlib.shake_256(derive(seed, salt, WRAPPING, owner)).digest(len(roots))
-    return (np.frombuffer(roots, np.uint8) ^ np.frombuffer(pad, np.uint8)).tobytes()
+    pad = hashlib.shake_256(derive(seed, salt, WRAPPING, owner)).digest(SEED_BYTES * len(roots))
+    wrapped = np.frombuffer(b"".join(roots), np.uint8) ^ np.frombuffer(pad, np.uint8)
+    return tuple(row.tobytes() for row in wrapped.reshape(-1, SEED_BYTES))
 
 
 def draw_secret() -> bytearray:

@@ -12,7 +12,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg.keys import Identity
 from fl_privquant.secagg.messages import SESSION_BYTES
-from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, security_failure
+from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, needs_cycles, security_failure
 from fl_privquant.secagg.witnesses import quorum_of, witness_failure, witnesses_needed
 
 
@@ -106,7 +106,7 @@ class RoundConfig:
         if self.num_neighbors is not None and self.threshold is not None:
             k = min(self.num_neighbors, num_clients - 1)
             gone = count_of(self.corrupt_fraction, num_clients) + count_of(self.dropout_fraction, num_clients)
-            spread = self.signed and k <= gone and k < num_clients - 1
+            spread = self.signed and needs_cycles(num_clients, k, gone)
             given = GraphParameters(num_clients, k, self.threshold, spread)
             odds = security_failure(
                 given,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import packed_size, unpack_codes
 from fl_privquant.secagg import keys, shamir
-from fl_privquant.secagg.dealt import DealtShares, members_left
+from fl_privquant.secagg.dealt import DealtShares, Seed, members_left
 from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
 from fl_privquant.secagg.messages import (
@@ -43,12 +43,7 @@ from fl_privquant.secagg.transcript import (
     listing_digest,
     masks_digest,
 )
-
-_Bytes = bytes | bytearray | memoryview
-
-# The two seeds of a client, in the order in which they are shared.
-_SELF_MASK: Final = 0
-_WRAPPING: Final = 1
+from fl_privquant.secagg.wire import Octets
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +144,7 @@ class ServerRound(StagedRound):
         """The message that starts the round, the same for every client."""
         return self._invitation
 
-    def receive_advertisement(self, sender: int, data: _Bytes) -> bool:
+    def receive_advertisement(self, sender: int, data: Octets) -> bool:
         """Take a client's public key."""
 
         def take(message: KeyAdvertisement) -> None:
@@ -207,8 +202,8 @@ class ServerRound(StagedRound):
                 parameters.threshold,
                 num_witnesses,
                 parameters.spread,
+                path,
                 tuple(self._entries[peer].public_key for peer in neighbours),
-                path=path,
             )
             rosters[client] = self._with_names(roster, client, neighbours).to_bytes()
         return rosters
@@ -236,7 +231,7 @@ class ServerRound(StagedRound):
     def _present(self) -> Subset:
         return Subset.of(self._graph, sorted(self._config.identities or {}))
 
-    def receive_shares(self, sender: int, data: _Bytes) -> bool:
+    def receive_shares(self, sender: int, data: Octets) -> bool:
         """Take a client's corrections of shares, commitments and wrapped roots."""
         dealt = self._dealt
         return self._receive(
@@ -272,7 +267,7 @@ class ServerRound(StagedRound):
             for client, peers in self._members.items()
         }
 
-    def receive_masked_input(self, sender: int, data: _Bytes) -> bool:
+    def receive_masked_input(self, sender: int, data: Octets) -> bool:
         """Add a client's masked codes to the total."""
 
         def take(message: MaskedInput) -> None:
@@ -301,7 +296,7 @@ class ServerRound(StagedRound):
         named = Subset.of(survivors, list(self._graph))
         return dict.fromkeys(survivors, SurvivorList(self._round_id, named).to_bytes())
 
-    def receive_confirmation(self, sender: int, data: _Bytes) -> bool:
+    def receive_confirmation(self, sender: int, data: Octets) -> bool:
         """Take a client's signature on the survivors."""
 
         def take(message: Confirmation) -> None:
@@ -338,7 +333,7 @@ class ServerRound(StagedRound):
             for client in sorted(asked)
         }
 
-    def receive_unmask_reply(self, sender: int, data: _Bytes) -> bool:
+    def receive_unmask_reply(self, sender: int, data: Octets) -> bool:
         """Take a client's shares."""
 
         def take(message: UnmaskReply) -> None:
@@ -375,13 +370,13 @@ class ServerRound(StagedRound):
         for client, revealed in self._revealed_shares().items():
             entry = self._entries[client]
             if client in self._active:
-                seed = self._secret(client, revealed, _SELF_MASK)
+                seed = self._secret(client, revealed, Seed.SELF_MASK)
                 yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, entry.public_key), False
                 keys.wipe(seed)
                 continue
             peers = [peer for peer in self._members[client] if peer in self._active]
             if peers:
-                seed = self._secret(client, revealed, _WRAPPING)
+                seed = self._secret(client, revealed, Seed.WRAPPING)
                 roots = self._dealt.roots(entry, self._graph_digest, seed)
                 keys.wipe(seed)
                 for peer in peers:
@@ -389,15 +384,17 @@ class ServerRound(StagedRound):
                     # The peer added its mask if its id is the smaller one: take that back.
                     yield pair_mask(roots[peer], self._masks_digest, *ends), peer > client
 
-    def _secret(self, client: int, revealed: dict[int, bytes], which: int) -> bytearray:
-        """The first or the second seed of a client; whoever revealed wrong shares is named."""
+    def _secret(self, client: int, revealed: dict[int, bytes], which: Seed) -> bytearray:
+        """One of the seeds of a client; whoever revealed wrong shares is named."""
         entry, dealt = self._entries[client], self._dealt
-        is_right = dealt.is_seed if which == _SELF_MASK else dealt.is_wrapping_seed
         shares = dealt.shares(client, revealed, which)
         holders = {point: holder for holder, point in dealt.points[client].items()}
         suspects = {point for point, holder in holders.items() if holder in self.rejected}
         opened = open_secret(
-            shares, self._threshold, lambda secret: is_right(entry, self._digest, secret), suspects
+            shares,
+            self._threshold,
+            lambda secret: dealt.is_committed(entry, self._digest, secret, which),
+            suspects,
         )
         if opened is None:
             # Too many wrong shares to be the holders': whoever dealt them is to blame.

@@ -18,6 +18,7 @@ from fl_privquant.secagg.messages import (
     UnmaskReply,
 )
 from fl_privquant.secagg.round_config import RoundConfig
+from fl_privquant.secagg.wire import Octets
 
 _FromClient = TypeVar("_FromClient", KeyAdvertisement, SharedSeeds, MaskedInput, Confirmation, UnmaskReply)
 
@@ -47,7 +48,7 @@ class StagedRound:
         self,
         stage: ServerStage,
         sender: int,
-        data: bytes | bytearray | memoryview,
+        data: Octets,
         kind: type[_FromClient],
         seen: Container[int],
         expected: Container[int],
@@ -64,9 +65,7 @@ class StagedRound:
             return False
         return True
 
-    def _check_sender(
-        self, sender: int, message: ClientMessage, data: bytes | bytearray | memoryview
-    ) -> None:
+    def _check_sender(self, sender: int, message: ClientMessage, data: Octets) -> None:
         name = type(message).__name__
         if message.round_id != self._round_id:
             raise InvalidUpdateError(f"{name}: of another session, or of round {message.round_id.number}")
@@ -78,7 +77,7 @@ class StagedRound:
         elif message.signature:
             raise InvalidUpdateError(f"{name}: signed, but the round is not")
 
-    def _signer(self, message: ClientMessage, data: bytes | bytearray | memoryview) -> bytes | None:
+    def _signer(self, message: ClientMessage, data: Octets) -> bytes | None:
         """The identity key by which a message is signed, if it is one of its sender's."""
         identity = (self._config.identities or {}).get(message.client_id, ())
         told = self._graph_digest or self._digest

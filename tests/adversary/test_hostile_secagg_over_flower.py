@@ -19,7 +19,7 @@ from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
 )
 from fl_privquant.flower.binding import message_digest, request_digest
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -70,8 +70,9 @@ def test_a_client_that_deals_garbage_is_left_out_of_later_rounds() -> None:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-        private = PrivQuantStrategy(inner, mechanism=MECHANISM, clip=0.1, max_failed_rounds=1)
-        strategy = SecureAggregationStrategy(private)
+        strategy = PrivQuantStrategy(
+            inner, mechanism=MECHANISM, clip=0.1, max_failed_rounds=1, aggregation=SecureSum()
+        )
         record = ArrayRecord({"weight": Array(np.zeros(37, np.float32))})
         strategy.start(grid, record, num_rounds=ROUNDS)
         survivors.update(strategy.survivors)

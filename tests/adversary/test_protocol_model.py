@@ -209,6 +209,7 @@ class Server:
             self.world.threshold,
             self.plan.witnesses,
             False,
+            (),
             tuple(entry.public_key for entry in others),
             everyone,
             identified=Subset(len(others), tuple(named)),

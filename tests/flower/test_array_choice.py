@@ -93,7 +93,7 @@ def test_a_plan_is_for_what_is_chosen() -> None:
     target = pq.Target(epsilon=8.0, delta=1e-5, rounds=2, num_clients=CLIENTS)
     plan = target.plan(dimension=25)
     strategy = PrivQuantStrategy(FedAvg(), plan, include=["head.*"])
-    assert strategy.settings()["include"] == ("head.*",)
+    assert strategy.arrays.include == ("head.*",)
     assert strategy.request(1).layout(START).dimension == plan.dimension
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.secagg import ClientRound, RoundConfig, ServerRound, Stage, shamir
+from fl_privquant.secagg.dealt import Seed
 from fl_privquant.secagg.parameters import choose_parameters
 from tests.secagg.driver import SESSION, Lost, Round, open_round
 
@@ -212,7 +213,7 @@ def test_a_wrong_secret_is_recognised(kind: str, monkeypatch: pytest.MonkeyPatch
 
     def other(points: list[int], shares: np.ndarray) -> bytearray:
         secret = combine(points, shares)
-        is_wrapping = server._dealt.is_wrapping_seed(server._entries[10], server._digest, secret)
+        is_wrapping = server._dealt.is_committed(server._entries[10], server._digest, secret, Seed.WRAPPING)
         return bytearray(16) if is_wrapping == (kind == "wrapping") else secret
 
     monkeypatch.setattr(shamir, "combine", other)
