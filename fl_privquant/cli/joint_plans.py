@@ -1,4 +1,4 @@
-"""The joint choice of the command ``plan``: bits and kept coordinates, for an error or a size."""
+"""How the command ``plan`` chooses bits and kept coordinates together, for an error or for a size."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 from rich.console import Console
 
 from fl_privquant.accounting import Plan, SecureSum, Target, Wish
+from fl_privquant.cli.layout import progress
 from fl_privquant.cli.plan_table import print_plans
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 
-# Error over a central Gaussian's among the honest clients, by default: it costs little and saves much.
+# The default bound on the error, over that of a central Gaussian among the honest clients.
 _USUAL_ERROR = 1.1
 
 
@@ -19,8 +20,8 @@ def plan_and_print(
 ) -> bool:
     """Choose, certify and print plans of a mechanism.
 
-    False where nothing meets the target, and neither an error nor a size was given; InfeasibleDesignError
-    where nothing meets these.
+    Returns False if nothing meets the target and neither an error nor a size was given. If one was given,
+    that is an InfeasibleDesignError.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ def plan_and_print(
     """
     if error is not None and kilobytes is not None:
         raise InvalidSpecError(f"--error {error:g} and --kilobytes {kilobytes:g}: give one of the two")
-    with Console(stderr=True).status(f"planning {name}: estimating") as status:
+    with progress(f"planning {name}: estimating") as status:
 
         def plans(error: float | None, kilobytes: float | None) -> list[Plan]:
             target, aggregation = _run(wish, rounds)

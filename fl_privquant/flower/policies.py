@@ -36,7 +36,7 @@ _Change = TypeVar("_Change")
 
 
 class Policy:
-    """The encoding of each round: that of ``base``, as :meth:`changed` changes it; here not at all.
+    """A function that gives the encoding of a round: that of ``base``, which subclasses change.
 
     A policy hands everything that it observes on to its base, if that is a policy too.
 
@@ -199,7 +199,7 @@ class QuantileClip(Policy):
     def observe_votes(self, share: float) -> None:
         super().observe_votes(share)
         step = -self.rate * (share - self.client_quantile)
-        # In logarithms: a step of any size stays a number.
+        # In logarithms, so that no step overflows.
         moved = math.log(self.clip) + step
         self.clip = math.exp(min(max(moved, math.log(self.least)), math.log(self.most)))
 
@@ -211,7 +211,7 @@ class QuantileClip(Policy):
 
 
 class _Schedule(Policy, ABC, Generic[_Change]):
-    """A change of the encoding at each of some rounds, which lasts until the next one."""
+    """Changes the encoding at given rounds; each change lasts until the next one."""
 
     def __init__(self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, _Change]) -> None:
         super().__init__(base)
@@ -226,7 +226,7 @@ class _Schedule(Policy, ABC, Generic[_Change]):
 
     @abstractmethod
     def _applied(self, encoding: Encoding, change: _Change) -> Encoding:
-        """The encoding with a change."""
+        """The encoding as one change makes it."""
 
 
 class ScheduledMechanism(_Schedule[Mechanism]):
@@ -292,7 +292,7 @@ class ScheduledKeep(_Schedule[int | float | None]):
         for start, keep in kept.items():
             if keep is not None:
                 checked_keep(keep)
-            # A change that the encoding does not allow is refused now, and not in its round.
+            # Refuses a change that the encoding does not allow now, rather than in its round.
             self(start)
 
     def _applied(self, encoding: Encoding, change: int | float | None) -> Encoding:

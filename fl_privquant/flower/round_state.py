@@ -153,7 +153,7 @@ class RoundState:
             decode = decoded.get(name)
             before = self.model[name]
             arrays[name] = array if decode is None else DecodedArray(decode, before.dtype, before.shape)
-        # What clients report, Flower checks.
+        # Flower checks what clients report.
         weighted = MetricRecord(dict(metrics)) if metrics else made(MetricRecord, {})
         weighted[self.weight_key] = 1
         records = {self.arrays_key: made(ArrayRecord, arrays), RECORD_METRICS: weighted}

@@ -99,7 +99,7 @@ class RunAccount:
             self.ledger.check(server_round, release.seen(view), asked, self.budget)
         counted = with_counts(messages, lambda node: self.ledger.count(node, release))
         self._rate = self.sampling.rate(len(asked), population, self.aggregation)
-        # Until it is known what the model shows: of a secure sum what may be opened, else everything.
+        # What the model will show is not known yet: of a secure sum what may be opened, else everything.
         models = View(view.num_honest, 1.0 if view.is_local else self._rate)
         self.ledger.ask(server_round, release, asked, None if self._rate is None else models)
         if not view.is_local:

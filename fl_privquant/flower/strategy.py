@@ -178,7 +178,7 @@ class PrivQuantStrategy(StrategyWrapper):
 
     @property
     def encoding(self) -> Encoding | Callable[[int], Encoding]:
-        """How updates are encoded: always alike, or by a policy, a function of the round."""
+        """The encoding of all rounds, or the policy that gives that of each round."""
         return self.policy.base if type(self.policy) is Policy else self.policy
 
     def request(self, server_round: int) -> Request:
@@ -329,7 +329,7 @@ class PrivQuantStrategy(StrategyWrapper):
             if opened.total is not None:
                 self.policy.observe_sum(current.codec, opened.total, len(usable))
             plain = current.plain_replies(opened, received)
-            # What is decoded now need not be held as codes too.
+            # The sum was decoded: its codes need not stay in memory.
             opened = replace(opened, total=None)
             arrays, metrics = super().aggregate_train(server_round, plain)
             aggregated = None if arrays is None else current.with_own_types(arrays), metrics

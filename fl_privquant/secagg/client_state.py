@@ -133,7 +133,7 @@ class ClientState:
         return self._stage
 
     def __repr__(self) -> str:
-        # Never a secret.
+        # Secrets are never shown.
         return f"ClientRound(client {self._client_id}, round {self.round_id.number}, {self._stage.name})"
 
     def __reduce__(self) -> str:
@@ -172,7 +172,7 @@ class ClientState:
 
     def _check_state(self) -> None:
         """Refuse what :meth:`to_bytes` cannot have written."""
-        # Keys of masks that were added are gone: then the holders are those whose shares are held.
+        # Once masks were added their keys are gone: then the holders are those whose shares are held.
         holders = self._round_keys.keys() or self._held.keys()
         if (
             (self._parameters is not None and self._client_id not in holders)

@@ -238,7 +238,7 @@ def security_failure(
     server_may_lie: bool = False,
     signed: bool = False,
 ) -> float:
-    """Bound on the odds that a round of this graph is not secure; 1 or more says nothing.
+    """Bound on the odds that a round of this graph is not secure; a bound of 1 or more tells nothing.
 
     For ``signed`` rounds this is twice the odds of the graph, after all tries: the other half is left to the
     witnesses.
@@ -256,7 +256,7 @@ def security_failure(
 
 
 def correctness_failure(parameters: GraphParameters, *, dropout_fraction: float) -> float:
-    """Bound on the odds that a round of this graph ends without a sum; 1 or more says nothing."""
+    """Bound on the odds that a round of this graph ends without a sum; 1 or more tells nothing."""
     n, k = parameters.num_clients, parameters.num_neighbors
     lost = _count(n, dropout_fraction, "dropout_fraction")
     thresholds = np.array([parameters.threshold])

@@ -130,7 +130,7 @@ def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> No
                 patch.setattr(client_module, "deal", crooked)
             sealed = round_.client(i).share_keys(roster)
         assert SharedSeeds.from_bytes(sealed).client_id == i
-        round_.server.receive_shares(i, sealed)
+        round_.server.receive(i, sealed)
     round_.mask()
     round_.confirm()
     round_.unmask()

@@ -30,7 +30,7 @@ from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import Request
 from fl_privquant.packing.wire_format import PackedIndices
-from fl_privquant.secagg import ClientRound, Stage
+from fl_privquant.secagg import ClientPolicy, ClientRound, Stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -69,11 +69,12 @@ def run(
     averages: list[MetricRecord] | None = None,
     rounds: int = ROUNDS,
     budget: Budget | None = None,
+    policy: ClientPolicy | None = None,
     **options: Any,
 ) -> np.ndarray:
     client, server = ClientApp(), ServerApp()
     mods: list[Any] = [leaves or Leaves(None, set())]
-    mods += [SecureAggregationMod()] if secure else []
+    mods += [SecureAggregationMod(policy)] if secure else []
     mods.append(PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=5, metrics=["shift"]))
 
     @client.train(mods=mods)
@@ -158,6 +159,13 @@ def test_too_many_lost_ends_the_round_and_not_the_run(stage: str) -> None:
 def test_without_enough_clients_the_run_stops_with_the_reason() -> None:
     with pytest.raises(NoUsableReplyError):
         run(secure=True, leaves=Leaves("share", set(range(8))))
+
+
+def test_the_error_names_why_clients_refuse() -> None:
+    """A policy that the round does not meet is the client's to tell, and the reason depends on no data."""
+    expected = r"0 clients sent keys.*8 nodes \(.*\): advertise: .*8 clients, below the 9 of .* min_clients"
+    with pytest.raises(NoUsableReplyError, match=expected):
+        run(secure=True, policy=ClientPolicy(min_clients=9))
 
 
 def test_what_a_secure_sum_asks_clients_for() -> None:
