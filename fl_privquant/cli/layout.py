@@ -68,14 +68,9 @@ def print_table(
     title: str = "",
     sections: Sequence[int] = (),
 ) -> None:
-    """Print rows under columns, without cutting a number off, and the legend of the columns.
+    """Print a title, rows under columns without cutting a number off, and the legend of the columns.
 
-    Parameters
-    ----------
-    title
-        A line above the table.
-    sections
-        Rows that a rule is drawn above.
+    A rule is drawn above the rows in ``sections``.
     """
     if title:
         console.print(Text(title, style="italic"), highlight=False)

@@ -17,10 +17,7 @@ from fl_privquant.secagg.parameters import choose_parameters
 def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     """Print plans, the best first, what the best one means, and how to run it.
 
-    Parameters
-    ----------
-    asked
-        The bound by which they were chosen, for the title.
+    The title says by which bound they were chosen (``asked``).
     """
     best = plans[0]
     target, view = best.target, best.statement.view

@@ -19,10 +19,7 @@ from fl_privquant.mechanisms.base import Mechanism
 def say(console: Console, sentence: str, copied: bool = False) -> None:
     """Print a sentence, wrapped between words on a terminal; in a pipe it stays one line.
 
-    Parameters
-    ----------
-    copied
-        Whether users copy it, as they do a command: then no line break is put into it.
+    What is ``copied``, such as a command, gets no line break on a terminal either.
     """
     console.print(Text(sentence), soft_wrap=copied or not console.is_terminal, highlight=False)
 

@@ -117,14 +117,9 @@ class Share:
 
 
 class ClientLedger:
-    """What one client has released.
+    """What one client has released: in this run, which the state in ``context`` keeps, and in all runs.
 
-    Parameters
-    ----------
-    context
-        Its state keeps the releases of this run.
-    spending
-        Keeps the releases of all runs, and is what budgets are for; None: this run's are all there are.
+    ``spending`` keeps those of all runs, and budgets are for them; None: this run's are all there are.
     """
 
     def __init__(self, context: Context, spending: SpendingLedger | None = None) -> None:

@@ -236,7 +236,7 @@ class ScheduledMechanism(_Schedule[Mechanism]):
     ----------
     base
         The encoding, whose mechanism is that of the first rounds; or another policy.
-    mechanisms
+    changes
         The mechanism of each round at which it changes, and of those after it.
 
     Examples
@@ -247,11 +247,6 @@ class ScheduledMechanism(_Schedule[Mechanism]):
     >>> [schedule(server_round).mechanism.num_levels for server_round in (1, 9, 10, 99)]
     [2, 2, 4, 4]
     """
-
-    def __init__(
-        self, base: Encoding | Callable[[int], Encoding], mechanisms: Mapping[int, Mechanism]
-    ) -> None:
-        super().__init__(base, mechanisms)
 
     def _applied(self, encoding: Encoding, change: Mechanism) -> Encoding:
         return encoding.with_mechanism(change)
@@ -272,7 +267,7 @@ class ScheduledKeep(_Schedule[int | float | None]):
     ----------
     base
         The encoding, rotated and with an L2 clip, whose ``keep`` is that of the first rounds; or a policy.
-    kept
+    changes
         The ``keep`` of each round at which it changes, and of those after it: a number (an int), a share (a
         float), or None for all.
 
@@ -286,10 +281,10 @@ class ScheduledKeep(_Schedule[int | float | None]):
     """
 
     def __init__(
-        self, base: Encoding | Callable[[int], Encoding], kept: Mapping[int, int | float | None]
+        self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, int | float | None]
     ) -> None:
-        super().__init__(base, kept)
-        for start, keep in kept.items():
+        super().__init__(base, changes)
+        for start, keep in changes.items():
             if keep is not None:
                 checked_keep(keep)
             # Refuses a change that the encoding does not allow now, rather than in its round.

@@ -309,27 +309,16 @@ def _fingerprint(blob: bytes) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client sends back in one round.
-
-    Parameters
-    ----------
-    round
-        The number of the round it belongs to.
-    mechanism
-        Fingerprint of the mechanism that encoded it.
-    payload
-        The encoded update.
-    metrics
-        What the client lets pass of the app's metrics.
-    simulated
-        Whether the client's randomness was seeded, so that privacy is simulated only.
-    """
+    """What a client sends back in one round: the encoded update, and how it was made."""
 
     round: int
     mechanism: str
+    """Fingerprint of the mechanism."""
     payload: bytes
     metrics: Mapping[str, Any]
+    """Those of the app's metrics that the client lets pass."""
     simulated: bool
+    """Whether the client's randomness was seeded, so that privacy is simulated only."""
 
     def to_content(self) -> RecordDict:
         """The content of the reply message."""

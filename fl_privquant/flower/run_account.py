@@ -32,15 +32,7 @@ from fl_privquant.statement import PrivacyStatement, View
 
 
 class RunAccount:
-    """The server's ledger, with the sampling and the budget that it is kept for.
-
-    Parameters
-    ----------
-    arguments
-        The aggregation, the plan, the budget in the view of that aggregation, and the δ of statements.
-    sampling
-        How the clients of a round are drawn.
-    """
+    """The server's ledger, with the sampling that draws the clients of a round, and the run's budget."""
 
     def __init__(self, arguments: Arguments, sampling: ClientSampling) -> None:
         self.aggregation = arguments.aggregation

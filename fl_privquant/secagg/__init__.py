@@ -95,12 +95,7 @@ secrets that Python made before they were erased.
 
 from fl_privquant.secagg.client import ClientRound
 from fl_privquant.secagg.client_state import Stage
-from fl_privquant.secagg.parameters import (
-    GraphParameters,
-    choose_parameters,
-    correctness_failure,
-    security_failure,
-)
+from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, security_failure
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.round_config import RoundConfig, new_session
 from fl_privquant.secagg.server import OpenedSum, ServerRound
@@ -114,7 +109,6 @@ __all__ = [
     "ServerRound",
     "Stage",
     "choose_parameters",
-    "correctness_failure",
     "new_session",
     "security_failure",
 ]

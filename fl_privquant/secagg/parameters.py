@@ -255,14 +255,6 @@ def security_failure(
     return float(_security_failures(cohort, np.array([parameters.threshold]), server_may_lie, signed)[0])
 
 
-def correctness_failure(parameters: GraphParameters, *, dropout_fraction: float) -> float:
-    """Bound on the odds that a round of this graph ends without a sum; 1 or more tells nothing."""
-    n, k = parameters.num_clients, parameters.num_neighbors
-    lost = _count(n, dropout_fraction, "dropout_fraction")
-    thresholds = np.array([parameters.threshold])
-    return float(_correctness_failures(n, k, thresholds, lost, parameters.spread)[0])
-
-
 def _count(num_clients: int, fraction: float, name: str) -> int:
     return count_of(checked_fraction(name, fraction), num_clients)
 

@@ -34,7 +34,6 @@ from fl_privquant.secagg.messages import (
     UnmaskRequest,
     pack_ids,
 )
-from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.roster_tree import levels_of, path_of
 from fl_privquant.secagg.round_config import RoundConfig
 from fl_privquant.secagg.sharing import DealtShares, Seed, correctable, members_left
@@ -88,6 +87,8 @@ class ServerRound:
     ----------
     rejected
         Why messages were refused, by sender.
+    graph_parameters
+        Neighbours and threshold: of the round once rosters are out, before as if all invited clients came.
     culprits
         Clients that broke the protocol, whatever others say: leave them out of later rounds.
     """
@@ -105,7 +106,7 @@ class ServerRound:
                 f"{config.max_code}; use codebook.sum_bits({len(invited)})"
             )
         # Fails now, rather than after clients have answered, if no graph meets the settings.
-        config.graph(len(invited))
+        self.graph_parameters = config.graph(len(invited))
         self.rejected: dict[int, str] = {}
         self.culprits: set[int] = set()
         self._config = config
@@ -125,8 +126,6 @@ class ServerRound:
         # In signed rounds, the digest of the list by which each client knows others.
         self._known: dict[int, bytes] = {}
         self._graph: dict[int, tuple[int, ...]] = {}
-        self._parameters: GraphParameters | None = None
-        self._threshold = 0
         # Those whose confirmations count, in signed rounds, by increasing ids.
         self._witnesses: list[int] = []
         self._graph_digest = self._masks_digest = self._agreement = b""
@@ -137,13 +136,6 @@ class ServerRound:
         self._total: NDArray[Any] = np.zeros(config.dimension, dtype=lane(config.width))
         self._active: set[int] = set()
         self._replies: dict[int, UnmaskReply] = {}
-
-    @property
-    def graph_parameters(self) -> GraphParameters:
-        """Neighbours and threshold of this round, once the rosters are out."""
-        if self._parameters is None:
-            raise SecureAggregationError("the graph is drawn when the rosters are: call rosters() first")
-        return self._parameters
 
     @property
     def num_survivors(self) -> int:
@@ -237,14 +229,14 @@ class ServerRound:
         levels = levels_of([self._entries[client].leaf for client in everyone])
         listing = listing_digest(everyone, levels[-1][0])
         self._graph_digest = graph_digest(self._digest, parameters, num_witnesses, listing)
-        self._parameters, self._threshold = parameters, parameters.threshold
+        self.graph_parameters = parameters
         graph = graph_of(self._graph_digest, parameters)
         self._witnesses = [everyone[place] for place in sorted(graph.witnesses(num_witnesses))]
         self._graph = {
             client: tuple(everyone[peer] for peer in graph.neighbors(place))
             for place, client in enumerate(everyone)
         }
-        self._dealt = DealtShares(self._entries, self._graph, self._threshold, self._digest)
+        self._dealt = DealtShares(self._entries, self._graph, self.graph_parameters.threshold, self._digest)
         self._stage = ServerStage.SHARE
         rosters = {}
         for place, (client, neighbours) in enumerate(self._graph.items()):
@@ -293,12 +285,13 @@ class ServerRound:
         """
         self._close(ServerStage.SHARE)
         shared = set(self._dealt.messages)
-        self._members = members_left(self._graph, shared, self._threshold)
+        threshold = self.graph_parameters.threshold
+        self._members = members_left(self._graph, shared, threshold)
         dropped = shared - self._members.keys()
         self.rejected |= dict.fromkeys(dropped, "too few of its neighbours shared their keys")
         if not self._members:
             raise self._failure(
-                f"{len(shared)} of {len(self._entries)} clients shared keys: none has the {self._threshold} "
+                f"{len(shared)} of {len(self._entries)} clients shared keys: none has the {threshold} "
                 f"holders that it needs"
             )
         self._stage = ServerStage.MASK
@@ -418,10 +411,11 @@ class ServerRound:
         if opened is None:
             # Too many wrong shares to be the holders': whoever dealt them is to blame.
             self.culprits.add(client)
+            threshold = self.graph_parameters.threshold
             raise self._failure(
                 f"the shares of client {client} do not open its secret: more than "
-                f"{correctable(len(revealed), self._threshold)} of {len(revealed)} are wrong, at threshold "
-                f"{self._threshold}"
+                f"{correctable(len(revealed), threshold)} of {len(revealed)} are wrong, at threshold "
+                f"{threshold}"
             )
         secret, wrong = opened
         for holder in wrong:
@@ -463,10 +457,10 @@ class ServerRound:
         for client, peers in self._members.items():
             alive = len(left & {*peers, client})
             needed = client in self._active or any(peer in self._active for peer in peers)
-            if needed and alive < self._threshold:
+            if needed and alive < self.graph_parameters.threshold:
                 raise self._failure(
                     f"{len(left)} of {len(self._members)} {what}: client {client} has {alive} holders left, "
-                    f"below the threshold {self._threshold}"
+                    f"below the threshold {self.graph_parameters.threshold}"
                 )
         if not self._active:
             raise self._failure("no masked input arrived")

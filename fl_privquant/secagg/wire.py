@@ -95,15 +95,7 @@ class Subset:
 
 
 class Reader:
-    """Takes bytes apart from front to back; every byte must be used.
-
-    Parameters
-    ----------
-    data
-        What to read.
-    name
-        What it is to be, for errors.
-    """
+    """Takes bytes apart from front to back; every byte must be used. ``name`` is for errors."""
 
     def __init__(self, data: Octets, name: str) -> None:
         self.name = name
@@ -241,11 +233,13 @@ def _formats(kind: type) -> dict[str, Format]:
     return {name: mark[0] for name, mark in marks.items() if mark and isinstance(mark[0], Format)}
 
 
-def packed(instance: Any) -> Iterable[bytes | bytearray]:
+def packed(instance: Any) -> list[bytes | bytearray]:
     """The fields of a dataclass that have a format, in parts of bytes."""
     kind: type = type(instance)
+    parts: list[bytes | bytearray] = []
     for name, form in _formats(kind).items():
-        yield from form.pack(getattr(instance, name))
+        parts.extend(form.pack(getattr(instance, name)))
+    return parts
 
 
 def read_fields(kind: type, reader: Reader) -> dict[str, Any]:
