@@ -167,7 +167,7 @@ def test_a_threshold_of_holders_opens_a_seed_and_one_less_does_not() -> None:
     round_ = open_round(NUM_CLIENTS, restore=False)
     round_.advertise()
     round_.share()
-    threshold, dealer = round_.server._threshold, 24
+    threshold, dealer = round_.server.graph_parameters.threshold, 24
     assert threshold == 5
     seed = bytes(round_.clients[dealer]._seed)
     points = round_.server._dealt.points[dealer]
