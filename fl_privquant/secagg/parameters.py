@@ -167,7 +167,11 @@ class GraphParameters:
 
 
 def needs_cycles(num_clients: int, num_neighbors: int, gone: int) -> bool:
-    """Whether a signed round has a spread graph: whoever chooses the ``gone`` clients could cut a ring."""
+    """Whether a signed round has a spread graph: whoever chooses the ``gone`` clients could cut a ring.
+
+    >>> [needs_cycles(10_000, neighbours, gone=2000) for neighbours in (72, 1026, 2002)]
+    [True, False, False]
+    """
     return num_neighbors <= min(gone, MAX_CYCLE_NEIGHBORS, num_clients - 2)
 
 
