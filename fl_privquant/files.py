@@ -1,4 +1,4 @@
-"""Files that a crash cannot void: replaced whole, on disk when the call returns, held by one process."""
+"""Files that survive a crash: replaced as a whole, on disk when the call returns, locked by one process."""
 
 from __future__ import annotations
 

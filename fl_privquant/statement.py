@@ -19,7 +19,7 @@ REPLACE_ONE = "one client's update replaced by any other"
 """The neighbouring relation of every statement of this package."""
 
 
-# More honest clients than this are nobody's deployment, and their sums take long to count.
+# No deployment has more honest clients than this, and larger sums take long to count.
 _MOST_HONEST = 100_000_000
 
 
@@ -127,7 +127,7 @@ class PrivacyStatement:
         return cls(**fields)
 
 
-# Next to the smallest floats there are no powers of ten to count digits by.
+# Below this, powers of ten are no normal floats, and digits cannot be counted by them.
 _SMALLEST = 1e-290
 
 
@@ -136,12 +136,12 @@ def _seen(view: str) -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """The value with four digits, never below it."""
+    """The value rounded up to four significant digits."""
     if value == 0.0 or not math.isfinite(value):
         return f"{value:g}"
     if abs(value) < _SMALLEST:
         return f"{_SMALLEST:g}"
-    # A float such as 1e-5 is not that decimal number: what is a few units above it is meant to be it.
+    # A float such as 1e-5 is a little above or below that decimal number, which is what is meant.
     exponent = math.floor(math.log10(abs(value))) - 3
     scaled = value / 10.0**exponent
     rounded = math.ceil(scaled - 1e-9 * scaled) * 10.0**exponent

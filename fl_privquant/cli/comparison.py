@@ -18,12 +18,12 @@ from fl_privquant.mechanisms.registry import Variant, design, entry, mechanisms,
 from fl_privquant.statement import Unit
 
 CURVE_EPSILONS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Where curves are drawn."""
+"""The epsilons of the points of a curve."""
 
 CURVE_LEVELS = (4, 8, 16)
-"""Numbers of levels that have a column of curves each."""
+"""Numbers of levels, with one column of plots for each."""
 
-# What a design may lie above another by without being called worse.
+# A design is called worse than another if its error is larger by more than this factor.
 _SAME = 1.002
 _MANY_LEVELS = 97
 _LIMIT_KNOTS = 33
@@ -31,7 +31,7 @@ _LIMIT_KNOTS = 33
 
 @dataclass(frozen=True)
 class Compared:
-    """One row: a mechanism with its exact figures, or the reason why there is none."""
+    """One row of a comparison: a designed mechanism, or the reason why there is none."""
 
     label: str
     mechanism: Mechanism | None
@@ -60,7 +60,7 @@ class StuckSearch:
 
 
 def variants(names: tuple[str, ...] | None = None) -> list[tuple[str, str, Variant]]:
-    """Label, name and variant of all that is worth comparing."""
+    """The label, name and variant of each mechanism that is compared."""
     return [
         (f"{name} {variant.suffix}".strip(), name, variant)
         for name in names or mechanisms()

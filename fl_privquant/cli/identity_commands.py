@@ -44,7 +44,8 @@ def add(
     name: Name,
     public_key: Annotated[str, typer.Argument(help="What 'identity new' or 'identity show' printed.")],
     expires: Annotated[
-        str | None, typer.Option(help="Last day of the key (UTC), as 2027-01-31. Without: no end.")
+        datetime.datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Last day of the key (UTC), as 2027-01-31. Without: no end."),
     ] = None,
 ) -> None:
     """Add a key for a client, and make the list if there is none; an old key stays until it is removed."""
@@ -52,10 +53,10 @@ def add(
 
     today = datetime.datetime.now(datetime.UTC).date()
     known = read_known_clients(path) if path.exists() else KnownClients({}, today)
-    key = IdentityKey(_key(public_key), today, None if expires is None else _day(expires))
-    if key.expires is not None and key.expires < today:
-        raise InvalidSpecError(f"--expires: {expires} has passed; give a day from {today} on")
-    _write(path, known.with_key(name, key))
+    last = None if expires is None else expires.date()
+    if last is not None and last < today:
+        raise InvalidSpecError(f"--expires: {last} has passed; give a day from {today} on")
+    _write(path, known.with_key(name, IdentityKey(_key(public_key), today, last)))
 
 
 @_list_app.command("remove")
@@ -113,10 +114,3 @@ def _key(text: str) -> bytes:
     except ValueError:
         raise InvalidSpecError(f"public key: {text[:80]!r} is not hex; 'identity show' prints it") from None
     return IdentityKey(key, datetime.date.min).key
-
-
-def _day(text: str) -> datetime.date:
-    try:
-        return datetime.date.fromisoformat(text)
-    except ValueError:
-        raise InvalidSpecError(f"--expires: {text[:40]!r} is no day such as 2027-01-31") from None

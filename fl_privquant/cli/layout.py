@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from rich import box
 from rich.console import Console, JustifyMethod
 from rich.measure import Measurement
+from rich.status import Status
 from rich.table import Table as RichTable
 from rich.text import Text
 
 LEAST_TABLE_WIDTH = 100
-"""Widths below this one show a table that does not fit as blocks, with every column."""
+"""Terminals narrower than this show a table that does not fit as blocks, with every column."""
 
 _PIPED_WIDTH = 120
 _UNLIMITED = 100_000
@@ -55,6 +56,11 @@ def output_console() -> Console:
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPED_WIDTH)
 
 
+def progress(doing: str) -> Status:
+    """A line that says what a command is doing, on the error stream, and only on a terminal."""
+    return Console(stderr=True).status(doing)
+
+
 def print_table(
     console: Console,
     columns: Sequence[Column],
@@ -62,14 +68,9 @@ def print_table(
     title: str = "",
     sections: Sequence[int] = (),
 ) -> None:
-    """Print rows under columns, each number whole, and the legend.
+    """Print a title, rows under columns without cutting a number off, and the legend of the columns.
 
-    Parameters
-    ----------
-    title
-        A line above the table.
-    sections
-        Rows that a rule is drawn above.
+    A rule is drawn above the rows in ``sections``.
     """
     if title:
         console.print(Text(title, style="italic"), highlight=False)

@@ -1,6 +1,6 @@
 """The command line: ``fl-privquant design | audit | compare | statement | plan | identity``.
 
-Commands import what they need when they run: help and version are there at once.
+Commands import what they need when they run, so that help and version are printed at once.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ app = typer.Typer(
 )
 app.add_typer(identity_app, name="identity")
 
-# A small federation that plans and statements are for unless they are told: scikit-learn's digits.
+# Defaults of plans and statements: a small federation that learns scikit-learn's digits.
 _CLIENTS, _DIMENSION, _ROUNDS = 100, 650, 30
-# Bits of a code that a plan may choose, and of the designs that are listed beside each other.
+# Default bits of a code: the most that a plan may choose, and those of designs that are listed.
 _CHOSEN_BITS, _LISTED_BITS = 4, 2
-# Of the largest norm that clipped coordinates have: below the first hardly any output value is ever used.
+# Bounds of --l2-norm as shares of the largest norm of clipped coordinates; below, codes would hardly differ.
 _LEAST_NORM, _MOST_NORM = 1e-6, 1.001
 
 
@@ -72,7 +72,7 @@ def design_command(
     output: options.Output = None,
     plot: options.Plot = None,
 ) -> None:
-    """Design the mechanism NAME, such as optm, certify it, and say what it does; compare lists all names."""
+    """Design the mechanism NAME, such as optm, certify it, and print its figures; compare lists all names."""
     from fl_privquant.cli import layout, printing
 
     given = options.assignments(settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective)
@@ -91,7 +91,8 @@ def audit(
     file: Annotated[Path, typer.Argument(help="A mechanism that `design --output` wrote.")],
     plot: options.Plot = None,
     empirical: Annotated[
-        bool, typer.Option("--empirical", help="Attack the encoder too: a lower bound on what it loses.")
+        bool,
+        typer.Option("--empirical", help="Attack the encoder too, for a lower bound on its loss."),
     ] = False,
     draws: Annotated[int, typer.Option(help="Outputs that the attack draws for each input.")] = 400_000,
 ) -> None:
@@ -128,7 +129,7 @@ def statement(
     dropped: options.Dropped = 0,
     l2_norm: options.L2Norm = None,
 ) -> None:
-    """Say what a mechanism costs a client: in a coordinate, a round, a whole run; locally and in the sum."""
+    """State the privacy loss of a mechanism: for a coordinate, a round and a run, locally and in the sum."""
     from fl_privquant.accounting import Release, statement_levels
     from fl_privquant.cli import layout, printing
     from fl_privquant.mechanisms.registry import planned_mechanisms
@@ -160,14 +161,14 @@ _PLAN_HELP = (
 
 @app.command("plan", help=_PLAN_HELP)
 def plan_command(
-    epsilon: Annotated[float, typer.Option(help="Target: the ε of the unit and view below.")] = 8.0,
+    epsilon: Annotated[float, typer.Option(help="Target ε, in the unit and view of the run.")] = 8.0,
     clients: options.Clients = _CLIENTS,
     dimension: options.Dimension = _DIMENSION,
     rounds: options.Rounds = _ROUNDS,
     participations: options.Participations = None,
     delta: options.Delta = 1e-5,
     bits: options.PlannedBits = None,
-    unit: Annotated[Unit, typer.Option(help="What the target is for.")] = Unit.TOTAL,
+    unit: Annotated[Unit, typer.Option(help="What the target ε covers.")] = Unit.TOTAL,
     local: options.Local = False,
     corrupt: options.Corrupt = 0,
     dropped: options.Dropped = 0,
@@ -178,10 +179,9 @@ def plan_command(
     mechanism: options.Mechanisms = None,
     plot: options.Plot = None,
 ) -> None:
-    """Plan a whole run, by its error or size, or list designs for its target: see the help above."""
-    from fl_privquant.accounting import Wish
+    """Plan a whole run by its error or size, or list designs for its target (the help is above)."""
+    from fl_privquant.accounting import Wish, plan
     from fl_privquant.cli import joint_plans, layout, printing
-    from fl_privquant.cli.plan_progress import plan_with_progress
     from fl_privquant.mechanisms.registry import planned_for
 
     listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None or plot is not None
@@ -206,7 +206,8 @@ def plan_command(
         if joint_plans.plan_and_print(console, wish, rounds, error, kilobytes, names[0]):
             return
         names = names[:1]
-    planned = plan_with_progress(wish, names, plot is not None)
+    with layout.progress("planning") as progress:
+        planned = plan(wish, names, plot is not None, lambda name: progress.update(f"planning {name}"))
     printing.print_plan(console, planned)
     if plot is not None and planned.curves:
         from fl_privquant.cli.plots import plot_plan
@@ -216,12 +217,12 @@ def plan_command(
 
 
 def _chosen_by(error: float | None, kilobytes: float | None, listed: bool) -> bool:
-    """Whether a plan is chosen by an error or a size; refused where designs are listed instead."""
+    """Whether a plan is chosen by its error or its size; refused together with a list of designs."""
     chosen = error is not None or kilobytes is not None
     if listed and chosen:
         raise InvalidSpecError(
-            "--error and --kilobytes: choose what is kept in secure sums of a whole run; leave them out, or "
-            "--compare, --local, --unit, --l2-norm and --plot"
+            "--error and --kilobytes: they choose a plan for secure sums over a whole run, and no list of "
+            "designs; leave them out, or leave out --compare, --local, --unit, --l2-norm and --plot"
         )
     return chosen
 
@@ -241,7 +242,7 @@ def compare_command(
         typer.Option(callback=options.picture, help="Draw errors against ε for 4, 8 and 16 levels."),
     ] = None,
 ) -> None:
-    """Compare registered mechanisms at one epsilon and number of levels; whole updates at one dimension."""
+    """Compare all mechanisms at one epsilon and number of levels; whole updates at one dimension."""
     from fl_privquant.cli import comparison, layout, printing
     from fl_privquant.mechanisms.registry import checked_epsilon, checked_levels, entry
 
@@ -250,7 +251,7 @@ def compare_command(
     count = checked_levels(levels if levels is not None else 2 ** (bits or 2))
     checked_epsilon(epsilon)
     error = checks.choice("--objective", objective, ("mse", "mae"))
-    # Asked here once: in the table each mechanism would give the same refusal as its reason.
+    # A wrong name is refused here, rather than as the reason of a row in the table.
     names = tuple(entry(name).name for name in mechanism or ()) or None
     console = layout.output_console()
     rows: list[comparison.Compared] = []
@@ -285,7 +286,7 @@ def compare_command(
 def _plot_curves(
     console: Console, objective: str, names: tuple[str, ...] | None, cache: bool, path: Path
 ) -> None:
-    """Design everything along epsilon, draw it, and say where something is missing, and why."""
+    """Design all mechanisms for several epsilons, draw their errors, and say which are missing and why."""
     from fl_privquant.cli import comparison, printing
     from fl_privquant.cli.plots import plot_curves
 
@@ -321,7 +322,7 @@ def _read(file: Path) -> Mechanism:
 
 
 def _norms(l2: float | None, dimension: int) -> Norms:
-    """The norms of updates, if an L2 norm of that many clipped coordinates can be meant."""
+    """The norms of updates; an L2 norm that clipped coordinates cannot have is refused."""
     from fl_privquant.accounting import Norms
     from fl_privquant.design.spread import usual_norm_ratio
 

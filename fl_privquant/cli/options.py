@@ -1,4 +1,4 @@
-"""The words of the command line: one option has one name, one type and one meaning in every command."""
+"""Options that several commands share: each has one name, one type and one meaning everywhere."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _NO_PARAMETERS = ("name", "cache")
 
 PICTURES = (".pdf", ".png", ".svg")
 
-# No federation is larger; far above, integers are no floats any more.
+# The most that counts may be: no federation is larger, and floats hold all integers up to it exactly.
 _MOST = 10**12
 
 
 def picture(path: Path | None) -> Path | None:
-    """The file for a picture, if its ending is one of a format that can be drawn."""
+    """Refuse a picture whose file name does not end in a format that can be drawn."""
     if path is not None and path.suffix.lower() not in PICTURES:
         raise typer.BadParameter(f"{str(path)!r} does not end in {', '.join(PICTURES)}")
     return _possible(path)
 
 
 def _writable(path: Path | None) -> Path | None:
-    """The file to write, if its folder is there: found out before the work, not after it."""
+    """Refuse a file whose folder is missing, before the work and not after it."""
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {str(path.parent)!r}; make it first")
     return _possible(path)
 
 
 def _possible(path: Path | None) -> Path | None:
-    """The file, if it can be written, or made in the nearest folder that is there."""
+    """Refuse a file that cannot be written, or made in the nearest folder that exists."""
     if path is None:
         return None
     try:
@@ -58,11 +58,11 @@ PlannedBits = Annotated[
     typer.Option(
         min=1,
         max=16,
-        help="Bits of a code before masking: at most so many, 4 by default; 2 in lists of designs.",
+        help="Most bits of a code before it is masked: 4 by default, 2 where designs are listed.",
     ),
 ]
 Bits = Annotated[int | None, typer.Option(min=1, max=16, help="2^bits output values or lattice points.")]
-Levels = Annotated[int | None, typer.Option(help="Number of output values, where it is no power of two.")]
+Levels = Annotated[int | None, typer.Option(help="Number of output values, if that is not a power of two.")]
 Objective = Annotated[
     str | None, typer.Option(help="mse (governs averages over clients) or mae (the paper's).")
 ]
@@ -71,44 +71,43 @@ Clients = Annotated[
 ]
 Dimension = Annotated[int, typer.Option(min=1, max=_MOST, help="Coordinates of an update.")]
 Rounds = Annotated[
-    int, typer.Option(min=1, max=_MOST, help="Rounds of the run; a client takes part in all of them.")
+    int,
+    typer.Option(min=1, max=_MOST, help="Rounds of the run; a client takes part in all by default."),
 ]
 Participations = Annotated[
     int | None,
-    typer.Option(min=1, max=_MOST, help="Rounds that a client takes part in at most, if not in all."),
+    typer.Option(min=1, max=_MOST, help="Most rounds that one client takes part in."),
 ]
-Corrupt = Annotated[
-    int, typer.Option(min=0, max=_MOST, help="Clients that collude with whoever sees the sums.")
-]
+Corrupt = Annotated[int, typer.Option(min=0, max=_MOST, help="Clients that work together with the server.")]
 Dropped = Annotated[int, typer.Option(min=0, max=_MOST, help="Clients that drop out of a round.")]
 Error = Annotated[
     float | None,
     typer.Option(
         "--error",
-        help="Largest squared error, over that of a trusted server's Gaussian, for which a client sends the "
-        "fewest bytes; 1.1 unless told (more where clients are corrupt).",
+        help="Largest squared error, over that of a trusted server that adds Gaussian noise; of the plans "
+        "within it the one with the fewest bytes is chosen. 1.1 by default, more where clients are corrupt.",
     ),
 ]
 Kilobytes = Annotated[
     float | None,
-    typer.Option(help="Instead of --error: what one client may send in a round, for the least error."),
+    typer.Option(help="Instead of --error: most that one client sends in a round, for the least error."),
 ]
 Compare = Annotated[
     bool,
-    typer.Option("--compare", help="Compare all mechanisms for such a target, with all coordinates sent."),
+    typer.Option("--compare", help="List all mechanisms for this target, with all coordinates sent."),
 ]
 L2Norm = Annotated[
     float | None,
     typer.Option(
-        help="L2 norm that updates are clipped to, in units of the coordinate clip; a plan for secure sums "
-        "takes each mechanism's best unless it is told."
+        help="L2 norm that updates are clipped to, in units of the coordinate clip. A plan for secure sums "
+        "has the best one for each mechanism by default."
     ),
 ]
 Local = Annotated[
-    bool, typer.Option("--local", help="For whoever sees each client's codes; else for secure sums.")
+    bool, typer.Option("--local", help="Plan for a server that sees each client's codes, not only sums.")
 ]
 Mechanisms = Annotated[
-    list[str] | None, typer.Option("--mechanism", help="Only these mechanisms (repeat the option).")
+    list[str] | None, typer.Option("--mechanism", help="Consider this mechanism only; may be repeated.")
 ]
 Settings = Annotated[
     list[str] | None,

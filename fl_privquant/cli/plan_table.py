@@ -1,4 +1,4 @@
-"""What ``plan`` prints of a joint choice: a row for each number of bits, and how to run the first."""
+"""The table of the command ``plan``: a row for each number of bits, and how to run the best plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from fl_privquant.secagg.parameters import choose_parameters
 def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     """Print plans, the best first, what the best one means, and how to run it.
 
-    Parameters
-    ----------
-    asked
-        What they were chosen by, for the title.
+    The title says by which bound they were chosen (``asked``).
     """
     best = plans[0]
     target, view = best.target, best.statement.view
@@ -89,12 +86,12 @@ def _fractions(plan: Plan) -> tuple[float, float]:
 
 
 def _asked(plan: Plan) -> dict[str, str]:
-    """The target's two numbers, for a program to read."""
+    """The target's epsilon and delta as a program reads them."""
     return {name: format(getattr(plan.target, name), "g") for name in ("epsilon", "delta")}
 
 
 def _command(plan: Plan) -> str:
-    """The simulation of the plan; what is kept is a share, as models differ in their size."""
+    """The command that simulates the plan; it keeps a share, as the model may have another size."""
     target, (corrupt, lost) = plan.target, _fractions(plan)
     keys = {
         "mechanism": plan.encoding.mechanism.name,

@@ -1,4 +1,4 @@
-"""Pictures of mechanisms: the law of one, and the error of several against the input.
+"""Plots of mechanisms: the output probabilities of one, and the errors of several.
 
 Needs matplotlib (``pip install fl-privquant[plot]``). A mechanism has the same colour everywhere.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fl_privquant.cli.comparison import Curves
 
 COLOURS = colours() | {"central_gaussian": "#2a9d8f", "cldp": "#606c38"}
-"""One fixed colour a mechanism; variants after a space are shades of it."""
+"""The colour of each mechanism, by its name; variants (after a space) have the same."""
 
 STYLE = {
     "font.size": 9,
@@ -51,12 +51,12 @@ def colour_of(label: str) -> str:
 
 
 def draw_law(axes: Axes, mechanism: Mechanism) -> None:
-    """Draw p(x, i) against x, one line an output; jumps at bins are shown as jumps."""
+    """Draw the probability of each output against the input x, with one line for each output."""
     import matplotlib as mpl
 
     law = _law_of(mechanism)
     shades = mpl.colormaps["viridis"](np.linspace(0.05, 0.92, law.num_levels))
-    # NaN between two pieces lifts the pen: one line an output, however many pieces it has.
+    # NaN between two pieces interrupts a line, so that jumps are not joined.
     gaps = np.full(law.starts.size, np.nan)
     x = np.column_stack([law.starts, law.ends, gaps]).ravel()
     for i, value in enumerate(law.values):
@@ -74,7 +74,7 @@ def draw_law(axes: Axes, mechanism: Mechanism) -> None:
 
 def draw_error(axes: Axes, mechanisms: Mapping[str, Mechanism], power: int = 1) -> None:
     """Draw the expected error of each mechanism against the input."""
-    # Tuned peers often coincide: thinner lines on top let the ones below be seen.
+    # Errors of tuned mechanisms often coincide: thinner lines on top let those below be seen.
     widths = np.linspace(4.0, 1.6, len(mechanisms))
     for width, (label, mechanism) in zip(widths, mechanisms.items(), strict=True):
         law = _law_of(mechanism)

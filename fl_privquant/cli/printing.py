@@ -19,10 +19,7 @@ from fl_privquant.mechanisms.base import Mechanism
 def say(console: Console, sentence: str, copied: bool = False) -> None:
     """Print a sentence, wrapped between words on a terminal; in a pipe it stays one line.
 
-    Parameters
-    ----------
-    copied
-        Whether it is to be copied, such as a command: a terminal may break it anywhere then.
+    What is ``copied``, such as a command, gets no line break on a terminal either.
     """
     console.print(Text(sentence), soft_wrap=copied or not console.is_terminal, highlight=False)
 
@@ -70,12 +67,12 @@ OVER_CENTRAL = (
     "squared error of the mean update over that of a Gaussian that a trusted server adds, for rotated "
     "updates at the L2 clip, what clipping coordinates cuts off included"
 )
-"""What an error over the central one means, for legends."""
+"""The legend of the column "error ÷ central"."""
 _CLIP_OF_NORM = "; L2/10: coordinates are clipped at a tenth of the L2 clip"
 
 
 def print_plan(console: Console, planned: PlannedDesigns) -> None:
-    """Print the designs of a plan, what is missing and why, and what would meet the target."""
+    """Print the designs that meet a target, why others do not, and what would help."""
     wish = planned.wish
     target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, str(wish.view), method="target")
     title = f"{target.unit}, view: {target.view}; target {target.figures}"
@@ -165,7 +162,7 @@ def print_whole_updates(console: Console, title: str, rows: list[Compared], dime
         mechanism = row.mechanism
         if mechanism is None:
             continue
-        # What is split over coordinates adds up: the same unit for all.
+        # The ε of coordinates adds up over an update, so that all rows have the same unit.
         of_round = PrivacyStatement(mechanism.epsilon * mechanism.releases(dimension), 0.0, Unit.ROUND)
         figures = [of_round.epsilon_cell, f"the {mechanism.norm} ball", f"{mechanism.mse():.4f}"]
         bits, seconds = f"{mechanism.bits_per_coordinate:.3g}", f"{row.design_seconds:.2f}"
@@ -179,7 +176,7 @@ def print_whole_updates(console: Console, title: str, rows: list[Compared], dime
 
 
 def print_stuck(console: Console, stuck: StuckSearch, levels: int) -> None:
-    """Print that a search ended in a local minimum, and what does better."""
+    """Print that the search for a design ended in a local minimum, and which mechanism does better."""
     say(
         console,
         f"{stuck.label} is in a local minimum: MSE {stuck.mean_squared_error:.4f}, where "

@@ -1,4 +1,4 @@
-"""How a command line program ends: an error of the user is one line and an exit code, never a traceback."""
+"""How a command-line program ends: a user's mistake is one line and an exit code, never a traceback."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class ArrayChoice:
 
 
 def _patterns(key: str, given: object) -> tuple[str, ...]:
-    """Patterns that somebody gave, if they are some."""
+    """The patterns that were given; anything else is refused."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise InvalidSpecError(f"{key}: {one_line(repr(given), 80)}, expected a list of patterns")
     for pattern in given:
@@ -119,7 +119,7 @@ def _patterns(key: str, given: object) -> tuple[str, ...]:
 
 
 def _scales(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    """Factors by pattern that somebody gave, if they are some."""
+    """The factors by pattern that were given; anything else is refused."""
     patterns = _patterns("clip_scales", [pattern for pattern, _ in pairs])
     if len(set(patterns)) < len(patterns):
         raise InvalidSpecError("clip_scales: a pattern is given twice; leave one of them out")

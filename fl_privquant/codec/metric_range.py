@@ -11,7 +11,7 @@ from typing import Any, Final
 from fl_privquant.errors import InvalidSpecError
 
 NO_METRICS: Final[Mapping[str, Any]] = MappingProxyType({})
-"""What a client has measured that measures nothing."""
+"""The metrics of a client that reports none."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from fl_privquant.flower.mod import PrivQuantMod
 from fl_privquant.flower.policies import DoublingMechanism, QuantileClip, ScheduledKeep, ScheduledMechanism
 from fl_privquant.flower.private_grid import PrivateGrid
 from fl_privquant.flower.round_record import RoundRecord
-from fl_privquant.flower.secure_aggregation import SecureAggregationStrategy
 from fl_privquant.flower.secure_mod import SecureAggregationMod
 from fl_privquant.flower.strategy import NoUsableReplyError, PrivQuantStrategy
 from fl_privquant.flower.wrapping import StoppedResult, StrategyWrapper
@@ -32,7 +31,6 @@ __all__ = [
     "ScheduledKeep",
     "ScheduledMechanism",
     "SecureAggregationMod",
-    "SecureAggregationStrategy",
     "SecureSum",
     "SimulatedSum",
     "StoppedResult",

@@ -28,18 +28,9 @@ Seal = Callable[[EncodedUpdate], bytes]
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """The request in a train message, and the model that came with it.
+    """The request in a train message, checked, and the model that came with it.
 
-    Parameters
-    ----------
-    request
-        What the server asks for, checked.
-    received
-        The model as Flower's arrays.
-    arrays
-        The same as numpy's.
-    seal
-        Makes the payload of the encoded update.
+    The model is there as it was ``received`` and as numpy's ``arrays``; ``seal`` makes the payload.
     """
 
     request: Request
@@ -67,6 +58,11 @@ class Asked:
     def codec(self) -> UpdateCodec:
         """The codec of the update."""
         return self.request.codec(self.request.layout(self.arrays))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """The digest of what is asked for, which masks are derived from."""
+        return self.request.digest(self.received)
 
 
 class _HandedOver(ConfigRecord):

@@ -62,7 +62,7 @@ class _Shared:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def take(self, state: Mapping[str, object]) -> None:
-        """Add what a copy of the state knows: a round counts as often as in either of the two."""
+        """Merge a copy of the state: a round counts as often as in the one that has it more often."""
         for key, value in state.items():
             known = self.record.get(key)
             if value == known or not isinstance(value, str | bytes):
@@ -103,7 +103,7 @@ class Share:
     rounds_apart: int = 1
 
     def check(self, number: int, rounds: Sequence[int]) -> None:
-        """Refuse a round that the client has no share of, after those in which it took part."""
+        """Refuse a round in which the client must not take part, after those in which it did."""
         if self.most_rounds is not None and len(rounds) >= self.most_rounds:
             raise BudgetExhaustedError(
                 f"round {number}: this client has taken part in {len(rounds)} rounds of this run, and takes "
@@ -117,14 +117,9 @@ class Share:
 
 
 class ClientLedger:
-    """What one client has released.
+    """What one client has released: in this run, which the state in ``context`` keeps, and in all runs.
 
-    Parameters
-    ----------
-    context
-        Its state keeps the releases of this run.
-    spending
-        Keeps the releases of all runs, and is what budgets are for; None: this run's are all there are.
+    ``spending`` keeps those of all runs, and budgets are for them; None: this run's are all there are.
     """
 
     def __init__(self, context: Context, spending: SpendingLedger | None = None) -> None:
@@ -200,7 +195,7 @@ class ClientLedger:
             if share is not None and share != Share():
                 share.check(number, [at for at, _ in self.releases])
             if self._spending is not None:
-                # Checked by the file again: it knows the rounds of other processes, and before a restart.
+                # The file checks again: it knows the rounds of other processes, and those before a restart.
                 self._spending.spend(
                     number,
                     release,

@@ -23,9 +23,10 @@ from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, PrivQuantError, SecureAggregationError
-from fl_privquant.flower.binding import message_digest
-from fl_privquant.flower.protocol import Reply
-from fl_privquant.flower.secure_rounds import SecureRounds, with_delivery
+from fl_privquant.flower.asked import Asked
+from fl_privquant.flower.protocol import Reply, with_entry
+from fl_privquant.flower.secure_mod import KEY_DELIVERY
+from fl_privquant.flower.secure_rounds import SecureRounds
 from fl_privquant.flower.wrapping import strategy_stack
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.packing.pack import packed_size
@@ -235,17 +236,15 @@ class SecureExchange(HonestSumExchange):
             grid,
             dimension=codec.dimension,
             ring=ring,
-            context=message_digest(messages[0]),
+            context=Asked.read(messages[0]).digest,
         )
-        return [
-            with_delivery(message, deliveries[message.metadata.dst_node_id])
-            for message in messages
-            if message.metadata.dst_node_id in deliveries
-        ]
+        agreed = [message for message in messages if message.metadata.dst_node_id in deliveries]
+        for message in agreed:
+            delivery = deliveries[message.metadata.dst_node_id]
+            message.content = with_entry(message.content, KEY_DELIVERY, delivery)
+        return agreed
 
     def open(self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Arrays) -> Opened:
-        if not self._rounds.under_way:
-            raise SecureAggregationError("no masks were agreed on in this round")
         payloads = {node: reply.payload for node, reply in replies.items()}
         opened = self._rounds.open(payloads, self._check_honest)
         return Opened(opened.survivors, self._opened(opened.total, len(opened.survivors)))

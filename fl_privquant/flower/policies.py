@@ -36,7 +36,7 @@ _Change = TypeVar("_Change")
 
 
 class Policy:
-    """The encoding of each round: that of ``base``, as :meth:`changed` changes it; here not at all.
+    """A function that gives the encoding of a round: that of ``base``, which subclasses change.
 
     A policy hands everything that it observes on to its base, if that is a policy too.
 
@@ -199,7 +199,7 @@ class QuantileClip(Policy):
     def observe_votes(self, share: float) -> None:
         super().observe_votes(share)
         step = -self.rate * (share - self.client_quantile)
-        # In logarithms: a step of any size stays a number.
+        # In logarithms, so that no step overflows.
         moved = math.log(self.clip) + step
         self.clip = math.exp(min(max(moved, math.log(self.least)), math.log(self.most)))
 
@@ -211,7 +211,7 @@ class QuantileClip(Policy):
 
 
 class _Schedule(Policy, ABC, Generic[_Change]):
-    """A change of the encoding at each of some rounds, which lasts until the next one."""
+    """Changes the encoding at given rounds; each change lasts until the next one."""
 
     def __init__(self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, _Change]) -> None:
         super().__init__(base)
@@ -226,7 +226,7 @@ class _Schedule(Policy, ABC, Generic[_Change]):
 
     @abstractmethod
     def _applied(self, encoding: Encoding, change: _Change) -> Encoding:
-        """The encoding with a change."""
+        """The encoding as one change makes it."""
 
 
 class ScheduledMechanism(_Schedule[Mechanism]):
@@ -236,7 +236,7 @@ class ScheduledMechanism(_Schedule[Mechanism]):
     ----------
     base
         The encoding, whose mechanism is that of the first rounds; or another policy.
-    mechanisms
+    changes
         The mechanism of each round at which it changes, and of those after it.
 
     Examples
@@ -247,11 +247,6 @@ class ScheduledMechanism(_Schedule[Mechanism]):
     >>> [schedule(server_round).mechanism.num_levels for server_round in (1, 9, 10, 99)]
     [2, 2, 4, 4]
     """
-
-    def __init__(
-        self, base: Encoding | Callable[[int], Encoding], mechanisms: Mapping[int, Mechanism]
-    ) -> None:
-        super().__init__(base, mechanisms)
 
     def _applied(self, encoding: Encoding, change: Mechanism) -> Encoding:
         return encoding.with_mechanism(change)
@@ -272,7 +267,7 @@ class ScheduledKeep(_Schedule[int | float | None]):
     ----------
     base
         The encoding, rotated and with an L2 clip, whose ``keep`` is that of the first rounds; or a policy.
-    kept
+    changes
         The ``keep`` of each round at which it changes, and of those after it: a number (an int), a share (a
         float), or None for all.
 
@@ -286,13 +281,13 @@ class ScheduledKeep(_Schedule[int | float | None]):
     """
 
     def __init__(
-        self, base: Encoding | Callable[[int], Encoding], kept: Mapping[int, int | float | None]
+        self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, int | float | None]
     ) -> None:
-        super().__init__(base, kept)
-        for start, keep in kept.items():
+        super().__init__(base, changes)
+        for start, keep in changes.items():
             if keep is not None:
                 checked_keep(keep)
-            # A change that the encoding does not allow is refused now, and not in its round.
+            # Refuses a change that the encoding does not allow now, rather than in its round.
             self(start)
 
     def _applied(self, encoding: Encoding, change: int | float | None) -> Encoding:

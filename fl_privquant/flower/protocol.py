@@ -8,12 +8,13 @@ not fit is refused with a reason.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fl_privquant.accounting.release import Release, fingerprint
 from fl_privquant.codec.array_choice import ALL_ARRAYS, ArrayChoice
@@ -114,7 +115,7 @@ class Request:
     clip_quantile: float | None = None
     private_metrics: tuple[MetricRange, ...] = ()
     arrays: ArrayChoice = ALL_ARRAYS
-    # Differs from client to client: no part of what is asked, nor of the key of its codec.
+    # Differs from client to client, so that it is not compared: all clients of a round share a codec.
     counted_releases: int | None = field(default=None, compare=False)
 
     def write(self, config: ConfigRecord) -> None:
@@ -156,7 +157,7 @@ class Request:
             raise InvalidSpecError(
                 "the server sent no mechanism: wrap its strategy in PrivQuantStrategy, or remove PrivQuantMod"
             )
-        # The same for many clients of a process: read once, and told apart by types too, as 1 equals True.
+        # Clients of one process are sent the same fields, which are read once; types count, as 1 equals True.
         return _request(
             tuple(
                 (key, type(value), tuple((type(item), item) for item in value))
@@ -169,7 +170,7 @@ class Request:
 
     @classmethod
     def _checked(cls, config: Mapping[str, Any]) -> Request:
-        """The request of checked fields."""
+        """The request in these fields, each of which is checked."""
         if problem := _other_version(config[KEY_VERSION]):
             raise InvalidSpecError(problem)
         number = _field(config, KEY_ROUND, int)
@@ -187,7 +188,7 @@ class Request:
         )
 
     def layout(self, model: Arrays) -> Layout:
-        """How the arrays of such a model that are sent are laid out in one vector."""
+        """How those arrays of a model that are sent are laid out in one vector."""
         layout = self.arrays.layout(model)
         if layout.dimension == 0:
             sent = {name: f"{array.dtype} {array.shape}" for name, array in self.arrays.of(model).items()}
@@ -213,6 +214,30 @@ class Request:
             codec = self._codecs[layout] = _codec(self, layout)
         return codec
 
+    def digest(self, arrays: Mapping[str, Array]) -> bytes:
+        """SHA-256 of the request, but for what differs by client, and of the model's arrays.
+
+        The masks of secure aggregation are derived from it: those of clients that were sent different models,
+        mechanisms, clips or rounds do not cancel. So a server that asks one client for something else than
+        the others learns nothing from the sum.
+        """
+        state = hashlib.sha256(b"fl_privquant request\0")
+
+        def add(data: bytes) -> None:
+            state.update(len(data).to_bytes(8, "little"))
+            state.update(data)
+
+        written = ConfigRecord()
+        replace(self, counted_releases=None).write(written)
+        for key in sorted(written):
+            value = written[key]
+            add(key.encode())
+            add(value if isinstance(value, bytes) else repr(value).encode())
+        for name, array in arrays.items():
+            add(repr((name, array.dtype, tuple(array.shape), array.stype)).encode())
+            add(array.data)
+        return state.digest()
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """The fingerprint of the mechanism, which replies repeat."""
@@ -220,8 +245,17 @@ class Request:
 
     @functools.cached_property
     def _codecs(self) -> dict[Layout, UpdateCodec]:
-        """Codecs that were asked for before: to find them here takes no hash of the whole request."""
+        """Codecs by layout: a lookup here does not hash the whole request."""
         return {}
+
+
+def with_entry(content: RecordDict, key: str, value: int | bytes) -> RecordDict:
+    """A copy of a message's content with one more entry in its request; an app's own configs stay."""
+    changed = RecordDict(dict(content))
+    for name, config in records_of(content, ConfigRecord):
+        if is_request(config):
+            changed[name] = ConfigRecord({**config, key: value})
+    return changed
 
 
 def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> list[Message]:
@@ -235,11 +269,7 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
         count = counted(message.metadata.dst_node_id)
         key = (id(message.content), count)
         if key not in contents:
-            content = RecordDict(dict(message.content))
-            for name, config in records_of(message.content, ConfigRecord):
-                if is_request(config):
-                    content[name] = ConfigRecord({**config, KEY_COUNTED: count})
-            contents[key] = content
+            contents[key] = with_entry(message.content, KEY_COUNTED, count)
         counted_contents.append((message, contents[key]))
     for message, content in counted_contents:
         message.content = content
@@ -268,7 +298,7 @@ def _codec(request: Request, layout: Layout) -> UpdateCodec:
 
 @functools.lru_cache(maxsize=_CACHED_MECHANISMS)
 def _release(mechanism: bytes, dimension: int, l2: float | None) -> Release:
-    """One object for all clients of a process: its bytes are hashed once."""
+    """The release, as one object for all clients of a process: its bytes are hashed once."""
     return Release(certified(mechanism), dimension, norms=Norms(l2=l2))
 
 
@@ -279,27 +309,16 @@ def _fingerprint(blob: bytes) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client sends back in one round.
-
-    Parameters
-    ----------
-    round
-        The number of the round it belongs to.
-    mechanism
-        Fingerprint of the mechanism that encoded it.
-    payload
-        The encoded update.
-    metrics
-        What the client lets pass of the app's metrics.
-    simulated
-        Whether the client's randomness was seeded, so that privacy is simulated only.
-    """
+    """What a client sends back in one round: the encoded update, and how it was made."""
 
     round: int
     mechanism: str
+    """Fingerprint of the mechanism."""
     payload: bytes
     metrics: Mapping[str, Any]
+    """Those of the app's metrics that the client lets pass."""
     simulated: bool
+    """Whether the client's randomness was seeded, so that privacy is simulated only."""
 
     def to_content(self) -> RecordDict:
         """The content of the reply message."""
@@ -315,7 +334,7 @@ class Reply:
             RECORD_REPLY: made(ConfigRecord, info),
         }
         if self.metrics:
-            # The app's own values: Flower checks them.
+            # These are the app's own values, which Flower checks.
             content[RECORD_METRICS] = MetricRecord(dict(self.metrics))
         return made(RecordDict, content)
 

@@ -23,45 +23,24 @@ from fl_privquant.flower.wrapping import mean_reply
 
 @dataclass
 class RoundState:
-    """The state of a round at the server.
-
-    Parameters
-    ----------
-    request
-        What clients were asked.
-    arrays, model
-        The model that they were sent, as Flower's arrays and as numpy's.
-    codec
-        The codec of their updates.
-    asked
-        The nodes that were asked.
-    request_bytes
-        Bytes of the request to a client.
-    weight_key, arrays_key
-        The metric that the wrapped strategy weighs clients by, and where it looks for their arrays.
-    asked_at
-        When the nodes were asked.
-    heard
-        The nodes that have replied.
-    exhausted
-        How many nodes refused because of their own budget.
-    failed
-        The nodes whose replies cannot be used, by the reason.
-    refused
-        Why no sum was opened, or none applied.
-    """
+    """The state of a round at the server: what was asked of whom, and who has replied."""
 
     request: Request
+    # The model that clients were sent, as Flower's arrays and as numpy's, and the codec of their updates.
     arrays: ArrayRecord
     model: dict[str, NDArray[Any]]
     codec: UpdateCodec
+    # Node ids.
     asked: set[int]
     request_bytes: int
+    # The metric that the wrapped strategy weighs clients by, and where it looks for their arrays.
     weight_key: str
     arrays_key: str
     asked_at: float = field(default_factory=time.perf_counter)
     heard: set[int] = field(default_factory=set)
+    # How many nodes refused because of their own budget.
     exhausted: int = 0
+    # The nodes whose replies cannot be used, by the reason; and why no sum was opened, or none applied.
     failed: dict[str, list[int]] = field(default_factory=dict)
     refused: str = ""
 
@@ -153,7 +132,7 @@ class RoundState:
             decode = decoded.get(name)
             before = self.model[name]
             arrays[name] = array if decode is None else DecodedArray(decode, before.dtype, before.shape)
-        # What clients report, Flower checks.
+        # Flower checks what clients report.
         weighted = MetricRecord(dict(metrics)) if metrics else made(MetricRecord, {})
         weighted[self.weight_key] = 1
         records = {self.arrays_key: made(ArrayRecord, arrays), RECORD_METRICS: weighted}

@@ -32,15 +32,7 @@ from fl_privquant.statement import PrivacyStatement, View
 
 
 class RunAccount:
-    """The server's ledger, with the sampling and the budget that it is kept for.
-
-    Parameters
-    ----------
-    arguments
-        The aggregation, the plan, the budget in the view of that aggregation, and the δ of statements.
-    sampling
-        How the clients of a round are drawn.
-    """
+    """The server's ledger, with the sampling that draws the clients of a round, and the run's budget."""
 
     def __init__(self, arguments: Arguments, sampling: ClientSampling) -> None:
         self.aggregation = arguments.aggregation
@@ -99,7 +91,7 @@ class RunAccount:
             self.ledger.check(server_round, release.seen(view), asked, self.budget)
         counted = with_counts(messages, lambda node: self.ledger.count(node, release))
         self._rate = self.sampling.rate(len(asked), population, self.aggregation)
-        # Until it is known what the model shows: of a secure sum what may be opened, else everything.
+        # What the model will show is not known yet: of a secure sum what may be opened, else everything.
         models = View(view.num_honest, 1.0 if view.is_local else self._rate)
         self.ledger.ask(server_round, release, asked, None if self._rate is None else models)
         if not view.is_local:

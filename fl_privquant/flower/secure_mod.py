@@ -21,7 +21,6 @@ from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.asked import Asked, hand_over
-from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.mechanisms.sum_ring import SumRing
@@ -94,15 +93,12 @@ class SecureAggregationMod:
             state = ClientRound.join(data, own, policy, previous=_load(ctxt, policy))
             return _keeping(state, ctxt, state.advertise_keys)
         state = self._state(ctxt)
-        if stage == SHARE:
-            return _keeping(state, ctxt, lambda: state.share_keys(data))
-        if stage == CONFIRM:
-            return _keeping(state, ctxt, lambda: state.confirm(data))
-        if stage == UNMASK:
-            return _keeping(state, ctxt, lambda: state.unmask(data))
-        raise SecureAggregationError(
-            f"{KEY_STAGE}: {one_line(repr(stage), 40)} is not a stage of the protocol"
-        )
+        steps = {SHARE: state.share_keys, CONFIRM: state.confirm, UNMASK: state.unmask}
+        if not isinstance(stage, str) or stage not in steps:
+            raise SecureAggregationError(
+                f"{KEY_STAGE}: {one_line(repr(stage), 40)} is not a stage of the protocol"
+            )
+        return _keeping(state, ctxt, lambda: steps[stage](data))
 
     def _train(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         deliveries = [
@@ -112,17 +108,16 @@ class SecureAggregationMod:
         ]
         if len(deliveries) != 1 or not isinstance(deliveries[0], bytes):
             raise SecureAggregationError(
-                "the server did not agree on masks with this client: wrap its strategy in "
-                "SecureAggregationStrategy"
+                "the server did not agree on masks with this client: give its PrivQuantStrategy "
+                "aggregation=SecureSum()"
             )
         delivery = deliveries[0]
         asked = Asked.read(msg)
         state = self._state(ctxt)
         # Before the training: what cannot be masked need not be computed.
         ring = _invited_ring(state.invitation, asked.codec)
-        # Masks hang on what this client was asked for: told otherwise, the others' do not cancel with them.
-        digest = request_digest(asked.request, asked.received)
-        _keeping(state, ctxt, lambda: state.settle(delivery, digest))
+        # Masks depend on what a client is asked for: where clients are asked otherwise, they do not cancel.
+        _keeping(state, ctxt, lambda: state.settle(delivery, asked.digest))
         masked: list[bytes] = []
 
         def mask(update: EncodedUpdate) -> bytes:
@@ -158,7 +153,7 @@ class SecureAggregationMod:
 
 
 def _invited_ring(invitation: Invitation, codec: UpdateCodec) -> SumRing:
-    """The ring that a client is invited to, if it is one that the request's codes are added up in.
+    """The ring of integers that the sum is taken in, if it is one for the codes of the request.
 
     Another one is refused: before codes are drawn, not after. Otherwise some codes would fit and others not,
     so that a refusal would tell them. Of the two that are left, the one for all sums and the narrower one for

@@ -7,25 +7,24 @@ follow. It knows nothing of models or strategies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, Final
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fl_privquant.errors import SecureAggregationError, one_line
-from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.node_identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS, identified
-from fl_privquant.flower.protocol import is_request
+from fl_privquant.flower.remarks import failure_lines
 from fl_privquant.flower.secure_mod import (
     ADVERTISE,
     CONFIRM,
     IDENTIFY,
     KEY_DATA,
-    KEY_DELIVERY,
     KEY_STAGE,
     RECORD,
     SHARE,
@@ -36,9 +35,12 @@ from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import OpenedSum, RoundConfig, ServerRound, new_session
 from fl_privquant.secagg.identities import KnownClients
 
+# Reasons of clients that an error quotes: a hostile client may give any.
+_MOST_REASONS: Final = 3
+
 
 class SecureRounds:
-    """Secure sums, one a round, of what the clients of a grid send.
+    """Runs secure aggregation with the clients of a grid: one sum in each round.
 
     Parameters
     ----------
@@ -68,22 +70,8 @@ class SecureRounds:
         self._nodes: dict[int, int] = {}
         # Clients by the nodes that have proved to be them.
         self._met: dict[int, int] = {}
-
-    @property
-    def under_way(self) -> bool:
-        """Whether masks were agreed on for a sum that is not opened yet."""
-        return self._server is not None
-
-    @property
-    def threshold(self) -> int:
-        """Shares that open a secret in the round that is under way."""
-        if self._server is None:
-            raise SecureAggregationError("no masks were agreed on in this round")
-        return self._server.graph_parameters.threshold
-
-    def abandon(self) -> None:
-        """Forget the round that is under way, if any: its sum is never opened."""
-        self._server = None
+        # Nodes that failed in the stages under way, by the reason.
+        self._failures: dict[str, list[int]] = {}
 
     def agree(
         self,
@@ -95,34 +83,29 @@ class SecureRounds:
         ring: Callable[[int], SumRing],
         context: bytes,
     ) -> dict[int, bytes]:
-        """Agree on masks with these nodes; what each that takes part needs with its train message.
+        """Agree on masks with these nodes; returns what each participant gets with its train message.
 
         ``ring`` is what the codes of so many clients are added up in: some of the nodes may not take part.
-        ``context`` is the digest of what they are asked for (:mod:`fl_privquant.flower.binding`).
+        ``context`` is the digest of what they are asked for.
         """
         self._server, self._grid, self._round = None, grid, server_round
         self.handshake_bytes = 0
-        clients = self._clients([node for node in nodes if node not in self.excluded])
+        with self._explained():
+            clients = self._clients([node for node in nodes if node not in self.excluded])
         summed = ring(len(clients))
-        server = ServerRound(
-            RoundConfig(
-                session=self._session,
-                number=server_round,
-                dimension=dimension,
-                width=summed.bits,
-                max_code=summed.max_code,
-                **self._settings,
-            ),
-            clients,
+        config = RoundConfig(
+            session=self._session,
+            number=server_round,
+            dimension=dimension,
+            width=summed.bits,
+            max_code=summed.max_code,
+            **self._settings,
         )
-        for client, data in self._exchange(ADVERTISE, dict.fromkeys(clients, server.invitation())).items():
-            server.receive_advertisement(client, data)
-        try:
-            for client, data in self._exchange(SHARE, server.rosters()).items():
-                server.receive_shares(client, data)
+        server = ServerRound(config, clients)
+        with self._explained(server):
+            self._exchange(ADVERTISE, dict.fromkeys(clients, server.invitation()), server.receive)
+            self._exchange(SHARE, server.rosters(), server.receive)
             requests = {self._nodes[client]: data for client, data in server.mask_requests(context).items()}
-        finally:
-            self._exclude(server.culprits)
         self._server = server
         self.handshake_bytes += sum(map(len, requests.values()))
         return requests
@@ -136,24 +119,50 @@ class SecureRounds:
         server, self._server = self._server, None
         if server is None:
             raise SecureAggregationError("no masks were agreed on in this round")
-        try:
+        with self._explained(server):
             for client, node in self._nodes.items():
-                if node in payloads and server.receive_masked_input(client, payloads[node]):
+                if node in payloads and server.receive(client, payloads[node]):
                     self.handshake_bytes += len(payloads[node]) - server.payload_bytes
             survivors = server.survivor_lists()
             check(server.num_survivors)
-            for client, data in self._exchange(CONFIRM, survivors).items():
-                server.receive_confirmation(client, data)
-            for client, data in self._exchange(UNMASK, server.unmask_requests()).items():
-                server.receive_unmask_reply(client, data)
+            self._exchange(CONFIRM, survivors, server.receive)
+            self._exchange(UNMASK, server.unmask_requests(), server.receive)
             opened = server.finish()
-        finally:
-            self._exclude(server.culprits)
-            for client, reason in server.rejected.items():
-                node = self._nodes[client]
-                log(WARNING, "Secure aggregation: round %d, node %d: %s", self._round, node, one_line(reason))
+            self._note_rejected(server)
         log(INFO, "Secure aggregation: round %d, sum of %d clients", self._round, len(opened.survivors))
         return replace(opened, survivors=tuple(sorted(self._nodes[member] for member in opened.survivors)))
+
+    @contextmanager
+    def _explained(self, server: ServerRound | None = None) -> Iterator[None]:
+        """Log which nodes fail in a block, and why; an error that ends the round names the usual reasons.
+
+        In the protocol's own stages clients refuse for reasons that depend on no data: their policy, the
+        roster, the stage of the round.
+        """
+        try:
+            yield
+        except SecureAggregationError as error:
+            if server is not None:
+                self._note_rejected(server)
+            usual = sorted(self._failures.items(), key=lambda failure: -len(failure[1]))
+            reasons = failure_lines(dict(usual[:_MOST_REASONS]))
+            raise SecureAggregationError("; ".join([str(error), *reasons])) from error
+        finally:
+            if server is not None:
+                culprits = {self._nodes[client] for client in server.culprits} - self.excluded
+                self.excluded |= culprits
+                for node in sorted(culprits):
+                    self._fail(node, "broke the protocol and is left out from now on")
+            for line in failure_lines(self._failures):
+                log(WARNING, "Secure aggregation: round %d, %s", self._round, line)
+            self._failures = {}
+
+    def _fail(self, node: int, reason: str) -> None:
+        self._failures.setdefault(one_line(reason), []).append(node)
+
+    def _note_rejected(self, server: ServerRound) -> None:
+        for client, reason in server.rejected.items():
+            self._fail(self._nodes[client], reason)
 
     def _clients(self, nodes: list[int]) -> list[int]:
         """The clients in these nodes; with a list of known clients, those that prove to be on it."""
@@ -163,17 +172,15 @@ class SecureRounds:
             return nodes
         strangers = [node for node in nodes if node not in self._met]
         self._nodes = {node: node for node in strangers}
-        for node, answer in self._exchange(IDENTIFY, dict.fromkeys(strangers, self._session)).items():
+
+        def meet(node: int, answer: bytes) -> None:
             client = identified(known, answer, self._session, node)
             if client is None:
-                log(
-                    WARNING,
-                    "Secure aggregation: round %d, node %d does not prove to be a known client",
-                    self._round,
-                    node,
-                )
+                self._fail(node, "does not prove to be a known client")
             else:
                 self._met[node] = client
+
+        self._exchange(IDENTIFY, dict.fromkeys(strangers, self._session), meet)
         # Of several nodes that have one client's key, the last takes part.
         self._nodes = {self._met[node]: node for node in nodes if node in self._met}
         if len(self._nodes) < 2:
@@ -183,21 +190,12 @@ class SecureRounds:
             )
         return list(self._nodes)
 
-    def _exclude(self, culprits: set[int]) -> None:
-        nodes = {self._nodes[client] for client in culprits}
-        for node in sorted(nodes - self.excluded):
-            log(
-                WARNING,
-                "Secure aggregation: round %d, node %d broke the protocol and is left out from now on",
-                self._round,
-                node,
-            )
-        self.excluded |= nodes
-
-    def _exchange(self, stage: str, outgoing: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The answers of the clients that gave one."""
+    def _exchange(
+        self, stage: str, outgoing: Mapping[int, bytes], receive: Callable[[int, bytes], object]
+    ) -> None:
+        """Send what is for each client, and hand over the answers, with the clients that gave them."""
         if self._grid is None or not outgoing:
-            return {}
+            return
         messages = [
             Message(
                 RecordDict({RECORD: ConfigRecord({KEY_STAGE: stage, KEY_DATA: data})}),
@@ -209,33 +207,13 @@ class SecureRounds:
         ]
         clients = {self._nodes[client]: client for client in outgoing}
         self.handshake_bytes += sum(map(len, outgoing.values()))
-        answers: dict[int, bytes] = {}
         for reply in self._grid.send_and_receive(messages, timeout=self.timeout):
             node = reply.metadata.src_node_id
             record = None if reply.has_error() else protocol_record(reply)
             data = None if record is None else record.get(KEY_DATA)
             if node in clients and isinstance(data, bytes):
-                answers[clients[node]] = data
                 self.handshake_bytes += len(data)
+                receive(clients[node], data)
             else:
-                reason = one_line(reply.error.reason) if reply.has_error() else "no answer of the protocol"
-                log(
-                    WARNING, "Secure aggregation: round %d, %s, node %d: %s", self._round, stage, node, reason
-                )
-        return answers
-
-
-def with_delivery(message: Message, delivery: bytes) -> Message:
-    """The message with its own config: the content object may go to many nodes."""
-    content = RecordDict(dict(message.content))
-    for name, record in records_of(message.content, ConfigRecord):
-        # An app may have configs of its own.
-        if is_request(record):
-            content[name] = ConfigRecord({**record, KEY_DELIVERY: delivery})
-    return Message(
-        content,
-        message.metadata.dst_node_id,
-        message.metadata.message_type,
-        ttl=message.metadata.ttl,
-        group_id=message.metadata.group_id,
-    )
+                reason = reply.error.reason if reply.has_error() else "no answer of the protocol"
+                self._fail(node, f"{stage}: {reason}")

@@ -178,7 +178,7 @@ class PrivQuantStrategy(StrategyWrapper):
 
     @property
     def encoding(self) -> Encoding | Callable[[int], Encoding]:
-        """How updates are encoded: always alike, or by a policy, a function of the round."""
+        """The encoding of all rounds, or the policy that gives that of each round."""
         return self.policy.base if type(self.policy) is Policy else self.policy
 
     def request(self, server_round: int) -> Request:
@@ -193,27 +193,6 @@ class PrivQuantStrategy(StrategyWrapper):
             private_metrics=self.private_metrics,
             arrays=self.arrays,
         )
-
-    def settings(self) -> dict[str, Any]:
-        """The arguments of this strategy, to make another one like it."""
-        if self.plan is None:
-            chosen = {name: getattr(self, name) for name in ("encoding", "aggregation", "budget", "delta")}
-        else:
-            # A policy that keeps to a plan brings that plan.
-            chosen = {"encoding": self.encoding if callable(self.encoding) else self.plan}
-        return chosen | {
-            "strategy": self.strategy,
-            "sampling": self.sampling,
-            "include": self.arrays.include,
-            "exclude": self.arrays.exclude,
-            "clip_scales": dict(self.arrays.clip_scales),
-            "rotation_seed": self.rotation_seed,
-            "report_clipping": self.report_clipping,
-            "private_metrics": {metric.name: (metric.low, metric.high) for metric in self.private_metrics},
-            "max_failed_rounds": self.max_failed_rounds,
-            "simulated": self.simulated,
-            "on_round": self.on_round,
-        }
 
     def summary(self) -> None:
         """Log the settings, the privacy statement, and the settings of the wrapped strategy."""
@@ -350,7 +329,7 @@ class PrivQuantStrategy(StrategyWrapper):
             if opened.total is not None:
                 self.policy.observe_sum(current.codec, opened.total, len(usable))
             plain = current.plain_replies(opened, received)
-            # What is decoded now need not be held as codes too.
+            # The sum was decoded: its codes need not stay in memory.
             opened = replace(opened, total=None)
             arrays, metrics = super().aggregate_train(server_round, plain)
             aggregated = None if arrays is None else current.with_own_types(arrays), metrics

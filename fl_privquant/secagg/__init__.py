@@ -2,7 +2,8 @@
 
 Double masking of Bonawitz et al. 2017 on the sparse graph of Bell et al. 2020 (SecAgg+), as two state
 machines that exchange bytes: :class:`ClientRound` and :class:`ServerRound`. Nothing here sends, stores
-or logs anything.
+or logs anything. The page "Threat model" of the documentation says the following with less detail, and why
+each message is needed.
 
 1. *Advertise keys.* Each client draws an X25519 key pair and sends the public key.
 2. *Share keys.* A graph follows from the hash of all these keys. Two neighbours agree on a *pair secret*,
@@ -20,11 +21,9 @@ or logs anything.
    that was lost shares of its wrapping seed: never both. With ``threshold`` shares the server removes the
    masks that are left.
 
-:func:`~fl_privquant.secagg.handshake.handshake_bytes` says how much all this takes besides the codes: 3.7 kB
-per client for 100 clients, 4.3 kB for 500; 5.4 and 10.6 kB in signed rounds. **No secret key is used in two
-rounds.** If one were, the roots that are revealed after a dropout, or a compromised client, would expose
-other rounds as well. Little would be saved, because the graph is drawn anew and few neighbours meet again (8
-% of 500 clients). Only the keys that pairs of identities share are kept; on their own they hide nothing.
+**No secret key is used in two rounds**, so that what is revealed after a dropout, or by a client that is
+compromised later, exposes no other round. Only the keys that pairs of identities share are kept; on their own
+they hide nothing.
 
 Threat model
 ------------
@@ -53,73 +52,50 @@ and on complete graphs no more than D lost.
 are in ``tests/adversary``). Every sum that opens holds the codes of at least n - C - D honest clients, all of
 whom were sent the same invitation, list of clients, request and model:
 
-- A client masks only towards clients whose keys of this round are theirs. The pair secret takes both clients'
-  keys of the round, a key that their identities share (X25519 between the two identities), *and* the digest
-  of the graph, which holds the ids and the keys of all. So nobody else can derive a share that a client
-  holds, or know the root of a mask that it adds. Two clients that were shown different lists, or different
-  keys of one another, have different roots, which do not cancel, and derive different shares, which open
-  nothing: the round ends without a sum. The keys that identities share are kept in the client's state from
-  round to round (:mod:`fl_privquant.secagg.pair_keys`). They authenticate clients and hide nothing by
-  themselves: a thief of an identity key can impersonate other clients towards its owner from then on, but
-  earlier rounds stay secret.
-- A client gets the list of all clients, each of which it knows, and none of which can stand in it twice. It
-  draws the graph itself, from this list and from the root of a tree of all keys that holds its own key of
-  the round (:mod:`fl_privquant.secagg.roster_tree`).
-- The server cannot choose the graph, but it can try many, by keys of its corrupt clients or by leaving
-  somebody out. The parameters of signed rounds allow for 2^40 tries: the odds of 2^-40 hold after all of
-  them. Each further doubling of the tries doubles the odds. Up to 150 clients (at fractions of a tenth) every
-  graph is good, and nothing is gained.
-- The server can choose whom it calls lost, once it knows the graph. The honest survivors stay connected
-  whoever is lost (:mod:`fl_privquant.secagg.parameters`), so that no sum of a part of them opens. Clients
-  confirm no list on which a survivor has too few holders.
-- Masks are derived from a digest of everything that a client was told. If two clients were told different
-  things, their masks do not cancel.
-- A client signs one list of survivors, of at least n - D, and unmasks once a quorum of the witnesses signed
-  the same. Two quorums have an honest client in common: there is one list
+- *Clients cannot be invented.* The pair secret takes both clients' keys of the round, a key that their
+  identities share (:mod:`fl_privquant.secagg.pair_keys`) and the digest of the graph. So nobody else can
+  derive a share that a client holds, or the root of a mask that it adds. Two clients that were shown
+  different lists or keys have different roots, which do not cancel, and different shares, which open nothing.
+- *The graph cannot be chosen.* A client gets the list of all clients, each of which it knows, none twice. It
+  draws the graph itself, from this list and from the root of a tree of all keys that holds its own
+  (:mod:`fl_privquant.secagg.roster_tree`). The server can try many graphs, by keys of its corrupt clients or
+  by leaving somebody out: the odds of 2^-40 hold after 2^40 tries. Up to 150 clients (at fractions of a
+  tenth) every graph is good.
+- *The server can choose whom it calls lost*, once it knows the graph. The honest survivors stay connected
+  whoever is lost (:mod:`fl_privquant.secagg.parameters`), so that no sum of a part of them opens.
+- *All are told the same.* Masks are derived from a digest of everything that a client was told: where two
+  were told different things, their masks do not cancel.
+- *There is one list of survivors.* A client signs one, of at least n - D, and unmasks once a quorum of the
+  witnesses signed the same; two quorums have an honest client in common
   (:mod:`fl_privquant.secagg.witnesses`).
 
-It can always end a round without a sum, and it chooses who is invited.
+The server can always end a round without a sum, and it chooses who is invited. A thief of an identity key can
+impersonate other clients towards its owner from then on; earlier rounds stay secret.
 
-**Corrupt clients** can put any integers into the sum. The server tests the opened sum against the law of
-honest codes (:mod:`fl_privquant.codec.sum_check`) and refuses one that honest clients cannot have sent. A
-round of honest clients is refused with a probability of at most 10^-9 (for discrete Laplace noise, as the
-test states). What passes is a mean that honest clients could have sent if all of them held the same update:
-for 100 clients, 100 000 coordinates and OPTM of 2 bits at an epsilon of 1, a shift of 0.34 clips in every
-coordinate with l2_clip = sqrt(d) / 3 clips, and of 1.01 clips without an L2 clip. So one client can act as
-all of them together could, or have every sum refused; proofs of validity (Prio3, ACORN) would limit it to its
-own clip.
-
-A dealer of shares that do not fit together ends one round without a sum, and is named
+**Corrupt clients** can put any integers into the sum. The server refuses an opened sum that honest clients
+cannot have sent (:mod:`fl_privquant.codec.sum_check`). What passes is a mean that honest clients could have
+sent if all of them held the same update, so that one client can act as all of them together could, or have
+every sum refused. A dealer of shares that do not fit together ends one round without a sum, and is named
 (:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders with more wrong shares than
 can be corrected could have an honest dealer named. Wrong shares are corrected, up to half of those beyond the
-threshold, and their senders named; a wrong sum of the honest inputs does not pass by them: opened seeds are
-checked against a commitment. A client that wraps wrong roots and then leaves spoils the sum like one that
-sends a wrong input, and is not named.
+threshold, and their senders named; opened seeds are checked against a commitment. A client that wraps wrong
+roots and then leaves spoils the sum like one that sends a wrong input, and is not named.
 
-**Dropouts.** A client that is lost before masks are added costs no work, and counts among the D. One that is
-lost later costs the server a key agreement and a mask for each of its neighbours. With up to D lost clients
-the sum is opened with a probability of 1 - ``max_correctness_failure``; with more, the round ends without a
-sum, nothing is released, and the next round starts afresh. Only the roots of a lost client's masks in this
-round are revealed, which say nothing about other rounds.
+**Dropouts.** With up to D lost clients the sum is opened with a probability of 1 -
+``max_correctness_failure``; with more, the round ends without a sum, nothing is released, and the next round
+starts afresh.
 
-**One state, one answer.** A client answers each stage once. Flower stores a client's state after the reply
-was sent, and messages that arrive at once get copies of it; within a process the second copy is refused
+**One state, one answer.** A client answers each stage once, from whichever copy of its state
 (:mod:`fl_privquant.secagg.answered`). Assumed: no two processes answer for a client at the same time, and a
 state that was restored from a backup is not asked again.
 
 **Not covered**: what the transport leaks or loses (use TLS), attacks by timing on the same machine, copies of
-secrets that Python made before they were erased. Secret keys are drawn for each round and erased with it: a
-client that is compromised later does not expose its earlier codes.
+secrets that Python made before they were erased.
 """
 
 from fl_privquant.secagg.client import ClientRound
 from fl_privquant.secagg.client_state import Stage
-from fl_privquant.secagg.parameters import (
-    GraphParameters,
-    choose_parameters,
-    correctness_failure,
-    security_failure,
-)
+from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, security_failure
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.round_config import RoundConfig, new_session
 from fl_privquant.secagg.server import OpenedSum, ServerRound
@@ -133,7 +109,6 @@ __all__ = [
     "ServerRound",
     "Stage",
     "choose_parameters",
-    "correctness_failure",
     "new_session",
     "security_failure",
 ]

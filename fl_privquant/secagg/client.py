@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
@@ -34,8 +35,8 @@ from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.roster import checked_roster, graph_parameters
 from fl_privquant.secagg.sharing import commitment, deal, derived_share, draw_dealing
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
+from fl_privquant.secagg.wire import Octets
 
-_Bytes = bytes | bytearray | memoryview
 _FromServer = TypeVar("_FromServer", Roster, MaskRequest, SurvivorList, UnmaskRequest)
 
 _SHARE: Final = shamir.SHARE_BYTES
@@ -70,7 +71,7 @@ class ClientRound(ClientState):
     @classmethod
     def join(
         cls,
-        invitation: _Bytes,
+        invitation: Octets,
         client_id: int,
         policy: ClientPolicy | None = None,
         previous: ClientRound | None = None,
@@ -111,39 +112,42 @@ class ClientRound(ClientState):
                 KeyAdvertisement(self.round_id, self._client_id, b"", self._advertised, known)
             )
 
-    def share_keys(self, roster: _Bytes) -> bytes:
+    def share_keys(self, roster: Octets) -> bytes:
         """Check who takes part, agree with each neighbour, and share this client's two seeds."""
         with self._step(Stage.ADVERTISED, Stage.SHARED):
             proposal = self._addressed(Roster.from_bytes(roster))
-            own = RosterEntry(self._client_id, self._advertised, self._own_identity())
+            identity = self._identity
+            signs_by = b"" if identity is None else identity.public_key().public_bytes_raw()
+            own = RosterEntry(self._client_id, self._advertised, signs_by)
             checked = checked_roster(proposal, self._invitation, own, self._digest, self._policy)
             self._parameters, self._num_witnesses = graph_parameters(proposal), proposal.num_witnesses
             self._everyone, self._graph_digest = checked.everyone, checked.graph_digest
             self._round_keys = {entry.client_id: entry.public_key for entry in checked.entries}
-            # Not drawn but derived: a state that is put back shares the same seeds again, because corrections
-            # of two seeds under one derived share would tell their difference.
+            # Seeds are derived, not drawn: a restored state must share the same ones again, as corrections of
+            # different seeds under one derived share would reveal their difference.
             drawn = bytearray(draw_dealing(self._private, self._graph_digest))
             pairs = self._agree_with([entry for entry in checked.entries if entry is not own])
             self._seed, wrapping_seed = drawn[: keys.SEED_BYTES], drawn[keys.SEED_BYTES : 2 * keys.SEED_BYTES]
             secrets, holders = drawn[: 2 * keys.SEED_BYTES], list(self._round_keys)
             kept = bytes(drawn[2 * keys.SEED_BYTES :])
             share, corrections = deal(secrets, kept, proposal.threshold, self._client_id, holders, pairs)
-            # Its own wrapping seed it never gives away: a client that answers is not lost.
+            # It never reveals a share of its own wrapping seed: a client that answers is not lost.
             self._held[self._client_id] = bytearray(share[:_SHARE])
             for peer, pair in pairs.items():
                 self._held[peer] = bytearray(derived_share(pair, peer, self._client_id))
-            roots = b"".join([bytes(root) for root in self._roots.values()])
-            wrapped = keys.wrap(wrapping_seed, self._graph_digest, own.public_key, roots)
-            commitments = (
+            message = SharedSeeds(
+                self.round_id,
+                self._client_id,
+                b"",
                 commitment(self._seed, self._digest, keys.SEED_COMMITMENT, own.public_key),
                 commitment(wrapping_seed, self._digest, keys.WRAPPING_COMMITMENT, own.public_key),
+                keys.wrap(wrapping_seed, self._graph_digest, own.public_key, [*self._roots.values()]),
+                tuple(corrections),
             )
             keys.wipe(drawn, secrets, wrapping_seed, *pairs.values())
-            return self._signed(
-                SharedSeeds(self.round_id, self._client_id, b"", commitments, wrapped, tuple(corrections))
-            )
+            return self._signed(message)
 
-    def settle(self, request: _Bytes, context: bytes = b"") -> None:
+    def settle(self, request: Octets, context: bytes = b"") -> None:
         """Check with whom to mask, and bind the masks to what is asked for (``context``, of any length).
 
         A call of its own, so that a client can refuse before it trains.
@@ -178,7 +182,7 @@ class ClientRound(ClientState):
                 for peer in self._held:
                     if peer != self._client_id:
                         key = pair_mask(self._roots[peer], salt, own_key, self._round_keys[peer])
-                        # The two of a pair must take opposite signs.
+                        # Of two neighbours one adds their mask, and the other subtracts it.
                         yield key, self._client_id < peer
 
             apply_masks(vector, mask_keys())
@@ -189,7 +193,7 @@ class ClientRound(ClientState):
             payload = pack_codes(vector, invitation.width)
             return self._signed(MaskedInput(self.round_id, self._client_id, b"", payload))
 
-    def confirm(self, survivors: _Bytes) -> bytes:
+    def confirm(self, survivors: Octets) -> bytes:
         """Sign the list of clients whose inputs arrived, once, with all that this client was told before."""
         with self._step(Stage.MASKED, Stage.CONFIRMED):
             message = self._addressed(SurvivorList.from_bytes(survivors))
@@ -205,7 +209,7 @@ class ClientRound(ClientState):
             self._agreement = agreement_digest(self._masks_digest, listed)
             return self._signed(Confirmation(self.round_id, self._client_id, b"", self._agreement))
 
-    def unmask(self, request: _Bytes) -> bytes:
+    def unmask(self, request: Octets) -> bytes:
         """One share for each neighbour: of its self-mask seed, or of its wrapping seed if it was lost."""
         with self._step(Stage.CONFIRMED if self._invitation.signed else Stage.MASKED, Stage.ENDED):
             message = self._addressed(UnmaskRequest.from_bytes(request))
@@ -268,31 +272,24 @@ class ClientRound(ClientState):
         return message
 
     def _signed(self, message: ClientMessage) -> bytes:
-        body, signature, identity = message.body(), b"", self._policy.identity
-        if self._invitation.signed and identity is not None:
+        body, signature = message.body(), b""
+        if (identity := self._identity) is not None:
             signature = keys.sign(identity, self._graph_digest or self._digest, body)
         return message.closed(body, signature)
 
-    def _own_identity(self) -> bytes:
-        """The public key that the client goes by in a signed round."""
-        identity = self._policy.identity
-        if not self._invitation.signed or identity is None:
-            return b""
-        return identity.public_key().public_bytes_raw()
-
-    def _pairs_with(self, entries: Sequence[RosterEntry]) -> dict[bytes, bytes]:
-        """The keys that this client's identity shares with others, by identity; for signed rounds."""
-        identity = self._policy.identity
-        if not self._invitation.signed or identity is None:
-            return {}
-        return self._pair_keys.of(identity, [entry.identity for entry in entries])
+    @property
+    def _identity(self) -> Ed25519PrivateKey | None:
+        """The identity key by which the client signs; None if the round is not signed."""
+        return self._policy.identity if self._invitation.signed else None
 
     def _agree_with(self, neighbours: Sequence[RosterEntry]) -> dict[int, bytearray]:
         """The pair secret with each neighbour; roots of masks are kept, and the private key is erased."""
-        own_key, identities, pairs = self._round_keys[self._client_id], self._pairs_with(neighbours), {}
+        own_key, lasting, pairs = self._round_keys[self._client_id], {}, {}
+        if (identity := self._identity) is not None:
+            lasting = self._pair_keys.of(identity, [entry.identity for entry in neighbours])
         for entry in neighbours:
-            identity = identities.get(entry.identity, b"")
-            pair = keys.agree(self._private, own_key, entry.public_key, self._graph_digest, identity)
+            shared = lasting.get(entry.identity, b"")
+            pair = keys.agree(self._private, own_key, entry.public_key, self._graph_digest, shared)
             pairs[entry.client_id] = bytearray(pair)
             self._roots[entry.client_id] = bytearray(keys.expand(pair, keys.SEED_BYTES, keys.MASK_ROOT))
         keys.wipe(self._private)
@@ -334,13 +331,13 @@ class ClientRound(ClientState):
                 f"{graph.threshold}"
             )
         if self._everyone and not self._invitation.signed:
-            # Of members with which this client has no mask in common it is not told: they may be active.
+            # The client is not told about members with which it shares no mask: they count as active.
             unknown = len(self._members) - len(self._held)
             self._policy.check_survivors(graph.num_clients, len(active) + unknown)
 
 
 def _checked_codes(codes: ArrayLike, invitation: Invitation) -> NDArray[Any]:
-    """A copy of the codes in the words of the masks. No message tells a code: it may be private."""
+    """A copy of the codes as words of the masks' size; errors quote no code, which may be private."""
     vector = np.asarray(codes)
     if vector.dtype.kind not in "ui" or vector.shape != (invitation.dimension,):
         raise InvalidUpdateError(

@@ -6,6 +6,10 @@ each of them a cycle through all clients, and joins a client to those before and
 on a ring are neighbours of one another, so that whoever chooses the clients that are lost can cut it with few
 of them; a spread graph has no such place (:mod:`fl_privquant.secagg.parameters`). Two cycles may have an
 edge in common, so that clients of a spread graph can have fewer neighbours than it has edges for each.
+
+Clients of signed rounds draw the graph that the server proposes. That costs them time and memory in
+proportion to n times the number of neighbours, which is bounded for spread graphs
+(:data:`~fl_privquant.secagg.parameters.MAX_CYCLE_NEIGHBORS`); a complete graph need not be drawn.
 """
 
 from __future__ import annotations
@@ -46,21 +50,25 @@ class Graph:
         n, k = parameters.num_clients, parameters.num_neighbors
         orders = random_orders(seed, n, k // 2 if parameters.spread else 1)
         self._order = orders[0]
-        steps = np.arange(1, k // (2 * len(orders)) + 1)
-        around = (np.arange(n)[:, None] + np.concatenate([-steps, steps])) % n
-        table = np.empty((len(orders), *around.shape), dtype=np.int64)
-        for order, nearest in zip(orders, table, strict=True):
-            nearest[order] = order[around]
-        if k == n - 1:
-            table = np.array([[[other for other in range(n) if other != place] for place in range(n)]])
-        self._table = np.sort(np.concatenate(table, axis=1), axis=1)
-        # Where cycles have an edge in common, a neighbour stands in a row more than once.
-        self._first = np.ones(self._table.shape, dtype=bool)
-        self._first[:, 1:] = self._table[:, 1:] != self._table[:, :-1]
+        # A row of neighbours for each client, increasing; none where everyone is everyone's neighbour.
+        self._table: NDArray[np.int32] | None = None
+        if k < n - 1:
+            reach = k // (2 * len(orders))
+            steps = [step for step in range(-reach, reach + 1) if step]
+            table = np.empty((n, k), dtype=np.int32)
+            columns = iter(range(k))
+            for order in orders:
+                for step in steps:
+                    table[order, next(columns)] = np.roll(order, step)
+            table.sort(axis=1)
+            self._table = table
 
     def neighbors(self, place: int) -> list[int]:
         """The neighbours of one client, increasing."""
-        return list(map(int, self._table[place][self._first[place]]))
+        if self._table is None:
+            return [other for other in range(len(self._order)) if other != place]
+        # Where cycles have an edge in common, a neighbour stands in a row more than once.
+        return list(map(int, np.unique(self._table[place])))
 
     def witnesses(self, count: int) -> list[int]:
         """The first clients of the first order, whose confirmations count in signed rounds."""
@@ -68,10 +76,14 @@ class Graph:
 
     def fewest_holders(self, alive: Collection[int]) -> int:
         """The fewest holders of their secrets that any of these clients has among these clients."""
+        if self._table is None:
+            return len(alive)
         marked, places = np.zeros(len(self._table), dtype=bool), sorted(alive)
         marked[places] = True
-        rows = marked[self._table[places]] & self._first[places]
-        return 1 + int(rows.sum(axis=1).min())
+        rows = self._table[places]
+        holders = marked[rows]
+        holders[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+        return 1 + int(holders.sum(axis=1).min())
 
 
 graph_of = lru_cache(maxsize=4)(Graph)

@@ -46,68 +46,46 @@ def handshake_bytes(graph: GraphParameters, num_witnesses: int = 0, quorum: int 
     >>> round(handshake_bytes(choose_parameters(500)))
     4270
     """
-    messages = _unsigned(graph) if not num_witnesses else _signed(graph, num_witnesses, quorum)
-    holders, whole = graph.num_holders, math.floor(graph.num_holders)
-    # Of the holders beyond the threshold - 1, each needs a correction but the dealer itself.
-    corrections = (holders - graph.threshold + 1) * (1 - 1 / holders) * CORRECTION_BYTES
+    holders = math.floor(graph.num_holders)
+    messages = _messages(graph, holders, num_witnesses, quorum)
+    # Each holder after the first threshold - 1 needs a correction, except the dealer.
+    corrected = (graph.num_holders - graph.threshold + 1) * (1 - 1 / graph.num_holders)
     # Where the number of holders is a mean, each beyond a whole number has a key, a root and a share.
-    part = (holders - whole) * (KEY_BYTES + SEED_BYTES + SHARE_BYTES)
-    return sum(len(message.to_bytes()) for message in messages) + corrections + part
+    part = (graph.num_holders - holders) * (KEY_BYTES + SEED_BYTES + SHARE_BYTES)
+    return sum(len(message.to_bytes()) for message in messages) + corrected * CORRECTION_BYTES + part
 
 
-def _unsigned(graph: GraphParameters) -> list[Message]:
-    """The messages of a round without corrections."""
-    n, k = graph.num_clients, graph.num_neighbors
-    told = Subset(k + 1)
-    path = () if k == n - 1 else (_DIGEST,)
-    invitation, advertisement, *others = _common(graph, k + 1, b"", told)
+def _messages(graph: GraphParameters, holders: int, num_witnesses: int, quorum: int) -> list[Message]:
+    """The messages of a round, with so many holders of each secret, but without corrections."""
+    n, signed = graph.num_clients, num_witnesses > 0
+    round_id, signature = RoundId(bytes(SESSION_BYTES), 1), bytes(SIGNATURE_BYTES) if signed else b""
+    told, nobody = Subset(n if signed else holders), Subset()
+    # The digest of all clients, or a path of the tree of keys: shorter where a leaf has no partner.
+    nodes = 0 if graph.num_neighbors == n - 1 else math.ceil(math.log2(n)) if signed else 1
     roster = Roster(
-        invitation.round_id, n, k, graph.threshold, 0, False, (_KEY,) * k, tuple(range(k + 1)), path=path
+        round_id,
+        n,
+        graph.num_neighbors,
+        graph.threshold,
+        num_witnesses,
+        graph.spread,
+        (_DIGEST,) * nodes,
+        (_KEY,) * (holders - 1),
+        ids=() if signed else tuple(range(holders)),
+        present=told if signed else nobody,
+        identified=Subset(holders - 1) if signed else nobody,
     )
-    return [invitation, advertisement, roster, *others, UnmaskRequest(invitation.round_id, told)]
-
-
-def _signed(graph: GraphParameters, num_witnesses: int, quorum: int) -> list[Message]:
-    """The same of a signed round, with a path of the tree of keys and the confirmations of a quorum."""
-    n, holders, signature = graph.num_clients, math.floor(graph.num_holders), bytes(SIGNATURE_BYTES)
-    everyone = Subset(n)
-    # A place whose leaf has no partner on some level has a shorter path.
-    levels = math.ceil(math.log2(n)) if graph.num_neighbors < n - 1 else 0
-    invitation, advertisement, *others = _common(graph, holders, signature, everyone)
-    round_id = invitation.round_id
     signers = Subset(num_witnesses, tuple(range(quorum)))
-    return [
-        invitation,
-        advertisement,
-        Roster(
-            round_id,
-            n,
-            graph.num_neighbors,
-            graph.threshold,
-            num_witnesses,
-            graph.spread,
-            (_KEY,) * (holders - 1),
-            present=everyone,
-            identified=Subset(holders - 1),
-            path=(_DIGEST,) * levels,
-        ),
-        *others,
-        SurvivorList(round_id, everyone),
-        Confirmation(round_id, 0, signature, _DIGEST),
-        UnmaskRequest(round_id, Subset(holders), signers, (signature,) * quorum),
-    ]
-
-
-def _common(graph: GraphParameters, holders: int, signature: bytes, told: Subset) -> list[Message]:
-    """The messages that all rounds have, but for the roster and the request to unmask."""
-    round_id = RoundId(bytes(SESSION_BYTES), 1)
-    wrapped, shares = bytes(SEED_BYTES * (holders - 1)), (bytes(SHARE_BYTES),) * holders
-    known = _DIGEST if signature else b""
-    return [
-        Invitation(round_id, graph.num_clients, 1, 1, None, bool(signature)),
-        KeyAdvertisement(round_id, 0, signature, _KEY, known),
-        SharedSeeds(round_id, 0, signature, (_SEED, _SEED), wrapped, ()),
+    messages = [
+        Invitation(round_id, n, 1, 1, None, signed),
+        KeyAdvertisement(round_id, 0, signature, _KEY, _DIGEST if signed else b""),
+        roster,
+        SharedSeeds(round_id, 0, signature, _SEED, _SEED, (_SEED,) * (holders - 1), ()),
         MaskRequest(round_id, told),
         MaskedInput(round_id, 0, signature, b""),
-        UnmaskReply(round_id, 0, signature, shares, ()),
+        UnmaskRequest(round_id, Subset(holders), signers, (signature,) * quorum),
+        UnmaskReply(round_id, 0, signature, (bytes(SHARE_BYTES),) * holders, ()),
     ]
+    if signed:
+        messages += [SurvivorList(round_id, told), Confirmation(round_id, 0, signature, _DIGEST)]
+    return messages

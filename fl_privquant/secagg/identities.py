@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError, other_version
+from fl_privquant.files import replace_file
 from fl_privquant.secagg.keys import is_signature
 
 _VERSION: Final = 1
@@ -221,14 +222,9 @@ def write_known_clients(path: Path, known: KnownClients) -> None:
         "version": _VERSION,
         "clients": {name: [_written_key(listed) for listed in keys] for name, keys in known.clients.items()},
     }
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(document, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     _signature_file(path).unlink(missing_ok=True)
-    partial.replace(path)
+    replace_file(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def sign_known_clients(path: Path, operator: Ed25519PrivateKey) -> Path:

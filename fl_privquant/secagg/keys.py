@@ -51,35 +51,19 @@ DIGEST_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 """Bytes of an Ed25519 signature."""
 
-PAIR: Final = b"pair"
-"""Purpose of the secret of a round that two neighbours agree on."""
-
-DEALT_SHARE: Final = b"dealt share"
-"""Purpose of a share that dealer and holder derive from the pair secret, so that it is not sent."""
-
-DEALING: Final = b"dealing"
-"""Purpose of what a client draws when it shares its seeds: the seeds, and the share that it keeps."""
-
-MASK_ROOT: Final = b"mask root"
-"""Purpose of the root of the mask that two neighbours have in common, from the pair secret."""
-
-WRAPPING: Final = b"wrapping"
-"""Purpose of the bytes that a client adds to its mask roots before it leaves them with the server."""
-
-WRAPPING_COMMITMENT: Final = b"wrapping commitment"
-"""Purpose of what a client publishes of its wrapping seed, so that a wrong share is noticed."""
-
-PAIRWISE_MASK: Final = b"pairwise mask"
-"""Purpose of a key that two neighbours mask with, one adding what the other subtracts: from the mask root."""
-
-IDENTITY_PAIR: Final = b"identity pair"
-"""Purpose of a key that two clients share for good, by their identities: it proves who they are."""
-
-SELF_MASK: Final = b"self mask"
-"""Purpose of a key that a client masks with by itself."""
-
-SEED_COMMITMENT: Final = b"self mask commitment"
-"""Purpose of what a client publishes of its self-mask seed, so that a wrong share is noticed."""
+# What keys are derived for. From a private key and what another client published:
+PAIR: Final = b"pair"  # the secret of a round that two neighbours agree on
+IDENTITY_PAIR: Final = b"identity pair"  # the key that two identities share for good: it proves who they are
+# From the pair secret, and from the root of a mask:
+DEALT_SHARE: Final = b"dealt share"  # a share that dealer and holder derive, so that it is not sent
+MASK_ROOT: Final = b"mask root"  # the root of the mask that two neighbours have in common
+PAIRWISE_MASK: Final = b"pairwise mask"  # the key of that mask, which one adds and the other subtracts
+# From secrets of one client:
+DEALING: Final = b"dealing"  # its two seeds, and the share that it keeps
+SELF_MASK: Final = b"self mask"  # the key of the mask that it adds by itself
+WRAPPING: Final = b"wrapping"  # what it adds to its mask roots before it leaves them with the server
+SEED_COMMITMENT: Final = b"self mask commitment"  # what it publishes of its self-mask seed, and
+WRAPPING_COMMITMENT: Final = b"wrapping commitment"  # of its wrapping seed: wrong shares are noticed by it
 
 _DOMAIN: Final = b"fl_privquant secagg v3"
 _PRIME: Final = 2**255 - 19
@@ -98,6 +82,11 @@ _SMALL_ORDER_Y: Final = frozenset(
 )
 
 
+def keys_of(identity: Identity) -> tuple[bytes, ...]:
+    """The public keys of an identity."""
+    return identity if isinstance(identity, tuple) else (identity,)
+
+
 def derive(secret: bytes | bytearray, salt: bytes, purpose: bytes, *parts: bytes) -> bytes:
     """(32 bytes) the key for one purpose, from a secret that others cannot guess."""
     info = b"\0".join([_DOMAIN, purpose, b"".join(parts)])
@@ -110,10 +99,13 @@ def expand(secret: bytes | bytearray, size: int, purpose: bytes, *parts: bytes) 
     return HKDFExpand(algorithm=_SHA256, length=size, info=info).derive(secret)
 
 
-def wrap(seed: bytes | bytearray, salt: bytes, owner: bytes, roots: bytes) -> bytes:
+def wrap(
+    seed: bytes | bytearray, salt: bytes, owner: bytes, roots: Sequence[bytes | bytearray]
+) -> tuple[bytes, ...]:
     """The roots, or what they were wrapped as, under a seed that serves once: wrapping twice undoes it."""
-    pad = hashlib.shake_256(derive(seed, salt, WRAPPING, owner)).digest(len(roots))
-    return (np.frombuffer(roots, np.uint8) ^ np.frombuffer(pad, np.uint8)).tobytes()
+    pad = hashlib.shake_256(derive(seed, salt, WRAPPING, owner)).digest(SEED_BYTES * len(roots))
+    wrapped = np.frombuffer(b"".join(roots), np.uint8) ^ np.frombuffer(pad, np.uint8)
+    return tuple(row.tobytes() for row in wrapped.reshape(-1, SEED_BYTES))
 
 
 def draw_secret() -> bytearray:
@@ -192,7 +184,7 @@ def is_usable_identity(identity: bytes) -> bool:
 
 
 def digest(*parts: bytes) -> bytes:
-    """SHA-256 of the parts, which must be of fixed lengths or only the last one free."""
+    """SHA-256 of the parts; all but the last one must have fixed lengths."""
     return hashlib.sha256(b"".join([_DOMAIN, b"\0", *parts])).digest()
 
 
@@ -210,8 +202,7 @@ def verifies(identity: Identity, signature: bytes, told: bytes, body: bytes | me
 def signer(identity: Identity, signature: bytes, told: bytes, body: bytes | memoryview) -> bytes | None:
     """The key of this identity by which ``told`` and ``body`` were signed, or None."""
     text = _signed(told, body)
-    owned = identity if isinstance(identity, tuple) else (identity,)
-    return next((key for key in owned if _verifies(key, signature, text)), None)
+    return next((key for key in keys_of(identity) if _verifies(key, signature, text)), None)
 
 
 def is_signature(identity: bytes, signature: bytes, text: bytes) -> bool:
@@ -231,7 +222,7 @@ def forget_signatures() -> None:
 
 
 def wipe(*secrets: bytearray) -> None:
-    """Overwrite and empty: as far as Python lets us, since copies inside libraries stay."""
+    """Overwrite secrets and empty them, as far as Python allows: copies inside libraries remain."""
     for secret in secrets:
         secret[:] = bytes(len(secret))
         secret.clear()
@@ -248,13 +239,13 @@ def _exchange(private: bytes, public: bytes) -> bytes | None:
 
 
 def _check_size(key: bytes | bytearray) -> None:
-    # The library reads as many bytes as a key has, whatever it is given.
+    # The library reads 32 bytes, however long its argument is.
     if len(key) != KEY_BYTES:
         raise SecureAggregationError(f"a key of {len(key)} bytes, expected {KEY_BYTES}")
 
 
 def _coordinate(point: bytes) -> int:
-    """The coordinate of a point that is given by one: the highest bit is not part of it."""
+    """The coordinate by which a point is written, without the highest bit, which is not part of it."""
     return (int.from_bytes(point, "little") & _LOW_BITS) % _PRIME
 
 

@@ -15,15 +15,14 @@ message                   from, to     says
 :class:`UnmaskReply`      C to S       one share for each of the neighbours
 ========================  ===========  ================================================================
 
-What clients send may end with their Ed25519 signature over all that stands before it.
+A message is a dataclass whose fields say how they are written; what clients send may end with their Ed25519
+signature over all that stands before it.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Annotated, Final
 
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg.keys import (
@@ -35,14 +34,24 @@ from fl_privquant.secagg.keys import (
 )
 from fl_privquant.secagg.shamir import SHARE_BYTES
 from fl_privquant.secagg.wire import (
+    FLAG,
+    IDS,
+    PAYLOAD,
     SESSION_BYTES,
+    SUBSET,
+    UINT32,
+    UINT64,
     ClientMessage,
+    Format,
     Message,
-    Reader,
     RoundId,
     Subset,
-    pack_blocks,
+    blocks,
+    fixed,
+    last_blocks,
+    optional,
     pack_ids,
+    uint,
 )
 
 __all__ = [
@@ -55,7 +64,6 @@ __all__ = [
     "MaskRequest",
     "MaskedInput",
     "Message",
-    "Reader",
     "Roster",
     "RosterEntry",
     "RoundId",
@@ -70,8 +78,8 @@ __all__ = [
 CORRECTION_BYTES: Final = 2 * SHARE_BYTES
 """What a holder's derived shares of the two seeds are off by (:mod:`fl_privquant.secagg.sharing`)."""
 
-_INVITATION: Final = struct.Struct("<IQBQB")
-_ROSTER: Final = struct.Struct("<IIIIBB")
+# The largest code, which is 1 or more; 0 where codes are residues.
+_MAX_CODE: Final = Format(lambda value: UINT64.pack(value or 0), lambda reader: UINT64.read(reader) or None)
 
 
 @dataclass(frozen=True)
@@ -84,26 +92,11 @@ class Invitation(Message):
 
     KIND = 1
 
-    num_clients: int
-    dimension: int
-    width: int
-    max_code: int | None
-    signed: bool
-
-    def to_bytes(self) -> bytes:
-        largest = 0 if self.max_code is None else self.max_code
-        return self.prefix() + _INVITATION.pack(
-            self.num_clients, self.dimension, self.width, largest, self.signed
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, reader = cls.read(data)
-        num_clients, dimension, width, max_code, signed = reader.unpack(_INVITATION)
-        reader.finish()
-        if signed > 1:
-            raise InvalidUpdateError(f"Invitation: flag {signed}, expected 0 or 1")
-        return cls(round_id, num_clients, dimension, width, max_code or None, bool(signed))
+    num_clients: Annotated[int, UINT32]
+    dimension: Annotated[int, UINT64]
+    width: Annotated[int, uint(1)]
+    max_code: Annotated[int | None, _MAX_CODE]
+    signed: Annotated[bool, FLAG]
 
 
 @dataclass(frozen=True)
@@ -117,20 +110,8 @@ class KeyAdvertisement(ClientMessage):
 
     KIND = 2
 
-    public_key: bytes
-    known: bytes = b""
-
-    def content(self) -> Sequence[bytes]:
-        return self.public_key, bytes([bool(self.known)]), self.known
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, client_id, reader = cls.read_client(data)
-        public_key = reader.take(KEY_BYTES)
-        known = reader.take(DIGEST_BYTES) if reader.flag() else b""
-        signature = reader.signature()
-        reader.finish()
-        return cls(round_id, client_id, signature, public_key, known)
+    public_key: Annotated[bytes, fixed(KEY_BYTES)]
+    known: Annotated[bytes, optional(DIGEST_BYTES)] = b""
 
 
 @dataclass(frozen=True)
@@ -166,46 +147,20 @@ class Roster(Message):
 
     KIND = 3
 
-    num_clients: int
-    num_neighbors: int
-    threshold: int
-    num_witnesses: int
-    spread: bool
-    public_keys: tuple[bytes, ...]
-    ids: tuple[int, ...] = ()
-    present: Subset = field(default_factory=Subset)
-    identified: Subset = field(default_factory=Subset)
-    identities: tuple[bytes, ...] = ()
-    path: tuple[bytes, ...] = ()
+    num_clients: Annotated[int, UINT32]
+    num_neighbors: Annotated[int, UINT32]
+    threshold: Annotated[int, UINT32]
+    num_witnesses: Annotated[int, UINT32]
+    spread: Annotated[bool, FLAG]
+    path: Annotated[tuple[bytes, ...], blocks(DIGEST_BYTES, count_bytes=1)]
+    public_keys: Annotated[tuple[bytes, ...], blocks(KEY_BYTES)]
+    ids: Annotated[tuple[int, ...], IDS] = ()
+    present: Annotated[Subset, SUBSET] = field(default_factory=Subset)
+    identified: Annotated[Subset, SUBSET] = field(default_factory=Subset)
+    identities: Annotated[tuple[bytes, ...], last_blocks(KEY_BYTES)] = ()
 
-    def to_bytes(self) -> bytes:
-        numbers = (self.num_clients, self.num_neighbors, self.threshold, self.num_witnesses)
-        return b"".join(
-            [
-                self.prefix(),
-                _ROSTER.pack(*numbers, self.spread, len(self.path)),
-                *self.path,
-                pack_blocks(self.public_keys),
-                pack_ids(self.ids),
-                self.present.to_bytes(),
-                self.identified.to_bytes(),
-                *self.identities,
-            ]
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, reader = cls.read(data)
-        n, k, threshold, num_witnesses, spread, path_length = reader.unpack(_ROSTER)
-        if spread > 1:
-            raise InvalidUpdateError(f"Roster: flag {spread}, expected 0 or 1")
-        path = reader.parts(path_length, DIGEST_BYTES)
-        public_keys, ids, present = reader.blocks(KEY_BYTES), reader.ids(), reader.subset()
-        identified = reader.subset()
-        identities = reader.parts(len(identified.places), KEY_BYTES)
-        reader.finish()
-        lists = (public_keys, ids, present, identified, identities, path)
-        return cls(round_id, n, k, threshold, num_witnesses, bool(spread), *lists)
+    def __post_init__(self) -> None:
+        _check_one_each("Roster", "identity keys", self.identities, self.identified)
 
 
 @dataclass(frozen=True)
@@ -213,31 +168,18 @@ class SharedSeeds(ClientMessage):
     """What the server needs to open the client's two seeds from shares, and the roots of its masks from one.
 
     Of the holders, the first ``threshold - 1`` derive their shares; ``corrections`` are what the shares that
-    the others derive are off by, without the client itself, by increasing ids. ``wrapped`` holds the root
-    of the mask with each neighbour, by increasing ids, and opens with the wrapping seed
-    (:func:`~fl_privquant.secagg.keys.wrap`). The commitments to the two seeds, the self mask's first, let the
-    server recognise the right ones later.
+    the others derive are off by, without the client itself, by increasing ids. ``wrapped`` are the roots
+    of the masks with the neighbours, by increasing ids, which open with the wrapping seed
+    (:func:`~fl_privquant.secagg.keys.wrap`). The commitments to the two seeds let the server recognise the
+    right ones later.
     """
 
     KIND = 4
 
-    commitments: tuple[bytes, bytes]
-    wrapped: bytes
-    corrections: tuple[bytes, ...]
-
-    def content(self) -> Sequence[bytes]:
-        roots = [self.wrapped[at : at + SEED_BYTES] for at in range(0, len(self.wrapped), SEED_BYTES)]
-        return *self.commitments, pack_blocks(roots), pack_blocks(self.corrections)
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, client_id, reader = cls.read_client(data)
-        commitments = reader.take(SEED_BYTES), reader.take(SEED_BYTES)
-        wrapped = b"".join(reader.blocks(SEED_BYTES))
-        corrections = reader.blocks(CORRECTION_BYTES)
-        signature = reader.signature()
-        reader.finish()
-        return cls(round_id, client_id, signature, commitments, wrapped, corrections)
+    seed_commitment: Annotated[bytes, fixed(SEED_BYTES)]
+    wrapping_commitment: Annotated[bytes, fixed(SEED_BYTES)]
+    wrapped: Annotated[tuple[bytes, ...], blocks(SEED_BYTES)]
+    corrections: Annotated[tuple[bytes, ...], blocks(CORRECTION_BYTES)]
 
 
 @dataclass(frozen=True)
@@ -246,17 +188,7 @@ class MaskRequest(Message):
 
     KIND = 10
 
-    members: Subset
-
-    def to_bytes(self) -> bytes:
-        return self.prefix() + self.members.to_bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, reader = cls.read(data)
-        members = reader.subset()
-        reader.finish()
-        return cls(round_id, members)
+    members: Annotated[Subset, SUBSET]
 
 
 @dataclass(frozen=True)
@@ -265,18 +197,7 @@ class MaskedInput(ClientMessage):
 
     KIND = 6
 
-    payload: bytes
-
-    def content(self) -> Sequence[bytes]:
-        return len(self.payload).to_bytes(8, "little"), self.payload
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, client_id, reader = cls.read_client(data)
-        payload = reader.take(int.from_bytes(reader.take(8), "little"))
-        signature = reader.signature()
-        reader.finish()
-        return cls(round_id, client_id, signature, payload)
+    payload: Annotated[bytes, PAYLOAD]
 
 
 @dataclass(frozen=True)
@@ -285,17 +206,7 @@ class SurvivorList(Message):
 
     KIND = 11
 
-    survivors: Subset
-
-    def to_bytes(self) -> bytes:
-        return self.prefix() + self.survivors.to_bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, reader = cls.read(data)
-        survivors = reader.subset()
-        reader.finish()
-        return cls(round_id, survivors)
+    survivors: Annotated[Subset, SUBSET]
 
 
 @dataclass(frozen=True)
@@ -304,18 +215,7 @@ class Confirmation(ClientMessage):
 
     KIND = 12
 
-    agreement: bytes
-
-    def content(self) -> Sequence[bytes]:
-        return (self.agreement,)
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, client_id, reader = cls.read_client(data)
-        agreement = reader.take(DIGEST_BYTES)
-        signature = reader.signature()
-        reader.finish()
-        return cls(round_id, client_id, signature, agreement)
+    agreement: Annotated[bytes, fixed(DIGEST_BYTES)]
 
 
 @dataclass(frozen=True)
@@ -328,21 +228,12 @@ class UnmaskRequest(Message):
 
     KIND = 7
 
-    active: Subset
-    signers: Subset = field(default_factory=Subset)
-    signatures: tuple[bytes, ...] = ()
+    active: Annotated[Subset, SUBSET]
+    signers: Annotated[Subset, SUBSET] = field(default_factory=Subset)
+    signatures: Annotated[tuple[bytes, ...], last_blocks(SIGNATURE_BYTES)] = ()
 
-    def to_bytes(self) -> bytes:
-        subsets = self.active.to_bytes() + self.signers.to_bytes()
-        return self.prefix() + subsets + b"".join(self.signatures)
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, reader = cls.read(data)
-        active, signers = reader.subset(), reader.subset()
-        signatures = reader.parts(len(signers.places), SIGNATURE_BYTES)
-        reader.finish()
-        return cls(round_id, active, signers, signatures)
+    def __post_init__(self) -> None:
+        _check_one_each("UnmaskRequest", "signatures", self.signatures, self.signers)
 
 
 @dataclass(frozen=True)
@@ -351,20 +242,14 @@ class UnmaskReply(ClientMessage):
 
     KIND = 8
 
-    seed_shares: tuple[bytes, ...]
-    wrapping_shares: tuple[bytes, ...]
+    seed_shares: Annotated[tuple[bytes, ...], blocks(SHARE_BYTES)]
+    wrapping_shares: Annotated[tuple[bytes, ...], blocks(SHARE_BYTES)]
 
     def __repr__(self) -> str:
         # The shares are for the server alone.
         return f"UnmaskReply(client_id={self.client_id})"
 
-    def content(self) -> Sequence[bytes]:
-        return pack_blocks(self.seed_shares), pack_blocks(self.wrapping_shares)
 
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
-        round_id, client_id, reader = cls.read_client(data)
-        seed_shares, wrapping_shares = reader.blocks(SHARE_BYTES), reader.blocks(SHARE_BYTES)
-        signature = reader.signature()
-        reader.finish()
-        return cls(round_id, client_id, signature, seed_shares, wrapping_shares)
+def _check_one_each(name: str, what: str, given: tuple[bytes, ...], clients: Subset) -> None:
+    if len(given) != len(clients.places):
+        raise InvalidUpdateError(f"{name}: {len(given)} {what} for {len(clients.places)} clients")

@@ -30,7 +30,7 @@ class PairKeys:
         self._keys: dict[bytes, bytes] | None = None
 
     def __repr__(self) -> str:
-        # Never a secret.
+        # Secrets are never shown.
         return f"PairKeys({len(self.to_bytes()) // _BLOCK} keys)"
 
     def to_bytes(self) -> bytes:
@@ -40,7 +40,7 @@ class PairKeys:
         return b"".join([label + key for label, key in self._keys.items()])
 
     def of(self, identity: Ed25519PrivateKey, peers: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The keys that the owner of this identity shares with the owners of public ones, by the latter."""
+        """The key that this identity shares with each of its peers, by the public key of the peer."""
         known, own = self._read(), identity.public_key().public_bytes_raw()
         labels = {peer: keys.digest(keys.IDENTITY_PAIR, own, peer) for peer in peers}
         if strangers := [peer for peer, label in labels.items() if label not in known]:

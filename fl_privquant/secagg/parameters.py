@@ -98,7 +98,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,9 +106,14 @@ from scipy.special import gammaln
 
 from fl_privquant.cohort import checked_fraction, count_of
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.secagg.wire import FLAG, UINT32
 
 MIN_NEIGHBORS: Final = 32
 """Fewer save little and rest on the exact fractions; up to this the graph is complete."""
+
+MAX_CYCLE_NEIGHBORS: Final = 1024
+"""Most neighbours in a spread graph, so that a server cannot have clients draw costly ones. Rounds that need
+more have a ring, or a complete graph."""
 
 GRINDING_TRIES: Final = 2.0**40
 """Graphs that a server that lies is taken to try before it shows one to clients that sign."""
@@ -130,10 +135,10 @@ class GraphParameters:
     in common, clients have fewer neighbours.
     """
 
-    num_clients: int
-    num_neighbors: int
-    threshold: int
-    spread: bool = False
+    num_clients: Annotated[int, UINT32]
+    num_neighbors: Annotated[int, UINT32]
+    threshold: Annotated[int, UINT32]
+    spread: Annotated[bool, FLAG] = False
 
     def __post_init__(self) -> None:
         n, k, t = self.num_clients, self.num_neighbors, self.threshold
@@ -141,6 +146,10 @@ class GraphParameters:
             raise InvalidSpecError(
                 f"num_neighbors: {k} for {n} clients, expected {n - 1} (complete, not spread) or an even "
                 f"number below"
+            )
+        if self.spread and k > MAX_CYCLE_NEIGHBORS:
+            raise InvalidSpecError(
+                f"num_neighbors: {k} in a spread graph, expected at most {MAX_CYCLE_NEIGHBORS}"
             )
         if not k + 1 < 2 * t <= 2 * (k + 1):
             raise InvalidSpecError(
@@ -155,6 +164,15 @@ class GraphParameters:
             return self.num_neighbors + 1
         others = self.num_clients - 1
         return 1 + others * (1 - (1 - 2 / others) ** (self.num_neighbors // 2))
+
+
+def needs_cycles(num_clients: int, num_neighbors: int, gone: int) -> bool:
+    """Whether a signed round has a spread graph: whoever chooses the ``gone`` clients could cut a ring.
+
+    >>> [needs_cycles(10_000, neighbours, gone=2000) for neighbours in (72, 1026, 2002)]
+    [True, False, False]
+    """
+    return num_neighbors <= min(gone, MAX_CYCLE_NEIGHBORS, num_clients - 2)
 
 
 @lru_cache(maxsize=256)
@@ -200,7 +218,7 @@ def choose_parameters(
             raise InvalidSpecError(f"{name}: {odds}, expected odds between 0 and 1")
     if corrupt + lost <= num_clients - 2:
         for k in [*range(MIN_NEIGHBORS, num_clients - 1, 2), num_clients - 1]:
-            spread = signed and k <= corrupt + lost and k < num_clients - 1
+            spread = signed and needs_cycles(num_clients, k, corrupt + lost)
             thresholds = np.arange((k + 1) // 2 + 1, k + 2)
             correct = _correctness_failures(num_clients, k, thresholds, lost, spread)
             good = thresholds[correct <= max_correctness_failure / (2 if signed else 1)]
@@ -224,7 +242,7 @@ def security_failure(
     server_may_lie: bool = False,
     signed: bool = False,
 ) -> float:
-    """Bound on the odds that a round of this graph is not secure; 1 or more says nothing.
+    """Bound on the odds that a round of this graph is not secure; a bound of 1 or more tells nothing.
 
     For ``signed`` rounds this is twice the odds of the graph, after all tries: the other half is left to the
     witnesses.
@@ -239,14 +257,6 @@ def security_failure(
     lost = _count(n, dropout_fraction, "dropout_fraction")
     cohort = _Cohort(n, k, corrupt, lost, parameters.spread)
     return float(_security_failures(cohort, np.array([parameters.threshold]), server_may_lie, signed)[0])
-
-
-def correctness_failure(parameters: GraphParameters, *, dropout_fraction: float) -> float:
-    """Bound on the odds that a round of this graph ends without a sum; 1 or more says nothing."""
-    n, k = parameters.num_clients, parameters.num_neighbors
-    lost = _count(n, dropout_fraction, "dropout_fraction")
-    thresholds = np.array([parameters.threshold])
-    return float(_correctness_failures(n, k, thresholds, lost, parameters.spread)[0])
 
 
 def _count(num_clients: int, fraction: float, name: str) -> int:

@@ -72,7 +72,7 @@ class ClientPolicy:
 
     @property
     def least_honest(self) -> int:
-        """Honest clients in any sum that this client helps to open; its own view may count on no more.
+        """The fewest honest clients in any sum that this client helps to open.
 
         >>> ClientPolicy(min_clients=50).least_honest
         40
@@ -124,7 +124,10 @@ class ClientPolicy:
 
     def check_graph(self, num_clients: int, num_neighbors: int, threshold: int, spread: bool = False) -> None:
         """Refuse a graph, or a threshold, that is weaker than this client's fractions demand."""
-        odds = self._odds(num_clients, num_neighbors, threshold, spread)
+        try:
+            graph = GraphParameters(num_clients, num_neighbors, threshold, spread)
+        except InvalidSpecError as error:
+            raise SecureAggregationError(str(error)) from None
         if math.isinf(self.max_security_failure):
             return
         least = min(num_clients - 1, MIN_NEIGHBORS)
@@ -133,6 +136,8 @@ class ClientPolicy:
                 f"{num_neighbors} neighbours among {num_clients} clients, expected {least} or more: up to "
                 f"{MIN_NEIGHBORS + 1} clients everyone is everyone's neighbour"
             )
+        assumed = {"corrupt_fraction": self.corrupt_fraction, "dropout_fraction": self.dropout_fraction}
+        odds = security_failure(graph, signed=self.signed, **assumed)
         if not odds <= self.max_security_failure:
             raise SecureAggregationError(
                 f"threshold {threshold} of {num_neighbors + 1} holders among {num_clients} clients: the odds "
@@ -158,21 +163,19 @@ class ClientPolicy:
 
     def identity_of(self, client: int, told: bytes | None) -> bytes:
         """The identity key of a client on the roster: the one that was ``told``, or the only known one."""
-        owned = None if self.known_identities is None else self.known_identities[client]
-        if told is not None and (owned is None or told in (owned if isinstance(owned, tuple) else (owned,))):
-            return told
-        if told is not None:
+        owned = None if self.known_identities is None else keys.keys_of(self.known_identities[client])
+        if told is None:
+            if owned is None or len(owned) != 1:
+                raise SecureAggregationError(
+                    f"client {client} is on the roster without its identity key, and this client does not "
+                    f"know just one"
+                )
+            return owned[0]
+        if owned is not None and told not in owned:
             raise SecureAggregationError(
                 f"client {client} is on the roster with another identity than is known of it"
             )
-        if isinstance(owned, tuple) and len(owned) == 1:
-            return owned[0]
-        if not isinstance(owned, bytes):
-            raise SecureAggregationError(
-                f"client {client} is on the roster without its identity key, and this client does not know "
-                f"just one"
-            )
-        return owned
+        return told
 
     def vouches(self, message: ClientMessage, told: bytes) -> bool:
         """Whether the sender signed this and was told the same; without identities the server's word counts.
@@ -201,15 +204,3 @@ class ClientPolicy:
                     f"client {confirmation.client_id} did not sign the list of survivors that this client "
                     f"was shown"
                 )
-
-    def _odds(self, num_clients: int, num_neighbors: int, threshold: int, spread: bool) -> float:
-        try:
-            parameters = GraphParameters(num_clients, num_neighbors, threshold, spread)
-        except InvalidSpecError as error:
-            raise SecureAggregationError(str(error)) from None
-        return security_failure(
-            parameters,
-            corrupt_fraction=self.corrupt_fraction,
-            dropout_fraction=self.dropout_fraction,
-            signed=self.signed,
-        )

@@ -6,13 +6,14 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fl_privquant.cohort import count_of
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg.keys import Identity
 from fl_privquant.secagg.messages import SESSION_BYTES
-from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, security_failure
+from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, needs_cycles, security_failure
 from fl_privquant.secagg.witnesses import quorum_of, witness_failure, witnesses_needed
 
 
@@ -78,7 +79,7 @@ class RoundConfig:
         return self.identities is not None
 
     def least_survivors(self, num_clients: int) -> int:
-        """Inputs without which no sum is opened, as clients would not help to."""
+        """The fewest inputs for which clients help to open the sum."""
         if math.isinf(self.max_security_failure):
             return 0
         return num_clients - count_of(self.dropout_fraction, num_clients)
@@ -87,47 +88,41 @@ class RoundConfig:
         """Clients whose confirmations count, in signed rounds (:mod:`fl_privquant.secagg.witnesses`)."""
         if not self.signed:
             return 0
-        corrupt, lost = (
-            count_of(part, num_clients) for part in (self.corrupt_fraction, self.dropout_fraction)
-        )
         odds = witness_failure(self.max_security_failure), self.max_correctness_failure / 2
-        return witnesses_needed(num_clients, corrupt, lost, *odds)
+        return witnesses_needed(num_clients, *self._corrupt_and_lost(num_clients), *odds)
 
     def quorum(self, num_clients: int) -> int:
         """Witnesses whose confirmations are needed before clients unmask, in signed rounds."""
-        corrupt, odds = (
-            count_of(self.corrupt_fraction, num_clients),
-            witness_failure(self.max_security_failure),
-        )
+        corrupt, _ = self._corrupt_and_lost(num_clients)
+        odds = witness_failure(self.max_security_failure)
         return quorum_of(num_clients, self.num_witnesses(num_clients), corrupt, odds)
+
+    def _corrupt_and_lost(self, num_clients: int) -> tuple[int, int]:
+        return count_of(self.corrupt_fraction, num_clients), count_of(self.dropout_fraction, num_clients)
 
     def graph(self, num_clients: int) -> GraphParameters:
         """Neighbours and threshold for this many clients, as given or computed."""
-        if self.num_neighbors is not None and self.threshold is not None:
-            k = min(self.num_neighbors, num_clients - 1)
-            gone = count_of(self.corrupt_fraction, num_clients) + count_of(self.dropout_fraction, num_clients)
-            spread = self.signed and k <= gone and k < num_clients - 1
-            given = GraphParameters(num_clients, k, self.threshold, spread)
-            odds = security_failure(
-                given,
-                corrupt_fraction=self.corrupt_fraction,
-                dropout_fraction=self.dropout_fraction,
-                server_may_lie=self.server_may_lie,
-                signed=self.signed,
+        assumed: dict[str, Any] = {
+            "corrupt_fraction": self.corrupt_fraction,
+            "dropout_fraction": self.dropout_fraction,
+            "server_may_lie": self.server_may_lie,
+            "signed": self.signed,
+        }
+        if self.num_neighbors is None or self.threshold is None:
+            return choose_parameters(
+                num_clients,
+                max_security_failure=self.max_security_failure,
+                max_correctness_failure=self.max_correctness_failure,
+                **assumed,
             )
-            if not odds <= self.max_security_failure:
-                raise InvalidSpecError(
-                    f"num_neighbors {given.num_neighbors}, threshold {given.threshold}: for {num_clients} "
-                    f"clients the odds of a failure are up to {odds:.2g}, above max_security_failure "
-                    f"({self.max_security_failure:.2g}); leave both out to have them computed"
-                )
-            return given
-        return choose_parameters(
-            num_clients,
-            corrupt_fraction=self.corrupt_fraction,
-            dropout_fraction=self.dropout_fraction,
-            max_security_failure=self.max_security_failure,
-            max_correctness_failure=self.max_correctness_failure,
-            server_may_lie=self.server_may_lie,
-            signed=self.signed,
-        )
+        k = min(self.num_neighbors, num_clients - 1)
+        spread = self.signed and needs_cycles(num_clients, k, sum(self._corrupt_and_lost(num_clients)))
+        graph = GraphParameters(num_clients, k, self.threshold, spread)
+        failure = security_failure(graph, **assumed)
+        if not failure <= self.max_security_failure:
+            raise InvalidSpecError(
+                f"num_neighbors {k}, threshold {self.threshold}: for {num_clients} clients the odds of a "
+                f"failure are up to {failure:.2g}, above max_security_failure "
+                f"({self.max_security_failure:.2g}); leave both out to have them computed"
+            )
+        return graph

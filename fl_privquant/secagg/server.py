@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +15,10 @@ from numpy.typing import NDArray
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import packed_size, unpack_codes
 from fl_privquant.secagg import keys, shamir
-from fl_privquant.secagg.dealt import DealtShares, members_left
 from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
 from fl_privquant.secagg.messages import (
+    ClientMessage,
     Confirmation,
     Invitation,
     KeyAdvertisement,
@@ -24,6 +26,7 @@ from fl_privquant.secagg.messages import (
     MaskRequest,
     Roster,
     RosterEntry,
+    RoundId,
     SharedSeeds,
     Subset,
     SurvivorList,
@@ -31,11 +34,9 @@ from fl_privquant.secagg.messages import (
     UnmaskRequest,
     pack_ids,
 )
-from fl_privquant.secagg.opening import correctable, open_secret
-from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.roster_tree import levels_of, path_of
 from fl_privquant.secagg.round_config import RoundConfig
-from fl_privquant.secagg.stages import ServerStage, StagedRound
+from fl_privquant.secagg.sharing import DealtShares, Seed, correctable, members_left
 from fl_privquant.secagg.transcript import (
     agreement_digest,
     graph_digest,
@@ -43,12 +44,18 @@ from fl_privquant.secagg.transcript import (
     listing_digest,
     masks_digest,
 )
+from fl_privquant.secagg.wire import Octets
 
-_Bytes = bytes | bytearray | memoryview
 
-# The two seeds of a client, in the order in which they are shared.
-_SELF_MASK: Final = 0
-_WRAPPING: Final = 1
+class ServerStage(IntEnum):
+    """The messages that the server is waiting for."""
+
+    ADVERTISE = 0
+    SHARE = 1
+    MASK = 2
+    CONFIRM = 3
+    UNMASK = 4
+    ENDED = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,27 +66,31 @@ class OpenedSum:
     survivors: tuple[int, ...]
 
 
-class ServerRound(StagedRound):
+class ServerRound:
     """The server in one round, from an invitation to a :class:`OpenedSum`.
 
-    For each stage, messages are taken as they arrive, from whoever still answers; then the stage is
-    closed, and the messages of the next one are returned, by client. ::
+    In each stage, :meth:`receive` takes messages as they arrive, from whoever still answers. A further call
+    closes the stage, and returns the messages that begin the next one, by client. ::
 
         server = ServerRound(config, client_ids)
-        server.invitation()                            -> bytes, for all
-        server.receive_advertisement(sender, data);    server.rosters()          -> {client: bytes}
-        server.receive_shares(sender, data);           server.mask_requests()    -> {client: bytes}
-        server.receive_masked_input(sender, data);     server.survivor_lists()   -> {client: bytes}
-        server.receive_confirmation(sender, data);     server.unmask_requests()  -> {client: bytes}
-        server.receive_unmask_reply(sender, data);     server.finish()           -> OpenedSum
+        server.invitation()        -> bytes, for all; clients send KeyAdvertisements
+        server.rosters()           -> {client: bytes}; clients send SharedSeeds
+        server.mask_requests()     -> {client: bytes}; clients send MaskedInputs
+        server.survivor_lists()    -> {client: bytes}; clients send Confirmations, in signed rounds only
+        server.unmask_requests()   -> {client: bytes}; clients send UnmaskReplies
+        server.finish()            -> OpenedSum
 
-    Lists of survivors and confirmations are for signed rounds only.
+    A sender of which nothing was taken counts as lost. Closing a stage raises SecureAggregationError when too
+    few are left: nothing was released, and this round is over.
 
-    ``receive_...`` returns False for a message that is malformed or not the sender's own, with the
-    reason in :attr:`rejected`, and for one that is late or sent twice. A sender of which nothing was
-    taken counts as lost. ``sender`` is who the transport says it is. Closing a stage raises
-    SecureAggregationError when too few are left: nothing was released, and this round is over.
-    :attr:`culprits` are clients that broke the protocol, whatever others say: leave them out of later rounds.
+    Attributes
+    ----------
+    rejected
+        Why messages were refused, by sender.
+    graph_parameters
+        Neighbours and threshold: of the round once rosters are out, before as if all invited clients came.
+    culprits
+        Clients that broke the protocol, whatever others say: leave them out of later rounds.
     """
 
     def __init__(self, config: RoundConfig, client_ids: Iterable[int]) -> None:
@@ -94,10 +105,13 @@ class ServerRound(StagedRound):
                 f"width: {config.width} bits are too few for the sum of {len(invited)} codes up to "
                 f"{config.max_code}; use codebook.sum_bits({len(invited)})"
             )
-        # A graph that cannot be drawn should be known now, not once clients have answered.
-        config.graph(len(invited))
-        super().__init__(config)
+        # Fails now, rather than after clients have answered, if no graph meets the settings.
+        self.graph_parameters = config.graph(len(invited))
+        self.rejected: dict[int, str] = {}
         self.culprits: set[int] = set()
+        self._config = config
+        self._round_id = RoundId(config.session, config.number)
+        self._stage = ServerStage.ADVERTISE
         self._invited = invited
         self._invitation = Invitation(
             self._round_id,
@@ -112,28 +126,16 @@ class ServerRound(StagedRound):
         # In signed rounds, the digest of the list by which each client knows others.
         self._known: dict[int, bytes] = {}
         self._graph: dict[int, tuple[int, ...]] = {}
-        self._parameters: GraphParameters | None = None
-        self._threshold = 0
         # Those whose confirmations count, in signed rounds, by increasing ids.
         self._witnesses: list[int] = []
-        self._masks_digest = self._agreement = b""
+        self._graph_digest = self._masks_digest = self._agreement = b""
         # The members share keys and mask with each other; the active ones' inputs are in the total.
-        self._dealt = DealtShares({}, 0)
+        self._dealt = DealtShares({}, {}, 0, b"")
         self._members: dict[int, tuple[int, ...]] = {}
         self._confirmations: dict[int, Confirmation] = {}
         self._total: NDArray[Any] = np.zeros(config.dimension, dtype=lane(config.width))
         self._active: set[int] = set()
         self._replies: dict[int, UnmaskReply] = {}
-
-    def __repr__(self) -> str:
-        return f"ServerRound(round {self._round_id.number}, {self._stage.name}, {len(self._invited)} invited)"
-
-    @property
-    def graph_parameters(self) -> GraphParameters:
-        """Neighbours and threshold of this round, once the rosters are out."""
-        if self._parameters is None:
-            raise SecureAggregationError("the graph is drawn when the rosters are: call rosters() first")
-        return self._parameters
 
     @property
     def num_survivors(self) -> int:
@@ -149,25 +151,66 @@ class ServerRound(StagedRound):
         """The message that starts the round, the same for every client."""
         return self._invitation
 
-    def receive_advertisement(self, sender: int, data: _Bytes) -> bool:
-        """Take a client's public key."""
+    def receive(self, sender: int, data: Octets) -> bool:
+        """Take a client's message of the present stage; ``sender`` is who the transport says it is.
 
-        def take(message: KeyAdvertisement) -> None:
-            if not keys.is_usable(message.public_key):
-                raise InvalidUpdateError("KeyAdvertisement: the public key is no usable X25519 key")
-            identity = b""
-            if self._config.signed:
-                identity = self._signer(message, data) or b""
-                if not keys.is_usable_identity(identity):
-                    raise InvalidUpdateError(
-                        "KeyAdvertisement: signed by a key that is no usable Ed25519 key"
-                    )
-            self._known[sender] = message.known
-            self._entries[sender] = RosterEntry(sender, message.public_key, identity)
+        False for one that is sent twice or by somebody who was not asked, and for one that is malformed, of
+        another stage or not the sender's own: then :attr:`rejected` says why.
+        """
+        if self._stage is ServerStage.ENDED:
+            return False
+        kind, expected, seen, take = self._awaited()
+        if sender not in expected or sender in seen:
+            return False
+        try:
+            message = kind.from_bytes(data)
+            self._check_sender(sender, message, data)
+            take(message)
+        except InvalidUpdateError as error:
+            self.rejected[sender] = str(error)
+            return False
+        return True
 
-        return self._receive(
-            ServerStage.ADVERTISE, sender, data, KeyAdvertisement, self._entries, self._invited, take
-        )
+    def _awaited(self) -> tuple[type[ClientMessage], Container[int], Container[int], Callable[[Any], None]]:
+        """What clients send in the present stage, who does, who has done so, and what takes it."""
+        dealt = self._dealt
+        if self._stage is ServerStage.ADVERTISE:
+            return KeyAdvertisement, self._invited, self._entries, self._take_key
+        if self._stage is ServerStage.SHARE:
+            return SharedSeeds, self._graph, dealt.messages, dealt.take
+        if self._stage is ServerStage.MASK:
+            return MaskedInput, self._members, self._active, self._take_input
+        if self._stage is ServerStage.CONFIRM:
+            return Confirmation, self._active, self._confirmations, self._take_confirmation
+        return UnmaskReply, self._active, self._replies, self._take_shares
+
+    def _check_sender(self, sender: int, message: ClientMessage, data: Octets) -> None:
+        name = type(message).__name__
+        if message.round_id != self._round_id:
+            raise InvalidUpdateError(f"{name}: of another session, or of round {message.round_id.number}")
+        if message.client_id != sender:
+            raise InvalidUpdateError(f"{name}: of client {message.client_id}, sent by client {sender}")
+        if self._config.identities is not None:
+            if self._signer(message, message.body_of(data)) is None:
+                raise InvalidUpdateError(f"{name}: not signed by the identity of client {sender}")
+        elif message.signature:
+            raise InvalidUpdateError(f"{name}: signed, but the round is not")
+
+    def _signer(self, message: ClientMessage, body: bytes | memoryview) -> bytes | None:
+        """The identity key by which a message is signed, if it is one of its sender's."""
+        identity = (self._config.identities or {}).get(message.client_id, ())
+        return keys.signer(identity, message.signature, self._graph_digest or self._digest, body)
+
+    def _take_key(self, message: KeyAdvertisement) -> None:
+        if not keys.is_usable(message.public_key):
+            raise InvalidUpdateError("KeyAdvertisement: the public key is no usable X25519 key")
+        identity = b""
+        if self._config.signed:
+            identity = self._signer(message, message.body()) or b""
+            if not keys.is_usable_identity(identity):
+                raise InvalidUpdateError("KeyAdvertisement: signed by a key that is no usable Ed25519 key")
+        self._known[message.client_id] = message.known
+        self._entries[message.client_id] = RosterEntry(message.client_id, message.public_key, identity)
 
     def rosters(self) -> dict[int, bytes]:
         """Draw the graph among the clients that sent keys, and tell each its neighbours."""
@@ -186,14 +229,14 @@ class ServerRound(StagedRound):
         levels = levels_of([self._entries[client].leaf for client in everyone])
         listing = listing_digest(everyone, levels[-1][0])
         self._graph_digest = graph_digest(self._digest, parameters, num_witnesses, listing)
-        self._parameters, self._threshold = parameters, parameters.threshold
+        self.graph_parameters = parameters
         graph = graph_of(self._graph_digest, parameters)
         self._witnesses = [everyone[place] for place in sorted(graph.witnesses(num_witnesses))]
         self._graph = {
             client: tuple(everyone[peer] for peer in graph.neighbors(place))
             for place, client in enumerate(everyone)
         }
-        self._dealt = DealtShares(self._graph, self._threshold)
+        self._dealt = DealtShares(self._entries, self._graph, self.graph_parameters.threshold, self._digest)
         self._stage = ServerStage.SHARE
         rosters = {}
         for place, (client, neighbours) in enumerate(self._graph.items()):
@@ -207,8 +250,8 @@ class ServerRound(StagedRound):
                 parameters.threshold,
                 num_witnesses,
                 parameters.spread,
+                path,
                 tuple(self._entries[peer].public_key for peer in neighbours),
-                path=path,
             )
             rosters[client] = self._with_names(roster, client, neighbours).to_bytes()
         return rosters
@@ -220,8 +263,7 @@ class ServerRound(StagedRound):
             return replace(roster, ids=tuple(self._dealt.points[client]))
         ids, present, named = tuple(self._graph), Subset(), neighbours
         if self._known[client] == self._known_here:
-            several = (peer for peer in neighbours if isinstance(identities[peer], tuple))
-            named = tuple(peer for peer in several if len(identities[peer]) > 1)
+            named = tuple(peer for peer in neighbours if len(keys.keys_of(identities[peer])) > 1)
             if len(self._present.to_bytes()) < len(pack_ids(ids)):
                 ids, present = (), self._present
         keys_of_named = tuple(self._entries[peer].identity for peer in named)
@@ -236,26 +278,20 @@ class ServerRound(StagedRound):
     def _present(self) -> Subset:
         return Subset.of(self._graph, sorted(self._config.identities or {}))
 
-    def receive_shares(self, sender: int, data: _Bytes) -> bool:
-        """Take a client's corrections of shares, commitments and wrapped roots."""
-        dealt = self._dealt
-        return self._receive(
-            ServerStage.SHARE, sender, data, SharedSeeds, dealt.messages, self._graph, dealt.take
-        )
-
     def mask_requests(self, context: bytes = b"") -> dict[int, bytes]:
-        """Tell each client with whom to mask; ``context`` is what they are asked for, which masks hang on.
+        """Tell each client with whom to mask; masks are derived from ``context``, what clients are asked for.
 
         Clients with too few holders left are dropped: they would refuse.
         """
         self._close(ServerStage.SHARE)
         shared = set(self._dealt.messages)
-        self._members = members_left(self._graph, shared, self._threshold)
+        threshold = self.graph_parameters.threshold
+        self._members = members_left(self._graph, shared, threshold)
         dropped = shared - self._members.keys()
         self.rejected |= dict.fromkeys(dropped, "too few of its neighbours shared their keys")
         if not self._members:
             raise self._failure(
-                f"{len(shared)} of {len(self._entries)} clients shared keys: none has the {self._threshold} "
+                f"{len(shared)} of {len(self._entries)} clients shared keys: none has the {threshold} "
                 f"holders that it needs"
             )
         self._stage = ServerStage.MASK
@@ -265,22 +301,16 @@ class ServerRound(StagedRound):
         if told_all:
             request = MaskRequest(self._round_id, Subset.of(members, list(self._graph)))
             return dict.fromkeys(members, request.to_bytes())
-        return {
-            client: MaskRequest(
-                self._round_id, Subset.of([*peers, client], list(self._dealt.points[client]))
-            ).to_bytes()
+        asked = {
+            client: Subset.of([*peers, client], list(self._dealt.points[client]))
             for client, peers in self._members.items()
         }
+        return {client: MaskRequest(self._round_id, listed).to_bytes() for client, listed in asked.items()}
 
-    def receive_masked_input(self, sender: int, data: _Bytes) -> bool:
-        """Add a client's masked codes to the total."""
-
-        def take(message: MaskedInput) -> None:
-            codes = unpack_codes(message.payload, self._config.width, self._config.dimension)
-            np.add(self._total, codes.astype(self._total.dtype), out=self._total)
-            self._active.add(sender)
-
-        return self._receive(ServerStage.MASK, sender, data, MaskedInput, self._active, self._members, take)
+    def _take_input(self, message: MaskedInput) -> None:
+        codes = unpack_codes(message.payload, self._config.width, self._config.dimension)
+        np.add(self._total, codes.astype(self._total.dtype), out=self._total)
+        self._active.add(message.client_id)
 
     def survivor_lists(self) -> dict[int, bytes]:
         """Tell the clients whose input arrived the list of them, in signed rounds; else nothing is sent."""
@@ -301,17 +331,10 @@ class ServerRound(StagedRound):
         named = Subset.of(survivors, list(self._graph))
         return dict.fromkeys(survivors, SurvivorList(self._round_id, named).to_bytes())
 
-    def receive_confirmation(self, sender: int, data: _Bytes) -> bool:
-        """Take a client's signature on the survivors."""
-
-        def take(message: Confirmation) -> None:
-            if message.agreement != self._agreement:
-                raise InvalidUpdateError("Confirmation: of something else than this client was shown")
-            self._confirmations[sender] = message
-
-        return self._receive(
-            ServerStage.CONFIRM, sender, data, Confirmation, self._confirmations, self._active, take
-        )
+    def _take_confirmation(self, message: Confirmation) -> None:
+        if message.agreement != self._agreement:
+            raise InvalidUpdateError("Confirmation: of something else than this client was shown")
+        self._confirmations[message.client_id] = message
 
     def unmask_requests(self) -> dict[int, bytes]:
         """Ask those whose input arrived for the shares that open the masks left in the total."""
@@ -330,29 +353,22 @@ class ServerRound(StagedRound):
             self._need_holders(asked, "clients confirmed the survivors")
         signatures = tuple(self._confirmations[client].signature for client in signers)
         self._stage = ServerStage.UNMASK
-        named = Subset.of(signers, self._witnesses)
-        return {
-            client: UnmaskRequest(
-                self._round_id, Subset.of(self._active, self._held_by(client)), named, signatures
-            ).to_bytes()
-            for client in sorted(asked)
-        }
+        named, requests = Subset.of(signers, self._witnesses), {}
+        for client in sorted(asked):
+            active = Subset.of(self._active, self._held_by(client))
+            requests[client] = UnmaskRequest(self._round_id, active, named, signatures).to_bytes()
+        return requests
 
-    def receive_unmask_reply(self, sender: int, data: _Bytes) -> bool:
-        """Take a client's shares."""
-
-        def take(message: UnmaskReply) -> None:
-            active, dead = self._lists(sender)
-            if (len(message.seed_shares), len(message.wrapping_shares)) != (len(active), len(dead)):
-                raise InvalidUpdateError(
-                    f"UnmaskReply: {len(message.seed_shares)} and {len(message.wrapping_shares)} shares, "
-                    f"expected {len(active)} and {len(dead)}"
-                )
-            if not shamir.are_shares(b"".join(message.seed_shares + message.wrapping_shares)):
-                raise InvalidUpdateError("UnmaskReply: a share holds a number outside the field")
-            self._replies[sender] = message
-
-        return self._receive(ServerStage.UNMASK, sender, data, UnmaskReply, self._replies, self._active, take)
+    def _take_shares(self, message: UnmaskReply) -> None:
+        sent = len(message.seed_shares), len(message.wrapping_shares)
+        active, lost = map(len, self._lists(message.client_id))
+        if sent != (active, lost):
+            raise InvalidUpdateError(
+                f"UnmaskReply: {sent[0]} and {sent[1]} shares, expected {active} and {lost}"
+            )
+        if not shamir.are_shares(b"".join(message.seed_shares + message.wrapping_shares)):
+            raise InvalidUpdateError("UnmaskReply: a share holds a number outside the field")
+        self._replies[message.client_id] = message
 
     def finish(self) -> OpenedSum:
         """Open the masks that are left, and return the sum of the inputs that arrived."""
@@ -375,43 +391,37 @@ class ServerRound(StagedRound):
         for client, revealed in self._revealed_shares().items():
             entry = self._entries[client]
             if client in self._active:
-                seed = self._secret(client, revealed, _SELF_MASK)
+                seed = self._secret(client, revealed, Seed.SELF_MASK)
                 yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, entry.public_key), False
                 keys.wipe(seed)
                 continue
             peers = [peer for peer in self._members[client] if peer in self._active]
             if peers:
-                seed = self._secret(client, revealed, _WRAPPING)
-                roots = self._dealt.roots(entry, self._graph_digest, seed)
+                seed = self._secret(client, revealed, Seed.WRAPPING)
+                roots = self._dealt.roots(client, self._graph_digest, seed)
                 keys.wipe(seed)
                 for peer in peers:
                     ends = entry.public_key, self._entries[peer].public_key
                     # The peer added its mask if its id is the smaller one: take that back.
                     yield pair_mask(roots[peer], self._masks_digest, *ends), peer > client
 
-    def _secret(self, client: int, revealed: dict[int, bytes], which: int) -> bytearray:
-        """The first or the second seed of a client; whoever revealed wrong shares is named."""
-        entry, dealt = self._entries[client], self._dealt
-        is_right = dealt.is_seed if which == _SELF_MASK else dealt.is_wrapping_seed
-        shares = dealt.shares(client, revealed, which)
-        holders = {point: holder for holder, point in dealt.points[client].items()}
-        suspects = {point for point, holder in holders.items() if holder in self.rejected}
-        opened = open_secret(
-            shares, self._threshold, lambda secret: is_right(entry, self._digest, secret), suspects
-        )
+    def _secret(self, client: int, revealed: dict[int, bytes], which: Seed) -> bytearray:
+        """One of the seeds of a client; whoever revealed wrong shares is named."""
+        opened = self._dealt.opened(client, revealed, which, self.rejected)
         if opened is None:
             # Too many wrong shares to be the holders': whoever dealt them is to blame.
             self.culprits.add(client)
+            threshold = self.graph_parameters.threshold
             raise self._failure(
                 f"the shares of client {client} do not open its secret: more than "
-                f"{correctable(len(shares), self._threshold)} of {len(shares)} are wrong, at threshold "
-                f"{self._threshold}"
+                f"{correctable(len(revealed), threshold)} of {len(revealed)} are wrong, at threshold "
+                f"{threshold}"
             )
         secret, wrong = opened
-        for point in wrong:
+        for holder in wrong:
             # A client may have dealt wrong shares to honest holders: neither of the two is proven guilty.
             self.rejected.setdefault(
-                holders[point],
+                holder,
                 f"its share of client {client}'s secret was wrong: it or client {client} broke the protocol",
             )
         return secret
@@ -426,13 +436,11 @@ class ServerRound(StagedRound):
                     revealed[client][holder] = share
         return revealed
 
-    def _lists(self, holder: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _lists(self, holder: int) -> tuple[list[int], list[int]]:
         """The active and the lost clients among those whose shares a client holds."""
         held = self._held_by(holder)
-        return (
-            tuple(client for client in held if client in self._active),
-            tuple(client for client in held if client not in self._active),
-        )
+        active = [client for client in held if client in self._active]
+        return active, [client for client in held if client not in self._active]
 
     def _held_by(self, holder: int) -> list[int]:
         """The clients of whose seeds a client holds shares, itself included."""
@@ -449,24 +457,27 @@ class ServerRound(StagedRound):
         for client, peers in self._members.items():
             alive = len(left & {*peers, client})
             needed = client in self._active or any(peer in self._active for peer in peers)
-            if needed and alive < self._threshold:
+            if needed and alive < self.graph_parameters.threshold:
                 raise self._failure(
                     f"{len(left)} of {len(self._members)} {what}: client {client} has {alive} holders left, "
-                    f"below the threshold {self._threshold}"
+                    f"below the threshold {self.graph_parameters.threshold}"
                 )
         if not self._active:
             raise self._failure("no masked input arrived")
 
     def _drop_repeated_keys(self) -> None:
         """Drop all clients that share a public key: their neighbours would refuse the roster."""
-        owners: dict[bytes, list[int]] = {}
-        for client, entry in self._entries.items():
-            owners.setdefault(entry.public_key, []).append(client)
-        for clients in owners.values():
-            if len(clients) > 1:
-                for client in set(clients) & self._entries.keys():
-                    del self._entries[client]
-                    self.rejected[client] = "its public key stands twice"
+        owners = Counter(entry.public_key for entry in self._entries.values())
+        repeated = [client for client, entry in self._entries.items() if owners[entry.public_key] > 1]
+        for client in repeated:
+            del self._entries[client]
+            self.rejected[client] = "its public key stands twice"
+
+    def _close(self, stage: ServerStage) -> None:
+        if self._stage is not stage:
+            raise SecureAggregationError(
+                f"round {self._round_id.number} is at stage {self._stage.name}, not at {stage.name}"
+            )
 
     def _failure(self, reason: str) -> SecureAggregationError:
         """The error to raise, after all that was collected is gone."""

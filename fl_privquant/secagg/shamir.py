@@ -57,32 +57,25 @@ _WORD: Final = np.dtype("<u4")
 Elements = NDArray[np.uint64]
 
 
-def split(secret: bytes | bytearray, threshold: int, num_shares: int) -> NDArray[np.uint8]:
-    """(num_shares, 20 m) the shares of a secret of 16 m bytes; row i belongs to the point i + 1.
-
-    >>> shares = split(bytes(range(16)), threshold=3, num_shares=5)
-    >>> combine([5, 1, 3], shares[[4, 0, 2]]) == bytes(range(16))
-    True
-    """
-    _check_arguments(secret, threshold, num_shares)
-    num_words = len(secret) // SECRET_BYTES * _LIMBS
-    given = _uniform((threshold - 1, num_words)).astype(_WORD).view(np.uint8)
-    given = given.reshape(-1, num_words * _WORD.itemsize)
-    return np.concatenate([given, complete(secret, given, num_shares)])
-
-
 def complete(secret: bytes | bytearray, given: NDArray[np.uint8], num_shares: int) -> NDArray[np.uint8]:
     """(num_shares - len(given), 20 m) the shares that follow from a secret of 16 m bytes and the first ones.
 
     ``given`` are the shares at 1, ..., threshold - 1. They must be uniform and secret to their holders; the
     rows returned belong to the points threshold, ..., num_shares.
 
-    >>> shares = split(bytes(range(16)), threshold=3, num_shares=5)
-    >>> bool((complete(bytes(range(16)), shares[:2], num_shares=5) == shares[2:]).all())
+    >>> secret, given = bytes(range(16)), np.zeros((2, 20), dtype=np.uint8)
+    >>> shares = np.concatenate([given, complete(secret, given, num_shares=5)])
+    >>> combine([5, 1, 3], shares[[4, 0, 2]]) == secret
     True
     """
     threshold = len(given) + 1
-    _check_arguments(secret, threshold, num_shares)
+    if not threshold <= num_shares <= _MAX_SHARES:
+        raise InvalidSpecError(
+            f"threshold {threshold} of {num_shares} shares: expected at most as many as shares, and of these "
+            f"at most {_MAX_SHARES}"
+        )
+    if not secret or len(secret) % SECRET_BYTES:
+        raise InvalidSpecError(f"secret: {len(secret)} bytes, expected a multiple of {SECRET_BYTES}")
     values = np.empty((threshold, len(secret) // SECRET_BYTES * _LIMBS), dtype=np.uint64)
     values[0] = _to_limbs(secret)
     values[1:] = np.ascontiguousarray(given).view(_WORD)
@@ -121,7 +114,7 @@ def corrected(shares: bytes, corrections: bytes) -> bytes:
 
 
 def combine(points: Sequence[int], shares: NDArray[np.uint8]) -> bytearray:
-    """The secret of which ``shares`` (threshold rows or more, as :func:`split` returns) lie at ``points``.
+    """The secret of which ``shares`` (threshold rows or more, as :func:`complete` returns) lie at ``points``.
 
     Wrong shares give a wrong secret: the caller needs a way to recognise the right one. All rows
     take part, so that a single wrong one never goes unnoticed.
@@ -138,7 +131,7 @@ def combine(points: Sequence[int], shares: NDArray[np.uint8]) -> bytearray:
 
 
 def are_shares(shares: bytes | bytearray) -> bool:
-    """Whether these are bytes that :func:`split` could have written, for one secret or several in a row."""
+    """Whether these are bytes of shares, of one secret or of several in a row."""
     return len(shares) % SHARE_BYTES == 0 and bool((np.frombuffer(shares, dtype=_WORD) < PRIME).all())
 
 
@@ -161,7 +154,8 @@ def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int)
     shared: the caller needs a way to recognise the right one. Odds of 2^-31 a wrong share that it
     is overlooked, over a combination of the limbs that is drawn here.
 
-    >>> shares = split(bytes(32), threshold=3, num_shares=7)
+    >>> given = np.zeros((2, 20), dtype=np.uint8)
+    >>> shares = np.concatenate([given, complete(bytes(range(16)), given, num_shares=7)])
     >>> shares[[1, 4], 0] ^= 1
     >>> find_wrong([1, 2, 3, 4, 5, 6, 7], shares, threshold=3)
     (2, 5)
@@ -189,16 +183,6 @@ def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int)
         at = (_times(at, x) + coefficient) % _P
     wrong = x[at == 0]
     return tuple(wrong.tolist()) if wrong.size == num_wrong else None
-
-
-def _check_arguments(secret: bytes | bytearray, threshold: int, num_shares: int) -> None:
-    if not 1 <= threshold <= num_shares <= _MAX_SHARES:
-        raise InvalidSpecError(
-            f"threshold {threshold} of {num_shares} shares: expected 1 to the number of shares, of at most "
-            f"{_MAX_SHARES}"
-        )
-    if not secret or len(secret) % SECRET_BYTES:
-        raise InvalidSpecError(f"secret: {len(secret)} bytes, expected a multiple of {SECRET_BYTES}")
 
 
 def _check_points(points: Sequence[int], shares: NDArray[np.uint8]) -> None:
@@ -281,7 +265,7 @@ def _differences(points: tuple[int, ...]) -> Elements:
 
 
 def _inverse(values: Elements) -> Elements:
-    """Inverses of public numbers: nothing is lost if they take a time that depends on them."""
+    """Inverses of public numbers; the time that this takes may depend on them."""
     return np.array([pow(int(value), -1, PRIME) for value in values], dtype=np.uint64)
 
 

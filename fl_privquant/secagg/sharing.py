@@ -12,20 +12,24 @@ whoever does not have the pair secret, derived shares cannot be told from unifor
 corrections. What fewer than threshold holders know, together with all corrections, is therefore independent
 of the seeds. A holder reveals the share of one seed and not of the other; the two are derived apart.
 
-A corrupt dealer can give wrong corrections, as it could give wrong shares in any scheme. The commitment to
-the seed tells, and the dealer is named (:mod:`fl_privquant.secagg.opening`).
+A corrupt dealer can give wrong corrections, as it could give wrong shares in any scheme, and a corrupt holder
+can reveal a wrong share. The server corrects a few wrong shares (:func:`open_secret`). Only a seed that the
+dealer has committed to is ever opened; where none is found, the dealer is named.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg import keys, shamir
+from fl_privquant.secagg.messages import RosterEntry, SharedSeeds
 
 _ENDS: Final = struct.Struct("<QQ")
 _NUM_SECRETS: Final = 2
@@ -82,5 +86,187 @@ def deal(
 
 
 def commitment(seed: bytes | bytearray, round_digest: bytes, purpose: bytes, owner: bytes) -> bytes:
-    """(16 bytes) what the owner of a public key says of a seed, so that the server knows it when it opens."""
+    """(16 bytes) the commitment to a seed by which the server recognises it when it is opened."""
     return keys.derive(seed, round_digest, purpose, owner)[: keys.SEED_BYTES]
+
+
+class Seed(IntEnum):
+    """The two seeds of a client, in the order in which they are shared."""
+
+    SELF_MASK = 0
+    WRAPPING = 1
+
+
+class DealtShares:
+    """The messages by which the clients on a graph shared their seeds.
+
+    Attributes
+    ----------
+    points
+        For each client the point at which each holder of its seeds has its shares, by increasing ids.
+    messages
+        What each client sent.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[int, RosterEntry],
+        graph: Mapping[int, Sequence[int]],
+        threshold: int,
+        round_digest: bytes,
+    ) -> None:
+        self.points = {
+            client: {holder: i + 1 for i, holder in enumerate(sorted([*neighbours, client]))}
+            for client, neighbours in graph.items()
+        }
+        self.messages: dict[int, SharedSeeds] = {}
+        self._entries = entries
+        self._graph = graph
+        self._threshold = threshold
+        self._round_digest = round_digest
+
+    def take(self, message: SharedSeeds) -> None:
+        """Keep a client's message if it has a correction or a root for everybody who needs one."""
+        dealer = message.client_id
+        corrected, neighbours = self._corrected(dealer), self._graph[dealer]
+        if len(message.corrections) != len(corrected):
+            raise InvalidUpdateError(
+                f"SharedSeeds: {len(message.corrections)} corrections for {len(corrected)} neighbours"
+            )
+        if len(message.wrapped) != len(neighbours):
+            raise InvalidUpdateError(
+                f"SharedSeeds: {len(message.wrapped)} roots for {len(neighbours)} neighbours"
+            )
+        if not shamir.are_shares(b"".join(message.corrections)):
+            raise InvalidUpdateError("SharedSeeds: a correction holds a number outside the field")
+        self.messages[dealer] = message
+
+    def opened(
+        self, dealer: int, revealed: Mapping[int, bytes], which: Seed, suspects: Container[int] = ()
+    ) -> tuple[bytearray, list[int]] | None:
+        """One of a dealer's seeds, and the holders whose shares of it were wrong; None if too many are.
+
+        ``revealed`` are the shares that holders derived and revealed. Where one of them has to be guessed to
+        be wrong, those of ``suspects`` are tried first.
+        """
+        points = self.points[dealer]
+        opened = open_secret(
+            self.shares(dealer, revealed, which),
+            self._threshold,
+            lambda seed: self.is_committed(dealer, seed, which),
+            {point for holder, point in points.items() if holder in suspects},
+        )
+        if opened is None:
+            return None
+        seed, wrong = opened
+        return seed, [holder for holder, point in points.items() if point in wrong]
+
+    def is_committed(self, dealer: int, seed: bytearray, which: Seed) -> bool:
+        """Whether this is the seed that a client committed to."""
+        message = self.messages[dealer]
+        if which is Seed.SELF_MASK:
+            committed, purpose = message.seed_commitment, keys.SEED_COMMITMENT
+        else:
+            committed, purpose = message.wrapping_commitment, keys.WRAPPING_COMMITMENT
+        return commitment(seed, self._round_digest, purpose, self._entries[dealer].public_key) == committed
+
+    def roots(self, dealer: int, graph_digest: bytes, wrapping_seed: bytearray) -> dict[int, bytes]:
+        """The roots of the masks that a client has in common with its neighbours."""
+        wrapped, owner = self.messages[dealer].wrapped, self._entries[dealer].public_key
+        roots = keys.wrap(wrapping_seed, graph_digest, owner, wrapped)
+        return dict(zip(self._graph[dealer], roots, strict=True))
+
+    def shares(self, dealer: int, revealed: Mapping[int, bytes], which: Seed) -> dict[int, bytes]:
+        """The shares of a seed by point, with their corrections."""
+        corrections = dict(zip(self._corrected(dealer), self.messages[dealer].corrections, strict=True))
+        part = slice(which * shamir.SHARE_BYTES, (which + 1) * shamir.SHARE_BYTES)
+        points = self.points[dealer]
+        return {
+            points[holder]: shamir.corrected(share, corrections[holder][part])
+            if holder in corrections
+            else share
+            for holder, share in revealed.items()
+        }
+
+    def _corrected(self, dealer: int) -> list[int]:
+        return corrected_holders(dealer, list(self.points[dealer]), self._threshold)
+
+
+def members_left(
+    graph: Mapping[int, tuple[int, ...]], members: set[int], threshold: int
+) -> dict[int, tuple[int, ...]]:
+    """The members that have enough holders among the members, each with its neighbours.
+
+    >>> graph = {1: (2, 3), 2: (1, 3), 3: (1, 2)}
+    >>> members_left(graph, {1, 3}, threshold=2)
+    {1: (3,), 3: (1,)}
+    >>> members_left(graph, {1, 2}, threshold=3)
+    {}
+    """
+    while True:
+        peers = {
+            client: tuple(peer for peer in graph[client] if peer in members) for client in sorted(members)
+        }
+        enough = {client for client, left in peers.items() if len(left) + 1 >= threshold}
+        if enough == members:
+            return peers
+        members = enough
+
+
+def correctable(num_shares: int, threshold: int) -> int:
+    """How many of these shares may be wrong such that the secret can still be opened.
+
+    Of r shares beyond the threshold the code corrects floor(r / 2). Where r is odd, each share in turn is
+    left out, and the commitment tells when it was a wrong one: one more.
+
+    >>> [correctable(shares, threshold=4) for shares in (4, 5, 6, 7)]
+    [0, 1, 1, 2]
+    """
+    return (num_shares - threshold + 1) // 2
+
+
+def open_secret(
+    shares: Mapping[int, bytes],
+    threshold: int,
+    is_right: Callable[[bytearray], bool],
+    suspects: Collection[int] = (),
+) -> tuple[bytearray, list[int]] | None:
+    """The secret and the points of wrong shares; None if more are wrong than :func:`correctable` says.
+
+    Parameters
+    ----------
+    shares
+        The shares received, by point: at least ``threshold``, each as :func:`~shamir.are_shares` wants it.
+    is_right
+        Whether these bytes are what the owner committed to. Nothing else is ever returned.
+    suspects
+        Points to leave out first, where one has to be guessed: those whose other shares were wrong.
+    """
+    secret = _combined(shares, is_right)
+    if secret is not None:
+        return secret, []
+    left_out: list[int | None] = [None]
+    if (len(shares) - threshold) % 2:
+        left_out += sorted(shares, key=lambda point: point not in suspects)
+    for without in left_out:
+        kept = {point: share for point, share in shares.items() if point != without}
+        for point in shamir.find_wrong(list(kept), _rows(kept), threshold) or ():
+            del kept[point]
+        if len(kept) < len(shares):
+            secret = _combined(kept, is_right)
+            if secret is not None:
+                return secret, sorted(shares.keys() - kept.keys())
+    return None
+
+
+def _combined(shares: Mapping[int, bytes], is_right: Callable[[bytearray], bool]) -> bytearray | None:
+    """The secret on which all these shares agree, if it is the right one."""
+    try:
+        secret = shamir.combine(list(shares), _rows(shares))
+    except InvalidUpdateError:
+        return None
+    return secret if is_right(secret) else None
+
+
+def _rows(shares: Mapping[int, bytes]) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(shares.values()), dtype=np.uint8).reshape(-1, shamir.SHARE_BYTES)

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fl_privquant.secagg.keys import Identity, digest
+from fl_privquant.secagg.keys import Identity, digest, keys_of
 from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.wire import pack_blocks, pack_ids
 
 
 def known_digest(identities: Mapping[int, Identity]) -> bytes:
     """Digest of a list of known clients: the ids, and the keys of each in their order."""
-    listed = []
-    for client in sorted(identities):
-        owned = identities[client]
-        listed += [pack_ids([client]), pack_blocks(owned if isinstance(owned, tuple) else (owned,))]
+    listed = [pack_ids([client]) + pack_blocks(keys_of(identities[client])) for client in sorted(identities)]
     return digest(b"known", b"".join(listed))
 
 

@@ -1,4 +1,8 @@
-"""The layout that all messages of a round share: their first bytes, their lists, and a reader that checks.
+"""How messages become bytes: each field of a dataclass names its format, and a reader checks what it takes.
+
+A field is annotated with its :class:`Format`, as in ``threshold: Annotated[int, UINT32]``. The fields are
+written one after the other (:func:`packed`) and read in the same order (:func:`read_fields`); whatever does
+not fit raises InvalidUpdateError.
 
 A message starts with 28 bytes: ``SA``, version, kind, session (16 bytes), round (uint64). All numbers are
 little-endian, keys and signatures raw, lists counted by a uint32. Client ids are uint64, and lists of clients
@@ -10,11 +14,11 @@ from __future__ import annotations
 
 import operator
 import struct
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
-from typing import ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, get_type_hints
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg.keys import SIGNATURE_BYTES
@@ -28,6 +32,9 @@ _VERSION: Final = 6
 _COUNT: Final = struct.Struct("<I")
 _ID_BYTES: Final = 8
 _MAX_ID: Final = (1 << 64) - 1
+
+Octets = bytes | bytearray | memoryview
+"""Bytes that somebody sent or stored."""
 
 
 @dataclass(frozen=True)
@@ -77,73 +84,76 @@ class Subset:
         bits = sum(1 << at for at in self.places)
         return _COUNT.pack(self.size) + bits.to_bytes((self.size + 7) // 8, "little")
 
+    @classmethod
+    def read(cls, reader: Reader) -> Self:
+        """The members that :meth:`to_bytes` wrote."""
+        size = reader.count()
+        octets = reader.take((size + 7) // 8)
+        if int.from_bytes(octets, "little") >> size:
+            raise InvalidUpdateError(f"{reader.name}: marks more than the {size} members of a list")
+        return cls(size, tuple(at for at in range(size) if octets[at >> 3] >> (at & 7) & 1))
+
 
 class Reader:
-    """Takes a message apart from front to back; every byte must be used."""
+    """Takes bytes apart from front to back; every byte must be used. ``name`` is for errors."""
 
-    def __init__(self, data: bytes | bytearray | memoryview, name: str) -> None:
+    def __init__(self, data: Octets, name: str) -> None:
+        self.name = name
         self._data = bytes(data)
         self._at = 0
-        self._name = name
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not taken yet."""
+        return len(self._data) - self._at
 
     def take(self, size: int) -> bytes:
         """The next ``size`` bytes."""
-        end = self._at + size
-        if end > len(self._data):
-            raise InvalidUpdateError(f"{self._name}: ends {end - len(self._data)} bytes too early")
-        part, self._at = self._data[self._at : end], end
-        return part
+        if size > self.left:
+            raise InvalidUpdateError(f"{self.name}: ends {size - self.left} bytes too early")
+        self._at += size
+        return self._data[self._at - size : self._at]
 
-    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
-        """The next numbers, as ``layout`` has them."""
-        return layout.unpack(self.take(layout.size))
+    def number(self, size: int) -> int:
+        """The next number, of ``size`` bytes."""
+        return int.from_bytes(self.take(size), "little")
+
+    def count(self) -> int:
+        """The length of a list."""
+        return self.number(_COUNT.size)
 
     def flag(self) -> bool:
         """The next byte, 0 or 1."""
-        (value,) = self.take(1)
+        value = self.number(1)
         if value > 1:
-            raise InvalidUpdateError(f"{self._name}: flag {value}, expected 0 or 1")
+            raise InvalidUpdateError(f"{self.name}: flag {value}, expected 0 or 1")
         return bool(value)
 
     def ids(self) -> tuple[int, ...]:
         """A counted list of client ids, strictly increasing."""
-        (count,) = self.unpack(_COUNT)
+        count = self.count()
         ids = struct.unpack(f"<{count}Q", self.take(count * _ID_BYTES))
         if any(map(operator.ge, ids, ids[1:])):
-            raise InvalidUpdateError(f"{self._name}: client ids must increase strictly, none twice")
+            raise InvalidUpdateError(f"{self.name}: client ids must increase strictly, none twice")
         return ids
-
-    def subset(self) -> Subset:
-        """Some members of a known list."""
-        (size,) = self.unpack(_COUNT)
-        octets = self.take((size + 7) // 8)
-        if int.from_bytes(octets, "little") >> size:
-            raise InvalidUpdateError(f"{self._name}: marks more than the {size} members of a list")
-        return Subset(size, tuple(at for at in range(size) if octets[at >> 3] >> (at & 7) & 1))
-
-    def blocks(self, size: int) -> tuple[bytes, ...]:
-        """A counted list of blocks of ``size`` bytes."""
-        (count,) = self.unpack(_COUNT)
-        return self.parts(count, size)
 
     def parts(self, count: int, size: int) -> tuple[bytes, ...]:
         """The next ``count`` blocks of ``size`` bytes."""
         joined = self.take(count * size)
         return tuple([joined[start : start + size] for start in range(0, len(joined), size)])
 
-    def pieces(self, sizes: Sequence[int]) -> list[bytes]:
-        """The next blocks, of these sizes."""
+    def table(self) -> dict[int, bytes]:
+        """Values by client id, as :func:`pack_table` writes them."""
+        ids = self.ids()
+        sizes = struct.unpack(f"<{len(ids)}I", self.take(_COUNT.size * len(ids)))
         joined = self.take(sum(sizes))
-        return [joined[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-
-    def signature(self) -> bytes:
-        """64 bytes, or none."""
-        return self.take(SIGNATURE_BYTES) if self.flag() else b""
+        values = [joined[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        return dict(zip(ids, values, strict=True))
 
     def finish(self) -> None:
         """Nothing may be left."""
-        if left := len(self._data) - self._at:
-            raise InvalidUpdateError(f"{self._name}: {left} bytes too many")
+        if self.left:
+            raise InvalidUpdateError(f"{self.name}: {self.left} bytes too many")
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -152,34 +162,111 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 
 
 def pack_blocks(blocks: Sequence[bytes]) -> bytes:
-    """A counted list of blocks of one size, as :meth:`Reader.blocks` reads it."""
+    """A counted list of blocks of one size."""
     return b"".join([_COUNT.pack(len(blocks)), *blocks])
 
 
+def pack_table(table: Mapping[int, bytes | bytearray]) -> list[bytes | bytearray]:
+    """Ids, sizes and values, in parts."""
+    ids = sorted(table)
+    values = [table[client] for client in ids]
+    return [pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values]
+
+
+class Format(NamedTuple):
+    """How a field is written, as parts of bytes that follow one another, and how it is read."""
+
+    pack: Callable[[Any], Iterable[bytes | bytearray]]
+    read: Callable[[Reader], Any]
+
+
+def uint(size: int) -> Format:
+    """A number from 0 on, of ``size`` bytes."""
+    return Format(lambda value: [int(value).to_bytes(size, "little")], lambda reader: reader.number(size))
+
+
+def fixed(size: int) -> Format:
+    """Bytes of one size."""
+    return Format(lambda value: [value], lambda reader: reader.take(size))
+
+
+def optional(size: int) -> Format:
+    """Bytes of one size, or none: after a flag that says which."""
+    return Format(
+        lambda value: [bytes([bool(value)]), value],
+        lambda reader: reader.take(size) if reader.flag() else b"",
+    )
+
+
+def blocks(size: int, count_bytes: int = _COUNT.size) -> Format:
+    """A counted list of blocks of one size."""
+    return Format(
+        lambda value: [len(value).to_bytes(count_bytes, "little"), *value],
+        lambda reader: reader.parts(reader.number(count_bytes), size),
+    )
+
+
+def last_blocks(size: int) -> Format:
+    """Blocks of one size that end the message: the fields before say how many they are."""
+
+    def read(reader: Reader) -> tuple[bytes, ...]:
+        return reader.parts(reader.left // size, size)
+
+    return Format(lambda value: value, read)
+
+
+UINT32: Final = uint(4)
+UINT64: Final = uint(8)
+FLAG: Final = Format(lambda value: [bytes([value])], Reader.flag)
+IDS: Final = Format(lambda value: [pack_ids(value)], Reader.ids)
+SUBSET: Final = Format(lambda value: [value.to_bytes()], Subset.read)
+PAYLOAD: Final = Format(
+    lambda value: [len(value).to_bytes(8, "little"), value], lambda reader: reader.take(reader.number(8))
+)
+
+
+@cache
+def _formats(kind: type) -> dict[str, Format]:
+    """The formats of the fields of a dataclass that have one, in their order."""
+    hints = get_type_hints(kind, include_extras=True)
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: mark[0] for name, mark in marks.items() if mark and isinstance(mark[0], Format)}
+
+
+def packed(instance: Any) -> list[bytes | bytearray]:
+    """The fields of a dataclass that have a format, in parts of bytes."""
+    kind: type = type(instance)
+    parts: list[bytes | bytearray] = []
+    for name, form in _formats(kind).items():
+        parts.extend(form.pack(getattr(instance, name)))
+    return parts
+
+
+def read_fields(kind: type, reader: Reader) -> dict[str, Any]:
+    """The values of such fields, by their names."""
+    return {name: form.read(reader) for name, form in _formats(kind).items()}
+
+
 @dataclass(frozen=True)
-class Message(ABC):
+class Message:
     """A message from one side of a round to the other."""
 
     KIND: ClassVar[int]
 
     round_id: RoundId
 
-    @abstractmethod
     def to_bytes(self) -> bytes:
         """The message as it is sent."""
+        return self.body()
+
+    def body(self) -> bytes:
+        """The first 28 bytes, which every message has, and the fields."""
+        prefix = _PREFIX.pack(_MAGIC, _VERSION, self.KIND, self.round_id.session, self.round_id.number)
+        return b"".join([prefix, *packed(self)])
 
     @classmethod
-    @abstractmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
+    def from_bytes(cls, data: Octets) -> Self:
         """The message that was sent as these bytes; InvalidUpdateError if they are none of its kind."""
-
-    def prefix(self) -> bytes:
-        """The first 28 bytes of every message."""
-        return _PREFIX.pack(_MAGIC, _VERSION, self.KIND, self.round_id.session, self.round_id.number)
-
-    @classmethod
-    def read(cls, data: bytes | bytearray | memoryview) -> tuple[RoundId, Reader]:
-        """The round of a message of this kind, and a reader of what follows."""
         reader = Reader(data, cls.__name__)
         magic, version, kind, session, number = _PREFIX.unpack(reader.take(_PREFIX.size))
         if magic == _MAGIC and version != _VERSION:
@@ -191,19 +278,22 @@ class Message(ABC):
             raise InvalidUpdateError(
                 f"{cls.__name__}: starts with {magic!r}, kind {kind}; expected {_MAGIC!r}, {cls.KIND}"
             )
-        return RoundId(session, number), reader
+        message = cls(RoundId(session, number), **cls._read(reader))
+        reader.finish()
+        return message
+
+    @classmethod
+    def _read(cls, reader: Reader) -> dict[str, Any]:
+        """All fields but the round."""
+        return read_fields(cls, reader)
 
 
 @dataclass(frozen=True)
 class ClientMessage(Message):
-    """What a client sends: with its id, and with its signature if clients have identities."""
+    """What a client sends: with its id, and at the end its signature if clients have identities."""
 
-    client_id: int
+    client_id: Annotated[int, UINT64]
     signature: bytes
-
-    def body(self) -> bytes:
-        """All but the signature: what is signed."""
-        return b"".join([self.prefix(), self.client_id.to_bytes(_ID_BYTES, "little"), *self.content()])
 
     def to_bytes(self) -> bytes:
         return self.closed(self.body(), self.signature)
@@ -211,19 +301,16 @@ class ClientMessage(Message):
     @staticmethod
     def closed(body: bytes, signature: bytes) -> bytes:
         """The message of this body and signature, which is empty in unsigned rounds."""
-        return b"".join([body, bytes([bool(signature)]), signature])
+        return b"".join([body, *_SIGNATURE.pack(signature)])
 
     @staticmethod
-    def body_of(data: bytes | bytearray | memoryview) -> memoryview:
-        """The body within the bytes of a signed message, without a copy."""
+    def body_of(data: Octets) -> memoryview:
+        """The body within the bytes of a signed message, without a copy: what is signed."""
         return memoryview(data)[: -1 - SIGNATURE_BYTES]
 
-    @abstractmethod
-    def content(self) -> Sequence[bytes]:
-        """The content of the message without its sender, in parts."""
-
     @classmethod
-    def read_client(cls, data: bytes | bytearray | memoryview) -> tuple[RoundId, int, Reader]:
-        """The round and the sender of a message of this kind, and a reader of what follows."""
-        round_id, reader = cls.read(data)
-        return round_id, int.from_bytes(reader.take(_ID_BYTES), "little"), reader
+    def _read(cls, reader: Reader) -> dict[str, Any]:
+        return super()._read(reader) | {"signature": _SIGNATURE.read(reader)}
+
+
+_SIGNATURE: Final = optional(SIGNATURE_BYTES)

@@ -126,11 +126,11 @@ def _round(server: ServerRound, clients: _Clients, num_clients: int) -> int:
         return client.advertise_keys()
 
     invitations = dict.fromkeys(range(num_clients), server.invitation())
-    clients.stage("advertise", invitations, advertise, server.receive_advertisement)
-    clients.stage("share", server.rosters(), ClientRound.share_keys, server.receive_shares)
-    clients.stage("mask", server.mask_requests(), mask, server.receive_masked_input)
-    clients.stage("confirm", server.survivor_lists(), ClientRound.confirm, server.receive_confirmation)
-    clients.stage("unmask", server.unmask_requests(), ClientRound.unmask, server.receive_unmask_reply)
+    clients.stage("advertise", invitations, advertise, server.receive)
+    clients.stage("share", server.rosters(), ClientRound.share_keys, server.receive)
+    clients.stage("mask", server.mask_requests(), mask, server.receive)
+    clients.stage("confirm", server.survivor_lists(), ClientRound.confirm, server.receive)
+    clients.stage("unmask", server.unmask_requests(), ClientRound.unmask, server.receive)
     opened = server.finish()
     if not (opened.total == MAX_CODE * len(opened.survivors)).all():
         raise RuntimeError("the sum is wrong")

@@ -321,13 +321,13 @@ def own_round(
         "advertise",
         lambda: dict.fromkeys(range(n), server.invitation()),
         lambda client, _: client.advertise_keys(),
-        server.receive_advertisement,
+        server.receive,
     )
-    clients.stage("share", server.rosters, ClientRound.share_keys, server.receive_shares)
-    clients.stage("mask", server.mask_requests, mask, server.receive_masked_input, without_input)
-    clients.stage("confirm", server.survivor_lists, ClientRound.confirm, server.receive_confirmation)
+    clients.stage("share", server.rosters, ClientRound.share_keys, server.receive)
+    clients.stage("mask", server.mask_requests, mask, server.receive, without_input)
+    clients.stage("confirm", server.survivor_lists, ClientRound.confirm, server.receive)
     unmask = ClientRound.unmask
-    clients.stage("unmask", server.unmask_requests, unmask, server.receive_unmask_reply, without_reply)
+    clients.stage("unmask", server.unmask_requests, unmask, server.receive, without_reply)
     step_start = time.process_time()
     result = server.finish()
     clients.steps["finish: server"] = [time.process_time() - step_start]

@@ -27,7 +27,7 @@ from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
 )
 from fl_privquant.flower.arrays import read_array
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -175,8 +175,9 @@ class Complaint:
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_client_cannot_forge_lines_of_the_log(flower_log, secure):
     mods = [Complaint(), *([SecureAggregationMod()] if secure else []), PrivQuantMod(max_epsilon=10.0)]
-    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
-    run(SecureAggregationStrategy(strategy) if secure else strategy, client_app(mods), 11)
+    aggregation = SecureSum() if secure else None
+    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP, aggregation=aggregation)
+    run(strategy, client_app(mods), 11)
     told = [line for line in flower_log.lines if "usable updates, 0 failed" in line]
     assert told
     assert all("refused" in line for line in told)

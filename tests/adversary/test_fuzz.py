@@ -244,12 +244,12 @@ def _round(count: int = 5) -> tuple[dict[str, bytes], list[bytes]]:
     states = [clients[1].to_bytes()]
     for i, client in clients.items():
         found["KeyAdvertisement"] = client.advertise_keys()
-        server.receive_advertisement(i, found["KeyAdvertisement"])
+        server.receive(i, found["KeyAdvertisement"])
     states.append(clients[1].to_bytes())
     for i, roster in server.rosters().items():
         found["Roster"] = roster
         found["SharedSeeds"] = clients[i].share_keys(roster)
-        server.receive_shares(i, found["SharedSeeds"])
+        server.receive(i, found["SharedSeeds"])
     states.append(clients[1].to_bytes())
     for i, request in server.mask_requests(bytes(32)).items():
         found["MaskRequest"] = request
@@ -257,7 +257,7 @@ def _round(count: int = 5) -> tuple[dict[str, bytes], list[bytes]]:
         states.append(clients[i].to_bytes())
         found["MaskedInput"] = clients[i].mask(np.full(9, i % 4))
         if i != count:
-            server.receive_masked_input(i, found["MaskedInput"])
+            server.receive(i, found["MaskedInput"])
     assert server.survivor_lists() == {}  # of signed rounds only
     for i, request in server.unmask_requests().items():
         found["UnmaskRequest"] = request

@@ -28,7 +28,7 @@ from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Reply
@@ -130,7 +130,7 @@ def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> No
                 patch.setattr(client_module, "deal", crooked)
             sealed = round_.client(i).share_keys(roster)
         assert SharedSeeds.from_bytes(sealed).client_id == i
-        round_.server.receive_shares(i, sealed)
+        round_.server.receive(i, sealed)
     round_.mask()
     round_.confirm()
     round_.unmask()
@@ -181,9 +181,10 @@ def train(mod: Any, rounds: int, mechanism: Any, **settings: Any) -> tuple[np.nd
             mechanism=mechanism,
             clip=0.1,
             max_failed_rounds=1,
+            aggregation=SecureSum(),
             **settings,
         )
-        strategies.append(SecureAggregationStrategy(private))
+        strategies.append(private)
         start = ArrayRecord({"weight": Array(np.zeros(1030, np.float32))})
         result = strategies[0].start(grid, start, num_rounds=rounds)
         context.state["arrays"] = result.arrays

@@ -19,9 +19,9 @@ from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
 )
-from fl_privquant.flower.binding import message_digest, request_digest
+from fl_privquant.flower.asked import Asked
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import Request
@@ -70,8 +70,9 @@ def test_a_client_that_deals_garbage_is_left_out_of_later_rounds() -> None:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-        private = PrivQuantStrategy(inner, mechanism=MECHANISM, clip=0.1, max_failed_rounds=1)
-        strategy = SecureAggregationStrategy(private)
+        strategy = PrivQuantStrategy(
+            inner, mechanism=MECHANISM, clip=0.1, max_failed_rounds=1, aggregation=SecureSum()
+        )
         record = ArrayRecord({"weight": Array(np.zeros(37, np.float32))})
         strategy.start(grid, record, num_rounds=ROUNDS)
         survivors.update(strategy.survivors)
@@ -93,9 +94,9 @@ def message(request: Request, values: np.ndarray, name: str = "weight") -> Messa
 def test_the_digest_of_a_request_is_of_all_that_is_asked_for() -> None:
     request = Request(3, Encoding(MECHANISM, clip=0.1))
     values = np.zeros(7, np.float32)
-    base = message_digest(message(request, values))
+    base = Asked.read(message(request, values)).digest
     # What differs from client to client is no part of it.
-    assert message_digest(message(replace(request, counted_releases=4), values)) == base
+    assert Asked.read(message(replace(request, counted_releases=4), values)).digest == base
     rotated = replace(request.encoding, rotate=True)
     encodings = [
         replace(request.encoding, clip=0.2),
@@ -111,7 +112,7 @@ def test_the_digest_of_a_request_is_of_all_that_is_asked_for() -> None:
         message(request, values.reshape(7, 1)),
         message(request, values, name="bias"),
     ]
-    assert len({base, *(message_digest(other) for other in others)}) == len(others) + 1
+    assert len({base, *(Asked.read(other).digest for other in others)}) == len(others) + 1
 
 
 @pytest.mark.parametrize("cut", [1, 3])
@@ -120,4 +121,4 @@ def test_arrays_are_told_apart_by_where_they_end(cut: int) -> None:
     values = np.arange(8, dtype=np.float32)
     whole = {"a": Array(values[:4]), "b": Array(values[4:])}
     other = {"a": Array(values[: 4 - cut]), "b": Array(values[4 - cut :])}
-    assert request_digest(request, whole) != request_digest(request, other)
+    assert request.digest(whole) != request.digest(other)

@@ -23,7 +23,7 @@ from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.node_identities import (
@@ -101,13 +101,13 @@ def run(
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        private = PrivQuantStrategy(
+        strategy = PrivQuantStrategy(
             FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
             mechanism=pq.design("stochastic", levels=16),
             clip=0.1,
+            aggregation=SecureSum(identities=identities, **settings),
         )
         start = ArrayRecord({"weight": Array(np.zeros(33, np.float32))})
-        strategy = SecureAggregationStrategy(private, identities=identities, **settings)
         result = strategy.start(grid, start, num_rounds=rounds)
         survivors.update(strategy.survivors)
         context.state["arrays"] = result.arrays

@@ -15,7 +15,7 @@ from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.secure_mod import ADVERTISE, KEY_DATA, KEY_STAGE, RECORD
@@ -74,8 +74,8 @@ def test_a_mismatch_is_refused_by_all_before_they_train(changes: dict[str, Any],
         grids.append(Forging(grid, changes))
         return grids[0]
 
-    def strategy() -> SecureAggregationStrategy:
-        return SecureAggregationStrategy(PrivQuantStrategy(fedavg(), mechanism, 0.1, max_failed_rounds=1))
+    def strategy() -> PrivQuantStrategy:
+        return PrivQuantStrategy(fedavg(), mechanism, 0.1, max_failed_rounds=1, aggregation=SecureSum())
 
     mods = [SecureAggregationMod(), PrivQuantMod(1.0)]
     server = server_app(strategy, initial={"x": np.zeros(1, np.float32)}, wrap_grid=forging)
@@ -96,7 +96,7 @@ def test_clients_that_fail_to_train_are_in_the_secure_sum(fails: str) -> None:
             raise RuntimeError("x[3] = 0.7")
         return {name: each + each.dtype.type(0.1) for name, each in arrays.items()}
 
-    strategy = SecureAggregationStrategy(PrivQuantStrategy(fedavg(), mechanism, 0.2))
+    strategy = PrivQuantStrategy(fedavg(), mechanism, 0.2, aggregation=SecureSum())
     mods = [SecureAggregationMod(), PrivQuantMod(np.inf)]
     initial = {"x": np.zeros(7, np.float32)}
     server = server_app(lambda: strategy, initial=initial)
@@ -117,9 +117,9 @@ def test_a_secure_mod_without_the_other_one_tells_no_reason() -> None:
             return replies
 
     mechanism = pq.design("one_bit", epsilon=1.0)
-    inner = PrivQuantStrategy(fedavg(), mechanism, 0.1, max_failed_rounds=1)
+    strategy = PrivQuantStrategy(fedavg(), mechanism, 0.1, max_failed_rounds=1, aggregation=SecureSum())
     server = server_app(
-        lambda: SecureAggregationStrategy(inner),
+        lambda: strategy,
         initial={"x": np.zeros(3, np.float32)},
         wrap_grid=lambda grid: Listening(grid, {}),
     )

@@ -1,12 +1,17 @@
-"""A roster of 70 bytes that names billions of neighbours: a client must refuse it before it computes odds."""
+"""Rosters that name very many neighbours: a client must not be made to compute with all of them."""
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, new_session
+from fl_privquant.secagg.graph import Graph
 from fl_privquant.secagg.messages import Invitation, Roster, RoundId
+from fl_privquant.secagg.parameters import GraphParameters
 from tests.adversary.mutation import watched
 
 CLIENT = 3
@@ -29,7 +34,7 @@ def test_neighbours_that_are_not_on_the_roster_take_no_memory(sparse: int) -> No
     """
     n = (1 << 24) + 1
     client, k = invited(n), n - 1 - sparse
-    roster = Roster(client.round_id, n, k, 3 * k // 4, 0, False, (), ids=(CLIENT,)).to_bytes()
+    roster = Roster(client.round_id, n, k, 3 * k // 4, 0, False, (), (), ids=(CLIENT,)).to_bytes()
     assert len(roster) == 70
 
     def answer() -> None:
@@ -37,3 +42,36 @@ def test_neighbours_that_are_not_on_the_roster_take_no_memory(sparse: int) -> No
             client.share_keys(roster)
 
     assert not watched(answer)
+
+
+@pytest.mark.parametrize("num_neighbors", [1026, 2998])
+def test_a_signed_client_refuses_a_spread_graph_that_is_costly_to_draw(num_neighbors: int) -> None:
+    """A graph of 3000 clients with 2998 neighbours each took 240 MB and more than a second."""
+    n, identity = 3000, Ed25519PrivateKey.generate()
+    known = {i: i.to_bytes(32, "little") for i in range(n)} | {
+        CLIENT: identity.public_key().public_bytes_raw()
+    }
+    round_id = RoundId(new_session(), 1)
+    invitation = Invitation(round_id, n, 20, 32, None, signed=True)
+    client = ClientRound.join(
+        invitation.to_bytes(), CLIENT, ClientPolicy(identity=identity, known_identities=known)
+    )
+    client.advertise_keys()
+    threshold = num_neighbors // 2 + 100
+    roster = Roster(round_id, n, num_neighbors, threshold, 80, True, (), (), ids=tuple(range(n)))
+    with pytest.raises(
+        SecureAggregationError, match=f"{num_neighbors} in a spread graph, expected at most 1024"
+    ):
+        client.share_keys(roster.to_bytes())
+
+
+@pytest.mark.parametrize(("num_neighbors", "spread"), [(2999, False), (2998, False), (1024, True)])
+def test_the_largest_graphs_take_little_memory(num_neighbors: int, spread: bool) -> None:
+    tracemalloc.start()
+    try:
+        graph = Graph(b"seed", GraphParameters(3000, num_neighbors, num_neighbors // 2 + 2, spread))
+        assert graph.fewest_holders(range(100)) <= 100
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50 << 20

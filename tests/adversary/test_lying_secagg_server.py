@@ -158,12 +158,12 @@ def test_clients_that_were_asked_for_different_things_do_not_cancel(signed: bool
     for i, request in round_.server.mask_requests(CONTEXT).items():
         client = round_.client(i)
         client.settle(request, CONTEXT if i != VICTIM else b"another model")
-        assert round_.server.receive_masked_input(i, client.mask(round_.inputs[i]))
+        assert round_.server.receive(i, client.mask(round_.inputs[i]))
     for i, told in round_.server.survivor_lists().items():
-        round_.server.receive_confirmation(i, round_.client(i).confirm(told))
+        round_.server.receive(i, round_.client(i).confirm(told))
     assert ("something else" in round_.server.rejected.get(VICTIM, "")) == signed
     for i, request in round_.server.unmask_requests().items():
-        round_.server.receive_unmask_reply(i, round_.client(i).unmask(request))
+        round_.server.receive(i, round_.client(i).unmask(request))
     with pytest.raises(SecureAggregationError, match="exceeds what the clients' codes can add up to"):
         round_.server.finish()
 

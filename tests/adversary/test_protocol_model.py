@@ -43,6 +43,7 @@ from fl_privquant.secagg.messages import (
     SurvivorList,
     UnmaskRequest,
 )
+from fl_privquant.secagg.pair_keys import PairKeys
 from fl_privquant.secagg.sharing import derived_share
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
 
@@ -209,6 +210,7 @@ class Server:
             self.world.threshold,
             self.plan.witnesses,
             False,
+            (),
             tuple(entry.public_key for entry in others),
             everyone,
             identified=Subset(len(others), tuple(named)),
@@ -390,7 +392,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "signatures of confirmations": (ClientPolicy, "vouches", lambda policy, message, digest: True),
     "confirmations of witnesses only": (ClientPolicy, "check_quorum", any_witness),
     "known identities": (ClientPolicy, "identity_of", any_identity),
-    "channels of identities": (ClientRound, "_pairs_with", lambda client, entries: {}),
+    "channels of identities": (PairKeys, "of", lambda pair_keys, identity, peers: {}),
     "masks bound to the request": (client_module, "masks_digest", without_context),
     "one answer for all copies": (client_module, "answered", Forgetful()),
     "survivors as confirmed": (ClientRound, "_check_active", not_as_confirmed),

@@ -80,12 +80,12 @@ def test_split_views_have_no_mask_in_common(change: str) -> None:
     roster = OTHER_ROOTS[change](told[VICTIM])
     for i in EVERYONE:
         if i != VICTIM:
-            assert round_.server.receive_shares(i, round_.clients[i].share_keys(told[i].to_bytes()))
+            assert round_.server.receive(i, round_.clients[i].share_keys(told[i].to_bytes()))
     # The client draws another graph; whose keys the server shows for the neighbours there does not matter.
     client = round_.client(VICTIM)
     shares = client.share_keys(roster.to_bytes())
     assert client._graph_digest != round_.server._graph_digest
-    assert not round_.server.receive_shares(VICTIM, shares)
+    assert not round_.server.receive(VICTIM, shares)
     assert "not signed by the identity" in round_.server.rejected[VICTIM]
     theirs = {bytes(root) for i in EVERYONE if i != VICTIM for root in round_.clients[i]._roots.values()}
     assert not theirs & {bytes(root) for root in client._roots.values()}
@@ -105,7 +105,7 @@ def test_a_key_that_is_shown_otherwise_than_in_the_tree_opens_nothing(shown_othe
         changed = (keys.public_key(private), *told[VICTIM].public_keys[1:])
         told[VICTIM] = replace(told[VICTIM], public_keys=changed)
     for i in EVERYONE:
-        assert round_.server.receive_shares(i, round_.clients[i].share_keys(told[i].to_bytes()))
+        assert round_.server.receive(i, round_.clients[i].share_keys(told[i].to_bytes()))
     assert len({client._graph_digest for client in round_.clients.values()}) == 1
     victims, peers = round_.clients[VICTIM]._roots[peer], round_.clients[peer]._roots[VICTIM]
     assert (victims != peers) == shown_otherwise

@@ -19,7 +19,7 @@ from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
     SumOfCodes,
 )
 from fl_privquant.secagg import ClientPolicy
@@ -84,11 +84,11 @@ def run(grid, context, secure):
     rounds = len(schedule(str(context.run_config["schedule"])))
     inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
     mechanism = pq.design("optm", epsilon=2.0, bits=2)
-    private = PrivQuantStrategy(inner, mechanism, clip=0.1, aggregation=SumOfCodes(), max_failed_rounds=1)
     fractions = {"corrupt_fraction": POLICY.corrupt_fraction, "dropout_fraction": POLICY.dropout_fraction}
     file = context.run_config.get("known-clients")
     known = None if file is None else read_known_clients(Path(str(file)))
-    strategy = SecureAggregationStrategy(private, identities=known, **fractions) if secure else private
+    aggregation = SecureSum(identities=known, **fractions) if secure else SumOfCodes()
+    strategy = PrivQuantStrategy(inner, mechanism, clip=0.1, aggregation=aggregation, max_failed_rounds=1)
     models = {}
 
     def keep(server_round, arrays):

@@ -16,7 +16,6 @@ from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord, SecureAggregationMod
-from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import KEY_EXCLUDE, KEY_INCLUDE, Request
 
@@ -93,7 +92,7 @@ def test_a_plan_is_for_what_is_chosen() -> None:
     target = pq.Target(epsilon=8.0, delta=1e-5, rounds=2, num_clients=CLIENTS)
     plan = target.plan(dimension=25)
     strategy = PrivQuantStrategy(FedAvg(), plan, include=["head.*"])
-    assert strategy.settings()["include"] == ("head.*",)
+    assert strategy.arrays.include == ("head.*",)
     assert strategy.request(1).layout(START).dimension == plan.dimension
 
 
@@ -143,4 +142,4 @@ def test_a_client_checks_what_a_server_says() -> None:
             Request.read(ConfigRecord({**config, key: value}))
     # Who is told another choice has another mask: their codes do not cancel.
     other = Request.read(ConfigRecord({**config, KEY_INCLUDE: ["body.*"]}))
-    assert request_digest(other, {}) != request_digest(strategy.request(1), {})
+    assert other.digest({}) != strategy.request(1).digest({})

@@ -20,7 +20,6 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, SecureAggregationMod
-from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import KEY_SCALE_PATTERNS, KEY_SCALES, Request
 from tests.flower.apps import as_record, client_app, fedavg, server_app
@@ -162,7 +161,7 @@ def test_a_client_checks_what_a_server_says_of_scales(caplog: pytest.LogCaptureF
                 asked.layout({"head": np.zeros(3, np.float32), **MODEL} | {"body.bias": np.float32(0)})
             )
     other = Request.read(ConfigRecord({**config, KEY_SCALES: [1.0, 0.5]}))
-    assert request_digest(other, {}) != request_digest(strategy.request(1), {})
+    assert other.digest({}) != strategy.request(1).digest({})
     # What a client spends is what its codec encodes: scales are no part of it.
     assert other.release(other.layout(MODEL)) == strategy.request(1).release(layout())
     with caplog.at_level(logging.INFO, "flwr"):

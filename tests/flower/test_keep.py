@@ -26,7 +26,6 @@ from fl_privquant.flower import (
     ScheduledKeep,
     SecureAggregationMod,
 )
-from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import KEY_KEEP, Request
 
@@ -142,7 +141,7 @@ def test_a_forged_share_is_refused(forged: Any) -> None:
 
 def test_masks_hang_on_what_is_kept() -> None:
     """A server that asks clients for different subsets gets nothing that cancels."""
-    digests = {request_digest(Request(1, encoding(keep)), {}) for keep in (None, 40, 41, 0.1, 1, 1.0)}
+    digests = {Request(1, encoding(keep)).digest({}) for keep in (None, 40, 41, 0.1, 1, 1.0)}
     assert len(digests) == 6
 
 

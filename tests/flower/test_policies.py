@@ -26,7 +26,7 @@ from fl_privquant.flower import (
     QuantileClip,
     ScheduledMechanism,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
     SumOfCodes,
 )
 from fl_privquant.flower.client_ledger import ClientLedger
@@ -264,12 +264,10 @@ def run(
         bits = DoublingMechanism(
             clip, lambda levels: pq.design("optm", epsilon=2.0, levels=levels), 2, 8, window=1, smoothing=0.0
         )
-        private = PrivQuantStrategy(
-            inner or fedavg(), bits, aggregation=SumOfCodes() if sum_codes else PerClient()
-        )
-        outermost: Any = SecureAggregationStrategy(private) if secure else private
-        kept.update(private=outermost, bits=bits)
-        return outermost if path is None else CheckpointStrategy(outermost, path)
+        open_sum = SumOfCodes() if sum_codes else PerClient()
+        private = PrivQuantStrategy(inner or fedavg(), bits, aggregation=SecureSum() if secure else open_sum)
+        kept.update(private=private, bits=bits)
+        return private if path is None else CheckpointStrategy(private, path)
 
     def train(arrays: Any, partition: int, server_round: int) -> Any:
         if server_round == stops_in and partition >= 2:

@@ -22,7 +22,7 @@ from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     SecureAggregationMod,
-    SecureAggregationStrategy,
+    SecureSum,
     SumOfCodes,
 )
 from fl_privquant.flower.asked import Asked, hand_over, taken
@@ -30,7 +30,7 @@ from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import Request
 from fl_privquant.packing.wire_format import PackedIndices
-from fl_privquant.secagg import ClientRound, Stage
+from fl_privquant.secagg import ClientPolicy, ClientRound, Stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -69,11 +69,12 @@ def run(
     averages: list[MetricRecord] | None = None,
     rounds: int = ROUNDS,
     budget: Budget | None = None,
+    policy: ClientPolicy | None = None,
     **options: Any,
 ) -> np.ndarray:
     client, server = ClientApp(), ServerApp()
     mods: list[Any] = [leaves or Leaves(None, set())]
-    mods += [SecureAggregationMod()] if secure else []
+    mods += [SecureAggregationMod(policy)] if secure else []
     mods.append(PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=5, metrics=["shift"]))
 
     @client.train(mods=mods)
@@ -94,12 +95,10 @@ def run(
             inner or FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
             mechanism=encoder or mechanism(),
             clip=0.1,
-            aggregation=SumOfCodes(),
             max_failed_rounds=options.pop("max_failed_rounds", 0),
+            aggregation=SecureSum(**options) if secure and wrap_server else SumOfCodes(),
             budget=budget,
         )
-        if secure and wrap_server:
-            strategy = SecureAggregationStrategy(strategy, **options)
         if strategies is not None:
             strategies.append(strategy)
         initial = {"weight": np.zeros((20, 17), np.float32), "bias": np.zeros((), np.float32)}
@@ -162,31 +161,30 @@ def test_without_enough_clients_the_run_stops_with_the_reason() -> None:
         run(secure=True, leaves=Leaves("share", set(range(8))))
 
 
-def test_wrapping_a_strategy_leaves_it_as_it_is() -> None:
-    """A budget that a strategy holds in the local view is not loosened by one made from it for sums."""
-    plain = PrivQuantStrategy(
-        FedAvg(), mechanism=pq.design("none"), clip=0.1, budget=Budget(8.0, 1e-5), rotate=True
+def test_the_error_names_why_clients_refuse() -> None:
+    """A policy that the round does not meet is the client's to tell, and the reason depends on no data."""
+    expected = r"0 clients sent keys.*8 nodes \(.*\): advertise: .*8 clients, below the 9 of .* min_clients"
+    with pytest.raises(NoUsableReplyError, match=expected):
+        run(secure=True, policy=ClientPolicy(min_clients=9))
+
+
+def test_what_a_secure_sum_asks_clients_for() -> None:
+    """An aggregation changes what clients are asked for, and not the encoding that was given."""
+    encoding = Encoding(pq.design("none"), clip=0.1, rotate=True)
+    plain = PrivQuantStrategy(FedAvg(), encoding, budget=Budget(8.0, 1e-5))
+    secure = PrivQuantStrategy(
+        FedAvg(), encoding, budget=Budget(8.0, 1e-5), aggregation=SecureSum(corrupt_fraction=0.2)
     )
-    before = plain.settings()
-    secure = SecureAggregationStrategy(plain, corrupt_fraction=0.2)
-    assert plain.settings() == before
-    assert plain.request(1).encoding == plain.encoding != secure.request(1).encoding
-    assert (plain.aggregation.view(20), secure.aggregation.view(20)) == (LOCAL, View(14))
-    assert secure.ledger is not plain.ledger
-    assert secure.budget == plain.budget
-    assert secure.encoding == plain.encoding
+    assert plain.request(1).encoding == plain.encoding == secure.encoding == encoding
+    assert secure.request(1).encoding != encoding
     assert secure.request(1).encoding.rotate
+    assert (plain.aggregation.view(20), secure.aggregation.view(20)) == (LOCAL, View(14))
 
 
 @pytest.mark.parametrize("inner", [FedMedian, Krum])
 def test_strategies_that_need_single_updates_are_refused(inner: Any) -> None:
     with pytest.raises(InvalidSpecError, match="compares single updates"):
-        SecureAggregationStrategy(PrivQuantStrategy(inner(), mechanism=mechanism(), clip=0.1))
-
-
-def test_only_privquant_can_be_wrapped() -> None:
-    with pytest.raises(InvalidSpecError, match="expected a PrivQuantStrategy"):
-        SecureAggregationStrategy(FedAvg())  # type: ignore[arg-type]
+        PrivQuantStrategy(inner(), mechanism=mechanism(), clip=0.1, aggregation=SecureSum())
 
 
 def test_mechanisms_without_integers_are_refused() -> None:
@@ -284,9 +282,8 @@ def test_metrics_that_clients_let_pass_are_averaged_over_those_in_the_sum() -> N
 @pytest.mark.parametrize("name", ["corrupt_fraction", "dropout_fraction"])
 @pytest.mark.parametrize("value", [-1.0, 1.0, math.nan])
 def test_fractions_that_are_none_are_refused(name: str, value: float) -> None:
-    private = PrivQuantStrategy(FedAvg(), mechanism=mechanism("one_bit"), clip=0.1)
     with pytest.raises(InvalidSpecError, match=name):
-        SecureAggregationStrategy(private, **{name: value})
+        SecureSum(**{name: value})
 
 
 def test_a_graph_that_protects_nobody_stops_the_run() -> None:

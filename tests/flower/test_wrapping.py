@@ -208,14 +208,6 @@ def test_a_listener_sees_a_round_before_its_checkpoint_is_written(mechanism, tmp
     assert strategy.finished_rounds == 2
 
 
-def test_a_listener_is_a_setting_of_a_strategy(mechanism):
-    records = []
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, on_round=records.append)
-    again = PrivQuantStrategy(**(strategy.settings() | {"aggregation": SumOfCodes()}))
-    run(again)
-    assert len(records) == 1
-
-
 def test_rounds_that_all_fail_leave_the_initial_model(mechanism):
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=2)
     result = run(strategy, client_app(lost_when=lambda *_: True), num_rounds=2)

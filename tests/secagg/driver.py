@@ -78,7 +78,7 @@ class Round:
             return self.client(i).advertise_keys()
 
         invitations = dict.fromkeys(self.inputs, self.server.invitation())
-        receive = self.server.receive_advertisement
+        receive = self.server.receive
         self.stage("Invitation", invitations, lost, answer, "KeyAdvertisement", receive)
 
     def share(self, lost: Collection[int] = ()) -> None:
@@ -88,7 +88,7 @@ class Round:
             lost,
             lambda i, request: self.client(i).share_keys(request),
             "SharedSeeds",
-            self.server.receive_shares,
+            self.server.receive,
         )
 
     def mask(self, lost: Collection[int] = ()) -> None:
@@ -97,7 +97,7 @@ class Round:
             return self.client(i).mask(self.inputs[i])
 
         requests = self.server.mask_requests(CONTEXT)
-        receive = self.server.receive_masked_input
+        receive = self.server.receive
         self.stage("MaskRequest", requests, lost, answer, "MaskedInput", receive)
 
     def confirm(self, lost: Collection[int] = ()) -> None:
@@ -107,7 +107,7 @@ class Round:
             lost,
             lambda i, request: self.client(i).confirm(request),
             "Confirmation",
-            self.server.receive_confirmation,
+            self.server.receive,
         )
 
     def unmask(self, lost: Collection[int] = ()) -> None:
@@ -117,7 +117,7 @@ class Round:
             lost,
             lambda i, request: self.client(i).unmask(request),
             "UnmaskReply",
-            self.server.receive_unmask_reply,
+            self.server.receive,
         )
 
     def run(self, lost: Lost | None = None) -> OpenedSum:

@@ -51,7 +51,7 @@ def rosters(draw: st.DrawFn) -> Roster:
     numbers = [draw(st.integers(0, 2**32 - 1)) for _ in range(4)]
     identified = draw(subsets())
     identities = tuple(draw(keys) for _ in identified.places)
-    lists = (draw(blocks(32)), draw(increasing), draw(subsets()), identified, identities, draw(blocks(32)))
+    lists = (draw(blocks(32)), draw(blocks(32)), draw(increasing), draw(subsets()), identified, identities)
     return Roster(draw(rounds), *numbers, draw(st.booleans()), *lists)
 
 
@@ -79,8 +79,9 @@ MESSAGES = st.one_of(
         rounds,
         ids,
         signatures,
-        st.tuples(seeds, seeds),
-        blocks(SEED_BYTES).map(b"".join),
+        seeds,
+        seeds,
+        blocks(SEED_BYTES),
         blocks(CORRECTION_BYTES),
     ),
     st.builds(MaskedInput, rounds, ids, signatures, st.binary(max_size=100)),
@@ -154,7 +155,7 @@ def test_sides_of_different_versions_refuse_each_other_and_say_why() -> None:
 @pytest.mark.parametrize("wrong", [(2, 1), (1, 1), (5, 5, 6)])
 def test_lists_of_clients_increase_strictly(wrong: tuple[int, ...]) -> None:
     """So no client can stand on a roster twice."""
-    message = Roster(RoundId(bytes(16), 1), 3, 2, 2, 0, False, (), wrong)
+    message = Roster(RoundId(bytes(16), 1), 3, 2, 2, 0, False, (), (), wrong)
     with pytest.raises(InvalidUpdateError, match="increase"):
         Roster.from_bytes(message.to_bytes())
 

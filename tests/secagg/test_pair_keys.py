@@ -128,7 +128,7 @@ def next_round(round_: Round, **identities: Ed25519PrivateKey) -> Round:
     for i, client in round_.clients.items():
         state = ClientRound.from_bytes(client.to_bytes(), later.policies[i])
         later.clients[i] = ClientRound.join(later.server.invitation(), i, later.policies[i], previous=state)
-        later.server.receive_advertisement(i, later.clients[i].advertise_keys())
+        later.server.receive(i, later.clients[i].advertise_keys())
     return later
 
 
@@ -166,7 +166,7 @@ def test_a_client_goes_by_its_own_identity(owned: bool) -> None:
     """The server learns by which of its keys a client goes from the signature: another's key is none."""
     round_ = open_round(6, signed=True)
     client = ClientRound.join(round_.server.invitation(), 3, round_.policies[3 if owned else 10])
-    assert round_.server.receive_advertisement(3, client.advertise_keys()) == owned
+    assert round_.server.receive(3, client.advertise_keys()) == owned
     assert ("not signed by the identity of client 3" in round_.server.rejected.get(3, "")) != owned
     if owned:
         assert round_.server._entries[3].identity == public(round_.policies[3].identity)

@@ -12,10 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from fl_privquant.cohort import count_of
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.secagg import GraphParameters, choose_parameters, correctness_failure, security_failure
+from fl_privquant.secagg import GraphParameters, choose_parameters, parameters, security_failure
 from fl_privquant.secagg.graph import Graph
 from fl_privquant.secagg.parameters import _falls_apart, hypergeometric_tail
+
+
+def correctness_failure(graph: GraphParameters, *, dropout_fraction: float) -> float:
+    """Bound on the odds that a round of this graph ends without a sum."""
+    n, k = graph.num_clients, graph.num_neighbors
+    lost = count_of(dropout_fraction, n)
+    return float(parameters._correctness_failures(n, k, np.array([graph.threshold]), lost, graph.spread)[0])
 
 
 def drawn(parameters: GraphParameters, seed: bytes = b"seed") -> dict[int, tuple[int, ...]]:

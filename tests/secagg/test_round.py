@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.secagg import ClientRound, RoundConfig, ServerRound, Stage, shamir
 from fl_privquant.secagg.parameters import choose_parameters
+from fl_privquant.secagg.sharing import Seed
 from tests.secagg.driver import SESSION, Lost, Round, open_round
 
 
@@ -163,7 +164,7 @@ def test_clients_without_enough_holders_are_left_out_and_the_others_go_on() -> N
     lost = round_.server._graph[lonely][:3]
     for i, roster in rosters.items():
         if i not in lost:
-            round_.server.receive_shares(i, round_.client(i).share_keys(roster))
+            round_.server.receive(i, round_.client(i).share_keys(roster))
     round_.mask()
     assert lonely not in round_.sent["MaskRequest"]
     assert "too few of its neighbours" in round_.server.rejected[lonely]
@@ -212,7 +213,7 @@ def test_a_wrong_secret_is_recognised(kind: str, monkeypatch: pytest.MonkeyPatch
 
     def other(points: list[int], shares: np.ndarray) -> bytearray:
         secret = combine(points, shares)
-        is_wrapping = server._dealt.is_wrapping_seed(server._entries[10], server._digest, secret)
+        is_wrapping = server._dealt.is_committed(10, secret, Seed.WRAPPING)
         return bytearray(16) if is_wrapping == (kind == "wrapping") else secret
 
     monkeypatch.setattr(shamir, "combine", other)
@@ -224,14 +225,14 @@ def test_server_ignores_late_repeated_and_foreign_messages() -> None:
     round_ = open_round(4)
     round_.advertise()
     server, advertised = round_.server, round_.sent["KeyAdvertisement"]
-    assert not server.receive_advertisement(3, advertised[3])
-    assert not server.receive_advertisement(999, advertised[3])
+    assert not server.receive(3, advertised[3])
+    assert not server.receive(999, advertised[3])
     round_.share()
-    assert not server.receive_advertisement(3, advertised[3])
-    assert not server.receive_shares(10, round_.sent["SharedSeeds"][3])
+    assert not server.receive(3, advertised[3])
+    assert not server.receive(10, round_.sent["SharedSeeds"][3])
     round_.mask()
     before = server._total.copy()
-    assert not server.receive_masked_input(3, round_.sent["MaskedInput"][3])
+    assert not server.receive(3, round_.sent["MaskedInput"][3])
     np.testing.assert_array_equal(server._total, before)
     round_.confirm()
     round_.unmask()
@@ -245,7 +246,7 @@ def test_server_drops_clients_that_share_a_key() -> None:
     round_.advertise(lost=[3])
     stolen = bytearray(round_.sent["KeyAdvertisement"][10])
     stolen[28:36] = (3).to_bytes(8, "little")
-    assert round_.server.receive_advertisement(3, bytes(stolen))
+    assert round_.server.receive(3, bytes(stolen))
     round_.share()
     assert round_.server.rejected.keys() == {3, 10}
     round_.mask()

@@ -17,7 +17,14 @@ from scipy import stats
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.secagg import shamir
-from fl_privquant.secagg.opening import correctable, open_secret
+from fl_privquant.secagg.sharing import correctable, open_secret
+
+
+def split(secret: bytes, threshold: int, num_shares: int) -> np.ndarray:
+    """(num_shares, 20 m) shares of a secret of 16 m bytes, the first drawn; row i is at the point i + 1."""
+    num_words = len(secret) // shamir.SECRET_BYTES * 5
+    given = shamir._uniform((threshold - 1, num_words)).astype("<u4").view(np.uint8)
+    return np.concatenate([given, shamir.complete(secret, given, num_shares)])
 
 
 def limbs_of(secret: bytes) -> list[int]:
@@ -61,7 +68,7 @@ def test_known_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of the shares are fixed: little-endian words, points 1, 2, ..., 5 words a secret."""
     monkeypatch.setattr(os, "urandom", lambda size: (bytes(range(256)) * (size // 256 + 1))[:size])
     secret = bytes(range(1, 17))
-    shares = shamir.split(secret, threshold=3, num_shares=4)
+    shares = split(secret, threshold=3, num_shares=4)
     # 31 uniform bits a word, from the top of each little-endian 32-bit word drawn: the first two shares.
     drawn = np.frombuffer(bytes(range(40)), dtype="<u4") >> 1
     assert shares[:2].tobytes() == drawn.tobytes()
@@ -97,7 +104,7 @@ def test_shares_from_a_stream_are_its_numbers_modulo_the_prime(stream: bytes) ->
 @given(st.binary(min_size=16, max_size=16), st.integers(1, 12), st.data())
 def test_any_threshold_shares_open_the_secret(secret: bytes, threshold: int, data: st.DataObject) -> None:
     num_shares = data.draw(st.integers(threshold, 20))
-    shares = shamir.split(secret, threshold, num_shares)
+    shares = split(secret, threshold, num_shares)
     points = data.draw(st.permutations(range(1, num_shares + 1)))[:threshold]
     chosen = shares[[x - 1 for x in points]]
     assert shamir.combine(points, chosen) == secret
@@ -107,7 +114,7 @@ def test_any_threshold_shares_open_the_secret(secret: bytes, threshold: int, dat
 
 def test_every_subset_of_two_secrets_at_once() -> None:
     secret = os.urandom(32)
-    shares = shamir.split(secret, 3, 6)
+    shares = split(secret, 3, 6)
     assert shares.shape == (6, 40)
     for points in itertools.combinations(range(1, 7), 3):
         assert shamir.combine(points, shares[[x - 1 for x in points]]) == secret
@@ -117,7 +124,7 @@ def test_every_subset_of_two_secrets_at_once() -> None:
 
 def test_large_thresholds() -> None:
     secret = bytes([255]) * 16
-    shares = shamir.split(secret, 500, 999)
+    shares = split(secret, 500, 999)
     points = list(range(999, 499, -1))
     assert shamir.combine(points, shares[[x - 1 for x in points]]) == secret
 
@@ -129,7 +136,7 @@ def test_fewer_shares_do_not_depend_on_the_secret() -> None:
     """
 
     def p_value(secret: bytes, threshold: int) -> float:
-        words = np.concatenate([shamir.split(secret, threshold, 2)[0].view("<u4") for _ in range(3000)])
+        words = np.concatenate([split(secret, threshold, 2)[0].view("<u4") for _ in range(3000)])
         counts = np.bincount(words >> np.uint32(27), minlength=16)
         return float(stats.chisquare(counts).pvalue)
 
@@ -141,7 +148,7 @@ def test_fewer_shares_do_not_depend_on_the_secret() -> None:
 def test_shares_are_redrawn_where_the_word_is_the_prime(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = iter([b"\xff" * 20, b"\x05\x00\x00\x00" * 5])
     monkeypatch.setattr(os, "urandom", lambda size: next(draws))
-    shares = shamir.split(bytes(16), 2, 2)
+    shares = split(bytes(16), 2, 2)
     assert shares.view("<u4").tolist() == [[2] * 5, [4] * 5]
 
 
@@ -166,7 +173,7 @@ def test_as_many_wrong_shares_as_the_code_allows_are_found(data: st.DataObject) 
         data.draw(st.permutations(points))[: data.draw(st.integers(0, (received - threshold) // 2))]
     )
     secret = data.draw(st.binary(min_size=16, max_size=16))
-    shares = shamir.split(secret, threshold, received + 7)[[x - 1 for x in points]]
+    shares = split(secret, threshold, received + 7)[[x - 1 for x in points]]
     generator = np.random.default_rng(data.draw(st.integers(0, 999)))
     shares = spoiled(shares, [points.index(x) for x in wrong], generator)
     found = shamir.find_wrong(points, shares, threshold)
@@ -183,7 +190,7 @@ def test_every_set_of_wrong_shares_exhaustively(threshold: int, received: int) -
     With more, never a wrong secret: the commitment is the judge.
     """
     secret, generator = os.urandom(16), np.random.default_rng(threshold)
-    shares = shamir.split(secret, threshold, received)
+    shares = split(secret, threshold, received)
     points = list(range(1, received + 1))
     for count in range(received + 1):
         for wrong in itertools.combinations(points, count):
@@ -201,7 +208,7 @@ def test_every_set_of_wrong_shares_exhaustively(threshold: int, received: int) -
 def test_wrong_shares_that_agree_with_one_another() -> None:
     """Colluders whose wrong shares lie on one polynomial of another secret: the majority decides."""
     secret, other = bytes(16), bytes([1]) * 16
-    shares, others = shamir.split(secret, 4, 11), shamir.split(other, 4, 11)
+    shares, others = split(secret, 4, 11), split(other, 4, 11)
     for count in range(4):
         mixed = np.concatenate([others[:count], shares[count:]])
         assert shamir.find_wrong(range(1, 12), mixed, 4) == tuple(range(1, count + 1))
@@ -218,7 +225,7 @@ def test_hundreds_of_shares_are_decoded_in_milliseconds() -> None:
     for received, threshold, count in ((150, 83, 3), (150, 83, 33), (501, 301, 100)):
         secret = os.urandom(16)
         wrong = sorted(generator.choice(received, count, replace=False))
-        changed = spoiled(shamir.split(secret, threshold, received), wrong, generator)
+        changed = spoiled(split(secret, threshold, received), wrong, generator)
         rows = {x + 1: changed[x].tobytes() for x in range(received)}
         started = time.process_time()
         opened = open_secret(rows, threshold, partial(eq, secret))
@@ -230,7 +237,7 @@ def test_hundreds_of_shares_are_decoded_in_milliseconds() -> None:
 def test_suspects_are_left_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three spare shares are wrong: one has to be guessed, and a suspect saves the guessing."""
     secret, generator = os.urandom(16), np.random.default_rng(1)
-    changed = spoiled(shamir.split(secret, 5, 8), [6, 7], generator)
+    changed = spoiled(split(secret, 5, 8), [6, 7], generator)
     rows, searched, find_wrong = {x: changed[x - 1].tobytes() for x in range(1, 9)}, [], shamir.find_wrong
 
     def counted(points: list[int], shares: np.ndarray, threshold: int) -> tuple[int, ...] | None:
@@ -247,15 +254,15 @@ def test_suspects_are_left_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shares_of_different_polynomials_open_nothing() -> None:
     """Each limb is 26 of 31 bits: the chance that all 5 still fit is below 2^-24."""
     secret = os.urandom(16)
-    shares = shamir.split(secret, 3, 5)
-    shares[1] = shamir.split(secret, 3, 5)[1]
+    shares = split(secret, 3, 5)
+    shares[1] = split(secret, 3, 5)[1]
     with pytest.raises(InvalidUpdateError, match="polynomial"):
         shamir.combine([1, 2, 3], shares[:3])
 
 
 def test_what_is_a_share() -> None:
-    assert shamir.are_shares(shamir.split(bytes(16), 2, 2)[0].tobytes())
-    assert shamir.are_shares(shamir.split(bytes(32), 2, 2).tobytes())
+    assert shamir.are_shares(split(bytes(16), 2, 2)[0].tobytes())
+    assert shamir.are_shares(split(bytes(32), 2, 2).tobytes())
     assert not shamir.are_shares(bytes(19))
     assert not shamir.are_shares(bytes(36) + (shamir.PRIME).to_bytes(4, "little"))
     assert not shamir.are_shares(bytes(16) + (shamir.PRIME).to_bytes(4, "little"))
@@ -263,12 +270,12 @@ def test_what_is_a_share() -> None:
 
 
 def test_refusals() -> None:
-    for threshold, shares in ((0, 3), (4, 3), (2, 1 << 16)):
+    for threshold, shares in ((4, 3), (2, 1 << 16)):
         with pytest.raises(InvalidSpecError, match="threshold"):
-            shamir.split(bytes(16), threshold, shares)
+            split(bytes(16), threshold, shares)
     for size in (0, 15, 17):
         with pytest.raises(InvalidSpecError, match="secret"):
-            shamir.split(bytes(size), 2, 3)
+            split(bytes(size), 2, 3)
     with pytest.raises(InvalidSpecError, match="distinct"):
         shamir.combine([1, 1], np.zeros((2, 20), dtype=np.uint8))
 

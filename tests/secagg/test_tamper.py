@@ -74,15 +74,11 @@ def test_messages_of_one_client_are_not_taken_for_anothers() -> None:
     for kind in ("KeyAdvertisement", "SharedSeeds", "MaskedInput"):
         swapped = open_round(8, 10, restore=False, dropout_fraction=0.2)
         pending: dict[int, bytes] = {}
-        receive_name = {
-            "KeyAdvertisement": "receive_advertisement",
-            "SharedSeeds": "receive_shares",
-            "MaskedInput": "receive_masked_input",
-        }[kind]
-        receive = getattr(swapped.server, receive_name)
+        number = {"KeyAdvertisement": 2, "SharedSeeds": 4, "MaskedInput": 6}[kind]
+        receive = swapped.server.receive
 
-        def exchanged(sender: int, data: bytes, receive=receive, pending=pending) -> bool:
-            if sender not in (10, 17):
+        def exchanged(sender: int, data: bytes, receive=receive, pending=pending, number=number) -> bool:
+            if sender not in (10, 17) or data[3] != number:
                 return receive(sender, data)
             pending[27 - sender] = data
             if len(pending) == 2:
@@ -90,7 +86,7 @@ def test_messages_of_one_client_are_not_taken_for_anothers() -> None:
                 assert not receive(17, pending[17])
             return True
 
-        setattr(swapped.server, receive_name, exchanged)
+        swapped.server.receive = exchanged
         result = swapped.run()
         assert result.survivors == (3, 24, 31, 38, 45, 52)
         np.testing.assert_array_equal(result.total, swapped.expected(result.survivors))
