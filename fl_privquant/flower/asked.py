@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
@@ -63,10 +62,10 @@ class Asked:
         received = dict(only_arrays(message, "the server"))
         return cls(request, received, read_arrays(received))
 
-    @cached_property
+    @property
     def codec(self) -> UpdateCodec:
         """The codec of the update."""
-        return self.request.codec(self.request.layout(self.arrays))
+        return self.request.of_model(self.arrays)[0]
 
 
 class _HandedOver(ConfigRecord):

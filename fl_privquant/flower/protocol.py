@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -186,6 +187,19 @@ class Request:
             counted_releases=_optional(config, KEY_COUNTED, int),
         )
 
+    def of_model(self, model: Arrays) -> tuple[UpdateCodec, Release]:
+        """The codec of updates of a model, and what one of them releases.
+
+        The clients of a process often have the very same arrays, for which both are found without looking at
+        names, shapes and types again.
+        """
+        last = self.__dict__.get("_last_model")
+        if last is None or not last.is_of(model):
+            codec = self.codec(self.layout(model))
+            references = {name: weakref.ref(array) for name, array in model.items()}
+            last = self.__dict__["_last_model"] = _Known(references, codec, self.release(codec.layout))
+        return last.codec, last.release
+
     def layout(self, model: Arrays) -> Layout:
         """How the arrays of such a model that are sent are laid out in one vector."""
         layout = self.arrays.layout(model)
@@ -222,6 +236,21 @@ class Request:
     def _codecs(self) -> dict[Layout, UpdateCodec]:
         """Codecs that were asked for before: to find them here takes no hash of the whole request."""
         return {}
+
+
+class _Known(NamedTuple):
+    """What was found for a model that consists of certain arrays."""
+
+    arrays: dict[str, weakref.ref[Any]]
+    codec: UpdateCodec
+    release: Release
+
+    def is_of(self, model: Arrays) -> bool:
+        """Whether a model has the same arrays, as objects, under the same names and in the same order."""
+        return list(self.arrays) == list(model) and all(
+            reference() is array
+            for reference, array in zip(self.arrays.values(), model.values(), strict=True)
+        )
 
 
 def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> list[Message]:

@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-__all__ = ["LeanRecords", "bare_message", "copied_metadata", "made", "made_array", "put", "reply_to"]
+__all__ = [
+    "LeanRecords",
+    "bare_message",
+    "copied_metadata",
+    "made",
+    "made_array",
+    "put",
+    "reply_to",
+    "values_of",
+]
 
 _Record = TypeVar("_Record")
 
@@ -37,10 +47,16 @@ def made(kind: type[_Record], values: dict[str, Any]) -> _Record:
     return record
 
 
+def values_of(record: Any) -> dict[str, Any]:
+    """The dict inside a record, where values are read without a call to Flower, and put without a check."""
+    values: dict[str, Any] = record.__dict__["_data"]
+    return values
+
+
 def put(record: ArrayRecord, arrays: Mapping[str, Any]) -> None:
     """Put Arrays into a record."""
     record.is_dirty = True
-    record.__dict__["_data"].update(arrays)
+    values_of(record).update(arrays)
 
 
 def made_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
@@ -105,11 +121,18 @@ class LeanRecords(RecordDict):
         """The records of one kind; as in Flower's, what is put there is put here too."""
         view = object.__new__(_VIEW)
         view.__dict__.update(_EMPTY_VIEW)
-        records = {name: record for name, record in self.items() if isinstance(record, kind)}
+        records = {name: record for name, record in values_of(self).items() if isinstance(record, kind)}
+        # The check is a function and not, as in Flower's, a method of the view: a cycle of references would
+        # leave thousands of views to the garbage collector.
         view.__dict__.update(
-            _check_value_fn=view.check_value, _data=records, recorddict=self, allowed_type=kind
+            _check_value_fn=partial(_check_kind, kind), _data=records, recorddict=self, allowed_type=kind
         )
         return view
+
+
+def _check_kind(kind: type, value: object) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"Expected `{kind.__name__}`, but received `{type(value).__name__}` for the value.")
 
 
 _EMPTY[LeanRecords] = dict(vars(LeanRecords()))

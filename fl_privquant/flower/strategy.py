@@ -278,7 +278,7 @@ class PrivQuantStrategy(StrategyWrapper):
         """Have the wrapped strategy configure the round, draw clients, and count what they are asked for."""
         request = self.request(server_round)
         model = read_arrays(arrays)
-        codec = request.codec(request.layout(model))
+        codec, release = request.of_model(model)
         self._check_plan(codec)
         # A copy, because the caller may use its config again, without this round's request.
         config = ConfigRecord(dict(config))
@@ -306,7 +306,7 @@ class PrivQuantStrategy(StrategyWrapper):
         if not messages:
             return messages
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
-        messages = self._account.ask(server_round, request.release(codec.layout), messages, population)
+        messages = self._account.ask(server_round, release, messages, population)
         try:
             return self._exchange.begin(server_round, messages, codec, grid)
         except SecureAggregationError as error:

@@ -22,6 +22,7 @@ from fl_privquant.flower.engines.engine import (
     Federation,
     MessageGrid,
     RunResult,
+    frozen_objects,
     load_app,
     node_config,
     seeded_sampling,
@@ -204,17 +205,19 @@ class InlineEngine:
         """Run the app, to its end."""
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
         start = time.perf_counter()
-        grid = InlineGrid(client, federation, self.threads, self.processes)
-        context = Context(
-            run_id=grid.run.run_id,
-            node_id=SUPERLINK_NODE_ID,
-            node_config={},
-            state=RecordDict(),
-            run_config=dict(federation.run_config),
-        )
-        try:
-            with server_identity(grid.run.run_id), seeded_sampling(federation.seed):
-                server(grid, context)
-        finally:
-            grid.close()
+        # Before workers are forked, which then share the memory of these objects.
+        with frozen_objects():
+            grid = InlineGrid(client, federation, self.threads, self.processes)
+            context = Context(
+                run_id=grid.run.run_id,
+                node_id=SUPERLINK_NODE_ID,
+                node_config={},
+                state=RecordDict(),
+                run_config=dict(federation.run_config),
+            )
+            try:
+                with server_identity(grid.run.run_id), seeded_sampling(federation.seed):
+                    server(grid, context)
+            finally:
+                grid.close()
         return RunResult("inline", context.state, time.perf_counter() - start)

@@ -51,25 +51,25 @@ def copied_records(content: RecordDict) -> RecordDict:
     Bytes and numbers cannot be changed and are shared, so that a copy is cheap; what was checked when
     the records were made is not checked again.
     """
-    copied: RecordDict = _twin(content)
-    for key, record in content.items():
-        twin = _twin(record)
-        for name, value in record.items():
-            if isinstance(value, Array):
-                new = object.__new__(type(value))
-                new.__dict__.update(value.__dict__)
-                twin.__dict__["_data"][name] = new
-            else:
-                twin.__dict__["_data"][name] = list(value) if isinstance(value, list) else value
-        copied.__dict__["_data"][key] = twin
+    copied: RecordDict = _twin(content, {key: _copied_record(record) for key, record in content.items()})
     return copied
 
 
-def _twin(record: Any) -> Any:
-    """An empty record of the same kind."""
+def _copied_record(record: Any) -> Any:
+    values = dict(record.items())
+    for name, value in values.items():
+        if isinstance(value, Array):
+            values[name] = object.__new__(type(value))
+            values[name].__dict__.update(value.__dict__)
+        elif isinstance(value, list):
+            values[name] = list(value)
+    return _twin(record, values)
+
+
+def _twin(record: Any, values: dict[str, Any]) -> Any:
+    """A record of the same kind with other values, which are not checked."""
     twin = object.__new__(type(record))
-    twin.__dict__.update(record.__dict__)
-    twin.__dict__["_data"] = {}
+    twin.__dict__.update(record.__dict__, _data=values)
     return twin
 
 
