@@ -131,8 +131,10 @@ _Place = tuple[NDArray[np.uint8], int, bytes]
 
 def _records(path: Path) -> Iterator[tuple[int, _Place]]:
     """The records of a file: the client, and where its arrays begin and how they are named."""
-    # An empty file cannot be mapped. As a plain array: parts of a memmap are made slowly.
-    content = np.asarray(np.memmap(path, np.uint8, mode="r")) if path.stat().st_size else np.zeros(0, np.uint8)
+    # An empty file cannot be mapped.
+    content = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
+    # Parts of a plain array are made faster than those of a memmap.
+    content = np.asarray(content)
     view = content.data
     start = 0
     while start + _HEADER.size <= len(view):

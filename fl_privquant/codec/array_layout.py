@@ -148,16 +148,17 @@ class ArrayPayload:
 
     def unpack(self, payload: bytes) -> dict[str, Array]:
         """The arrays in a payload; raises InvalidUpdateError for one of another size, or not finite."""
-        body = read_body(payload, _KIND_ARRAYS, 0, self.layout.dimension, self.layout.num_bytes).tobytes()
+        body = read_body(payload, _KIND_ARRAYS, 0, self.layout.dimension, self.layout.num_bytes)
         arrays: dict[str, Array] = {}
         start = 0
         for name, shape, dtype, count in zip(
             self.layout.names, self.layout.shapes, self.layout.dtypes, self.layout.sizes, strict=True
         ):
-            values = np.frombuffer(body, dtype.newbyteorder("<"), count=count, offset=start)
-            check_finite(values)
-            arrays[name] = values.astype(dtype).reshape(shape)
-            start += count * dtype.itemsize
+            stop = start + count * dtype.itemsize
+            # A copy, in this machine's byte order.
+            arrays[name] = body[start:stop].view(dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+            check_finite(arrays[name])
+            start = stop
         return arrays
 
 

@@ -30,8 +30,7 @@ from fl_privquant.errors import (
     one_line,
     other_version,
 )
-from fl_privquant.flower.arrays import records_of
-from fl_privquant.flower.records import made, made_array
+from fl_privquant.flower.records import made, made_array, records_of, values_of
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 
@@ -357,7 +356,8 @@ class Reply:
         InvalidUpdateError
             Not a reply of this version.
         """
-        info, arrays = content.get(RECORD_REPLY), content.get(RECORD_PAYLOAD)
+        records = values_of(content)
+        info, arrays = records.get(RECORD_REPLY), records.get(RECORD_PAYLOAD)
         if (
             not isinstance(info, ConfigRecord)
             or not isinstance(arrays, ArrayRecord)
@@ -368,16 +368,15 @@ class Reply:
             )
         if problem := _other_version(info.get(KEY_VERSION)):
             raise InvalidUpdateError(f"reply: {problem}")
-        metrics = content.get(RECORD_METRICS)
-        if not isinstance(metrics, MetricRecord):
-            metrics = MetricRecord()
+        metrics, fields = records.get(RECORD_METRICS), values_of(info)
+        reported = metrics.items() if isinstance(metrics, MetricRecord) else ()
         try:
             return cls(
-                round=_field(info, KEY_ROUND, int),
-                mechanism=_field(info, KEY_MECHANISM, str),
+                round=_field(fields, KEY_ROUND, int),
+                mechanism=_field(fields, KEY_MECHANISM, str),
                 payload=arrays[ARRAY_PAYLOAD].data,
-                metrics={name: value for name, value in metrics.items() if _is_number(value)},
-                simulated=_field(info, KEY_SIMULATED, bool),
+                metrics={name: value for name, value in reported if _is_number(value)},
+                simulated=_field(fields, KEY_SIMULATED, bool),
             )
         except InvalidSpecError as error:
             raise InvalidUpdateError(f"reply: {error}") from error

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 
 __all__ = [
     "LeanRecords",
@@ -21,16 +20,17 @@ __all__ = [
     "copied_metadata",
     "made",
     "made_array",
+    "made_metadata",
     "put",
+    "records_of",
     "reply_to",
     "values_of",
 ]
 
 _Record = TypeVar("_Record")
 
-_EMPTY: dict[type, dict[str, Any]] = {
-    kind: dict(vars(kind())) for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
-}
+_KINDS: tuple[type, ...] = (ArrayRecord, ConfigRecord, MetricRecord)
+_EMPTY: dict[type, dict[str, Any]] = {kind: dict(vars(kind())) for kind in (*_KINDS, RecordDict)}
 
 
 def made(kind: type[_Record], values: dict[str, Any]) -> _Record:
@@ -53,6 +53,16 @@ def values_of(record: Any) -> dict[str, Any]:
     return values
 
 
+def records_of(content: RecordDict, kind: type[_Record]) -> list[tuple[str, _Record]]:
+    """The records of one kind. Flower's own view of them is rebuilt, and writes itself back, on each use."""
+    # None of Flower's own kinds is a subclass of another, and to find that out by isinstance is slow.
+    return [
+        (key, record)
+        for key, record in values_of(content).items()
+        if type(record) is kind or (type(record) not in _KINDS and isinstance(record, kind))
+    ]
+
+
 def put(record: ArrayRecord, arrays: Mapping[str, Any]) -> None:
     """Put Arrays into a record."""
     record.is_dirty = True
@@ -68,8 +78,13 @@ def made_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> A
 
 def copied_metadata(message: Message) -> Any:
     """The metadata of a message, as an object of its own."""
-    metadata = object.__new__(type(message.metadata))
-    metadata.__dict__.update(vars(message.metadata))
+    return made_metadata(vars(message.metadata))
+
+
+def made_metadata(attributes: Mapping[str, Any]) -> Any:
+    """Metadata of a message with these attributes."""
+    metadata = object.__new__(Metadata)
+    metadata.__dict__.update(attributes)
     return metadata
 
 
@@ -120,21 +135,24 @@ class LeanRecords(RecordDict):
     def _view(self, kind: type) -> Any:
         """The records of one kind; as in Flower's, what is put there is put here too."""
         view = object.__new__(_VIEW)
-        view.__dict__.update(_EMPTY_VIEW)
-        records = {name: record for name, record in values_of(self).items() if isinstance(record, kind)}
-        # The check is a function and not, as in Flower's, a method of the view: a cycle of references would
-        # leave thousands of views to the garbage collector.
-        view.__dict__.update(
-            _check_value_fn=partial(_check_kind, kind), _data=records, recorddict=self, allowed_type=kind
-        )
+        view.__dict__.update(_EMPTY_VIEWS[kind], _data=dict(records_of(self, kind)), recorddict=self)
         return view
 
 
-def _check_kind(kind: type, value: object) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"Expected `{kind.__name__}`, but received `{type(value).__name__}` for the value.")
+def _empty_view(kind: type) -> dict[str, Any]:
+    """The attributes of an empty view of records of one kind."""
+
+    def check(value: object) -> None:
+        # In Flower's views this is a method of the view: a cycle of references, which would leave thousands
+        # of views to the garbage collector.
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"Expected `{kind.__name__}`, but received `{type(value).__name__}` for the value."
+            )
+
+    return {**vars(RecordDict().array_records), "_check_value_fn": check, "allowed_type": kind}
 
 
 _EMPTY[LeanRecords] = dict(vars(LeanRecords()))
-_EMPTY_VIEW = dict(vars(RecordDict().array_records))
+_EMPTY_VIEWS = {kind: _empty_view(kind) for kind in _KINDS}
 _VIEW: Any = type(RecordDict().array_records)

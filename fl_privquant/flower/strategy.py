@@ -23,10 +23,11 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, PrivQuantError, SecureAggregationError
 from fl_privquant.flower.arguments import Arguments, GivenEncoding, metric_ranges, sampling_of, single_clip
-from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.arrays import read_arrays
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.flower.protocol import Reply, Request, is_request
+from fl_privquant.flower.records import records_of
 from fl_privquant.flower.remarks import failure_lines, kept_words, metric_lines, randomness_lines
 from fl_privquant.flower.round_record import OnRound, RoundRecord
 from fl_privquant.flower.round_state import RoundState, bytes_of, reported_share_clipped
@@ -286,8 +287,9 @@ class PrivQuantStrategy(StrategyWrapper):
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         population = len(messages)
         messages = self._account.drawn(server_round, messages)
-        for message in messages:
-            if not any(is_request(config) for _, config in records_of(message.content, ConfigRecord)):
+        # Messages often share one content object.
+        for content in {id(message.content): message.content for message in messages}.values():
+            if not any(is_request(config) for _, config in records_of(content, ConfigRecord)):
                 raise InvalidSpecError(
                     f"{type(self.strategy).__name__} does not pass the round's config on to clients, "
                     f"so that they cannot be told the mechanism"
@@ -474,5 +476,6 @@ class PrivQuantStrategy(StrategyWrapper):
             (line,) = failure_lines({"draws from a seeded stream, as it says itself": seeded})
             log(WARNING, "PrivQuant: round %d, %s", current.request.round, line)
         for reply in replies.values():
-            # A hostile client may send any number of names, of any length.
-            self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
+            if reply.metrics:
+                # A hostile client may send any number of names, of any length.
+                self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}

@@ -83,7 +83,8 @@ class InlineGrid(MessageGrid):
         self._replies: dict[str, Message] = {}
         self._sent = 0
         self._pool: WorkerPool | None = None
-        if processes > 1:
+        self._in_workers = processes > 1
+        if self._in_workers:
             with server_identity(run_id):
                 self._pool = WorkerPool(self._deliver, self._contexts, processes)
 
@@ -165,7 +166,8 @@ class InlineGrid(MessageGrid):
     def _answer(self, message: Message, context: Context) -> Message:
         try:
             reply = self._client_app(message, context)
-            if reply.has_content():
+            # What a worker replies is copied for the server's process.
+            if reply.has_content() and not self._in_workers:
                 reply.content = copied_records(reply.content)
             return reply
         except Exception as error:
