@@ -392,6 +392,8 @@ def _other_version(version: object) -> str | None:
 
 def _field(config: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
     value = config.get(key)
+    if type(value) is kind and kind is not int:
+        return value
     if isinstance(value, int) and not isinstance(value, bool):
         # As wide as Flower sends them; within a process they could be of any size.
         if not -_LARGEST_INTEGER <= value <= _LARGEST_INTEGER:

@@ -29,7 +29,7 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -58,10 +58,11 @@ Deliver = Callable[[Message, str], Message]
 _Sent = tuple[dict[str, Any], dict[str, Any], str]
 """A message on its way to a worker: the attributes of its metadata, its records by name, and its id."""
 
-# Into about how many parcels the share of a worker is cut, how many nodes one has at most, and how many
-# parcels a worker has at a time: one that it works on, and one that waits.
-_PARCELS: Final = 8
+# A parcel has a quarter of the nodes that are left of a worker's share, but not more than so many of them,
+# nor less than this part of the share.
 _MOST_NODES: Final = 64
+_LEAST_PART: Final = 64
+# Parcels that a worker has at a time: one that it works on, and one that waits.
 _AT_HAND: Final = 2
 # How long a worker that is at work may take to end, and how often is looked whether somebody has ended.
 _PATIENCE_SECONDS: Final = 2.0
@@ -255,10 +256,8 @@ class WorkerPool:
             missing = most - len(share)
             share += others[:missing]
             del others[:missing]
-        size = min(_MOST_NODES, -(-most // _PARCELS))
         for worker, share in shares.items():
-            parts = [share[start : start + size] for start in range(0, len(share), size)]
-            worker.parcels = deque(push.parcel(part) for part in parts)
+            worker.parcels = deque(push.parcel(part) for part in _parts(share))
             worker.has_shared = False
 
     def _hand_over(self, worker: _Worker, push: _Push) -> None:
@@ -330,6 +329,15 @@ class WorkerPool:
                     read[id(blob)] = _loads(blob)
                 states[node] = read[id(blob)][place]
         return states
+
+
+def _parts(share: list[int]) -> Iterator[list[int]]:
+    """A worker's share in parts that become smaller, so that no worker waits long for the last of another."""
+    least, start = -(-len(share) // _LEAST_PART), 0
+    while start < len(share):
+        size = max(least, min(_MOST_NODES, (len(share) - start) // 4))
+        yield share[start : start + size]
+        start += size
 
 
 def _dumps(value: Any) -> bytes:
