@@ -65,9 +65,9 @@ class EncodedUpdate:
 
     def packed(self) -> bytes:
         """The payload, of :attr:`UpdateCodec.num_bytes` bytes."""
-        if isinstance(self.drawn, Mapping):
-            return self.codec.arrays.pack(self.drawn)
-        return self.codec.wire.pack(self.drawn)
+        if isinstance(self.drawn, np.ndarray):
+            return self.codec.wire.pack(self.drawn)
+        return self.codec.arrays.pack(self.drawn)
 
     def codes(self) -> Ints:
         """The integers that can be added up over clients, as secure aggregation needs."""

@@ -18,7 +18,7 @@ from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower.arrays import read_arrays
 from fl_privquant.flower.protocol import RECORD_SECAGG, Request, is_request
-from fl_privquant.flower.records import records_of
+from fl_privquant.flower.records import records_of, values_of
 
 _RECORD_HANDED: Final = "privquant-handed-over"
 
@@ -60,7 +60,7 @@ class Asked:
             )
         request = Request.read(configs[0] if configs else ConfigRecord())
         # A copy of the mapping: apps may empty the record while they unpack it.
-        received = dict(only_arrays(message, "the server"))
+        received = dict(values_of(only_arrays(message, "the server")))
         return cls(request, received, read_arrays(received))
 
     @property
@@ -84,8 +84,8 @@ def hand_over(message: Message, asked: Asked) -> None:
 
 def taken(message: Message) -> Asked:
     """What an earlier mod has read of the message, taken out of it; otherwise it is read now."""
-    handed = message.content.get(_RECORD_HANDED)
-    if not isinstance(handed, _HandedOver):
+    handed = values_of(message.content).get(_RECORD_HANDED)
+    if type(handed) is not _HandedOver:
         return Asked.read(message)
     del message.content[_RECORD_HANDED]
     asked: Asked = handed.__dict__["asked"]

@@ -21,6 +21,8 @@ from fl_privquant.flower.records import (
     values_of,
 )
 
+_UNCHANGEABLE = frozenset((bytes, str, int, float, bool))
+
 
 def create_run(run_id: int) -> Run:
     """A run that no SuperLink knows of."""
@@ -63,8 +65,10 @@ def copied_records(content: RecordDict) -> RecordDict:
 
 
 def _copied_record(record: Any) -> Any:
-    values = dict(record.items())
+    values = values_of(record).copy()
     for name, value in values.items():
+        if type(value) in _UNCHANGEABLE:
+            continue
         if isinstance(value, Array):
             values[name] = object.__new__(type(value))
             values[name].__dict__.update(value.__dict__)
