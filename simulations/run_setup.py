@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -31,8 +30,6 @@ from simulations.recording import Row
 from simulations.results import RunDirectory, provenance
 
 __all__ = ["Outputs", "PrivateSetup", "config_of", "policy_of", "probe_of", "seed_of"]
-
-_SECONDS_BETWEEN_WRITES = 1.0
 
 
 def config_of(source: Context | str) -> RunConfig:
@@ -154,7 +151,6 @@ class Outputs:
         self._shown = progress.rounds(config)
         self._tracker = trackers.tracker(config, directory)
         self._stack = contextlib.ExitStack()
-        self._next_write = 0.0
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._shown)
@@ -167,12 +163,9 @@ class Outputs:
         self._stack.__exit__(kind, error, trace)
 
     def on_row(self, rows: list[Row], spent: PrivacyStatement | None) -> None:
-        """Show the last row, and what a client has spent by then; write all rows, at most once a second."""
+        """Write the rows so far, of which the last is new, and what a client has spent by then."""
         self._setup.policy.observe_metrics(rows[-1]["round"], rows[-1])
-        # For whoever looks on: what the run needs is in its checkpoint, and the end writes all rows.
-        if time.monotonic() >= self._next_write:
-            self._directory.write_rows(rows)
-            self._next_write = time.monotonic() + _SECONDS_BETWEEN_WRITES
+        self._directory.write_rows(rows)
         # The models of the central baseline are what is protected: its updates are not.
         central = self._config.mechanism["name"] == CENTRAL
         self._shown.update(rows[-1], central_statement(self._config) if spent and central else spent)
