@@ -19,6 +19,8 @@ def number(name: str, value: Any) -> float:
     >>> number("rate", 2)
     2.0
     """
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidSpecError(f"{name}: {_shown(value)} is not a number")
     try:
@@ -44,7 +46,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     >>> whole("rounds", 3.0, least=1)
     3
     """
-    # The first for speed: most are plain integers, and abstract classes are slow to ask.
+    # Most are plain integers; to ask abstract classes is slow.
     is_whole = type(value) is int or (
         isinstance(value, numbers.Real) and not isinstance(value, bool) and value % 1 == 0
     )

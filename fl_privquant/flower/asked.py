@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
+from fl_privquant.accounting.release import Release
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower.arrays import read_arrays
@@ -63,10 +65,15 @@ class Asked:
         received = dict(values_of(only_arrays(message, "the server")))
         return cls(request, received, read_arrays(received))
 
+    @cached_property
+    def codec_and_release(self) -> tuple[UpdateCodec, Release]:
+        """The codec of the update, and what it releases."""
+        return self.request.of_model(self.arrays)
+
     @property
     def codec(self) -> UpdateCodec:
         """The codec of the update."""
-        return self.request.of_model(self.arrays)[0]
+        return self.codec_and_release[0]
 
 
 class _HandedOver(ConfigRecord):

@@ -198,7 +198,7 @@ class PrivQuantMod:
         """Check everything about a message, and count its release; raises the reason for a refusal."""
         asked = taken(msg)
         request = asked.request
-        codec, release = request.of_model(asked.arrays)
+        codec, release = asked.codec_and_release
         self._check_mechanism(codec.mechanism, ctxt)
         rng = self._stream(ctxt, request.round)
         budgets = self._budgets(ctxt)

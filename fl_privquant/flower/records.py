@@ -99,7 +99,7 @@ def reply_to(message: Message, content: RecordDict) -> Message:
     """The reply to a message, as ``Message(content, reply_to=message)`` makes it."""
     asked = vars(message.metadata)
     now = time.time()
-    metadata = copied_metadata(message)
+    metadata = made_metadata(asked)
     metadata.__dict__.update(
         _message_id="",
         _src_node_id=asked["_dst_node_id"],
