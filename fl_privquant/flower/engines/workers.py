@@ -58,10 +58,10 @@ Deliver = Callable[[Message, str], Message]
 _Sent = tuple[dict[str, Any], dict[str, Any], str]
 """A message on its way to a worker: the attributes of its metadata, its records by name, and its id."""
 
-# A parcel has a quarter of the nodes that are left of a worker's share, but not more than so many of them,
-# nor less than this part of the share.
+# A parcel has a quarter of the nodes that are left of a worker's share, but at most so many of them, and at
+# least as many as if the whole share were cut into so many parcels.
 _MOST_NODES: Final = 64
-_LEAST_PART: Final = 64
+_MOST_PARCELS: Final = 64
 # Parcels that a worker has at a time: one that it works on, and one that waits.
 _AT_HAND: Final = 2
 # How long a worker that is at work may take to end, and how often is looked whether somebody has ended.
@@ -333,7 +333,7 @@ class WorkerPool:
 
 def _parts(share: list[int]) -> Iterator[list[int]]:
     """A worker's share in parts that become smaller, so that no worker waits long for the last of another."""
-    least, start = -(-len(share) // _LEAST_PART), 0
+    least, start = -(-len(share) // _MOST_PARCELS), 0
     while start < len(share):
         size = max(least, min(_MOST_NODES, (len(share) - start) // 4))
         yield share[start : start + size]
