@@ -27,10 +27,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, PrivQuantError, one_line
 from fl_privquant.flower import PrivQuantMod, SecureAggregationMod, StoppedResult
-from fl_privquant.flower.arrays import read_arrays
+from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.private_grid import RECORD_REQUEST
 from fl_privquant.flower.protocol import KEY_ROUND
-from fl_privquant.flower.records import records_of
 from simulations.app_keys import configured_app
 from simulations.config import RunConfig
 from simulations.recording import OnRow

@@ -21,11 +21,10 @@ from fl_privquant.accounting import LOCAL, PrivacyStatement
 from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, PrivQuantError
 from fl_privquant.flower import PrivateGrid, RoundRecord
-from fl_privquant.flower.arrays import read_arrays
+from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.private_grid import refuse_pushed, trains
 from fl_privquant.flower.protocol import is_request
-from fl_privquant.flower.records import records_of
 from simulations.app_keys import AppMetricsConfig
 from simulations.probe import Probe
 from simulations.recording import OnRow, Row, first_columns, measured, round_columns, spent_columns

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from fl_privquant.accounting.release import Release
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.flower.arrays import read_arrays
+from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.protocol import RECORD_SECAGG, Request, is_request
-from fl_privquant.flower.records import records_of, values_of
+from fl_privquant.flower.records import values_of
 
 _RECORD_HANDED: Final = "privquant-handed-over"
 

@@ -26,11 +26,11 @@ from fl_privquant.errors import (
     LedgerDamagedError,
     PrivQuantError,
 )
-from fl_privquant.flower.arrays import DecodedArray, ReceivedArray, read_arrays
+from fl_privquant.flower.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
 from fl_privquant.flower.asked import Asked, only_arrays, taken
 from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
-from fl_privquant.flower.records import put, records_of, reply_to
+from fl_privquant.flower.records import put, reply_to
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
 

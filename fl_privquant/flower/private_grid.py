@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.arguments import GivenEncoding
-from fl_privquant.flower.arrays import read_arrays
+from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.engines.engine import GridWrapper
-from fl_privquant.flower.records import records_of
 from fl_privquant.flower.strategy import PrivQuantStrategy
 from fl_privquant.flower.wrapping import Aggregate
 

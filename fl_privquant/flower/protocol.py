@@ -30,7 +30,8 @@ from fl_privquant.errors import (
     one_line,
     other_version,
 )
-from fl_privquant.flower.records import made, made_array, records_of, values_of
+from fl_privquant.flower.arrays import records_of
+from fl_privquant.flower.records import made, made_array, values_of
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 
+from fl_privquant.flower.arrays import KINDS, records_of
+
 __all__ = [
     "LeanRecords",
     "bare_message",
@@ -22,15 +24,13 @@ __all__ = [
     "made_array",
     "made_metadata",
     "put",
-    "records_of",
     "reply_to",
     "values_of",
 ]
 
 _Record = TypeVar("_Record")
 
-_KINDS: tuple[type, ...] = (ArrayRecord, ConfigRecord, MetricRecord)
-_EMPTY: dict[type, dict[str, Any]] = {kind: dict(vars(kind())) for kind in (*_KINDS, RecordDict)}
+_EMPTY: dict[type, dict[str, Any]] = {kind: dict(vars(kind())) for kind in (*KINDS, RecordDict)}
 
 
 def made(kind: type[_Record], values: dict[str, Any]) -> _Record:
@@ -51,16 +51,6 @@ def values_of(record: Any) -> dict[str, Any]:
     """The dict inside a record, where values are read without a call to Flower, and put without a check."""
     values: dict[str, Any] = record.__dict__["_data"]
     return values
-
-
-def records_of(content: RecordDict, kind: type[_Record]) -> list[tuple[str, _Record]]:
-    """The records of one kind. Flower's own view of them is rebuilt, and writes itself back, on each use."""
-    # None of Flower's own kinds is a subclass of another, and to find that out by isinstance is slow.
-    return [
-        (key, record)
-        for key, record in values_of(content).items()
-        if type(record) is kind or (type(record) not in _KINDS and isinstance(record, kind))
-    ]
 
 
 def put(record: ArrayRecord, arrays: Mapping[str, Any]) -> None:
@@ -154,5 +144,5 @@ def _empty_view(kind: type) -> dict[str, Any]:
 
 
 _EMPTY[LeanRecords] = dict(vars(LeanRecords()))
-_EMPTY_VIEWS = {kind: _empty_view(kind) for kind in _KINDS}
+_EMPTY_VIEWS = {kind: _empty_view(kind) for kind in KINDS}
 _VIEW: Any = type(RecordDict().array_records)

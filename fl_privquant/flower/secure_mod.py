@@ -19,11 +19,11 @@ from flwr.supercore import log
 
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
+from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.asked import Asked, hand_over
 from fl_privquant.flower.binding import request_digest
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
 from fl_privquant.flower.protocol import Reply
-from fl_privquant.flower.records import records_of
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation

@@ -17,9 +17,9 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fl_privquant.errors import SecureAggregationError, one_line
+from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.node_identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS, identified
 from fl_privquant.flower.protocol import is_request
-from fl_privquant.flower.records import records_of
 from fl_privquant.flower.secure_mod import (
     ADVERTISE,
     CONFIRM,

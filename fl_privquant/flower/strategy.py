@@ -23,11 +23,10 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, PrivQuantError, SecureAggregationError
 from fl_privquant.flower.arguments import Arguments, GivenEncoding, metric_ranges, sampling_of, single_clip
-from fl_privquant.flower.arrays import read_arrays
+from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.flower.protocol import Reply, Request, is_request
-from fl_privquant.flower.records import records_of
 from fl_privquant.flower.remarks import failure_lines, kept_words, metric_lines, randomness_lines
 from fl_privquant.flower.round_record import OnRound, RoundRecord
 from fl_privquant.flower.round_state import RoundState, bytes_of, reported_share_clipped
