@@ -188,6 +188,8 @@ def measured(
             if codec.carries_difference:
                 shares.append(codec.clipped_share(update, before))
             yield update
+            # Before the next one is there.
+            del update
 
     errors = _mean_of(names, trained())
     probe.clear(record.round)

@@ -238,21 +238,6 @@ class Request:
         return {}
 
 
-class _Known(NamedTuple):
-    """What was found for a model that consists of certain arrays."""
-
-    arrays: dict[str, weakref.ref[Any]]
-    codec: UpdateCodec
-    release: Release
-
-    def is_of(self, model: Arrays) -> bool:
-        """Whether a model has the same arrays, as objects, under the same names and in the same order."""
-        return list(self.arrays) == list(model) and all(
-            reference() is array
-            for reference, array in zip(self.arrays.values(), model.values(), strict=True)
-        )
-
-
 def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> list[Message]:
     """The messages, each with the number of releases that the server has counted for its receiver.
 
@@ -450,3 +435,18 @@ def _is_number(value: Any) -> bool:
         math.isfinite(value) if isinstance(value, float) else abs(value) <= _LARGEST_INTEGER
         for value in values
     )
+
+
+class _Known(NamedTuple):
+    """What was found for a model that consists of certain arrays."""
+
+    arrays: dict[str, weakref.ref[Any]]
+    codec: UpdateCodec
+    release: Release
+
+    def is_of(self, model: Arrays) -> bool:
+        """Whether a model has the same arrays, as objects, under the same names and in the same order."""
+        return list(self.arrays) == list(model) and all(
+            reference() is array
+            for reference, array in zip(self.arrays.values(), model.values(), strict=True)
+        )

@@ -144,18 +144,3 @@ def test_a_client_checks_what_a_server_says() -> None:
     # Who is told another choice has another mask: their codes do not cancel.
     other = Request.read(ConfigRecord({**config, KEY_INCLUDE: ["body.*"]}))
     assert request_digest(other, {}) != request_digest(strategy.request(1), {})
-
-
-def test_codecs_are_found_by_the_arrays_themselves_or_by_their_layout() -> None:
-    request = PrivQuantStrategy(FedAvg(), pq.design("one_bit", epsilon=1.0), 0.1).request(1)
-    model = {"a": np.zeros(4, np.float32), "b": np.zeros((2, 2), np.float32)}
-    codec, release = request.of_model(model)
-    assert request.of_model(dict(model)) == (codec, release)
-    assert (codec.layout.names, release.dimension) == (("a", "b"), 8)
-    # The same arrays under other names or in another order, other arrays, and those of a model that is gone.
-    assert request.of_model({"a": model["a"], "c": model["b"]})[0].layout.names == ("a", "c")
-    assert request.of_model({"b": model["b"], "a": model["a"]})[0].layout.names == ("b", "a")
-    assert request.of_model({"a": model["a"]})[1].dimension == 4
-    for size in (3, 5, 3):
-        assert request.of_model({"a": np.zeros(size, np.float64)})[1].dimension == size
-    assert request.of_model(model) == (codec, release)
