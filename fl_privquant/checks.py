@@ -19,6 +19,8 @@ def number(name: str, value: Any) -> float:
     >>> number("rate", 2)
     2.0
     """
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidSpecError(f"{name}: {_shown(value)} is not a number")
     try:
@@ -44,7 +46,10 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     >>> whole("rounds", 3.0, least=1)
     3
     """
-    is_whole = isinstance(value, numbers.Real) and not isinstance(value, bool) and value % 1 == 0
+    # Most are plain integers; to ask abstract classes is slow.
+    is_whole = type(value) is int or (
+        isinstance(value, numbers.Real) and not isinstance(value, bool) and value % 1 == 0
+    )
     if not is_whole or value < least or (most is not None and value > most):
         bounds = f"from {least} on" if most is None else f"from {least} to {most}"
         raise InvalidSpecError(f"{name}: {_shown(value)} is not a whole number {bounds}")

@@ -81,9 +81,9 @@ class Probe:
         if self._kept is not None and (len(self._kept) + 1) * size <= _MOST_BYTES_KEPT:
             self._kept[server_round, client] = trained
             return
-        names = json.dumps([[name, array.dtype.str, array.shape] for name, array in trained.items()]).encode()
+        names = _names(tuple((name, array.dtype, array.shape) for name, array in trained.items()))
         parts = [_HEADER.pack(client, len(names)), _filled_up(names)]
-        parts += [_filled_up(np.ascontiguousarray(array).tobytes()) for array in trained.values()]
+        parts += [_filled_up(array.tobytes()) for array in trained.values()]
         with self._lock:
             self._file(server_round).write(b"".join(parts))
 
@@ -133,6 +133,8 @@ def _records(path: Path) -> Iterator[tuple[int, _Place]]:
     """The records of a file: the client, and where its arrays begin and how they are named."""
     # An empty file cannot be mapped.
     content = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
+    # Parts of a plain array are made faster than those of a memmap.
+    content = np.asarray(content)
     view = content.data
     start = 0
     while start + _HEADER.size <= len(view):
@@ -158,6 +160,12 @@ def _arrays(content: NDArray[np.uint8], begin: int, names: bytes) -> Arrays:
 
 
 @lru_cache(maxsize=16)
+def _names(arrays: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> bytes:
+    """Names, types and shapes of arrays as JSON."""
+    return json.dumps([[name, dtype.str, shape] for name, dtype, shape in arrays]).encode()
+
+
+@lru_cache(maxsize=16)
 def _described(names: bytes) -> list[tuple[str, np.dtype[Any], tuple[int, ...], int]]:
     """Name, type, shape and bytes of each array."""
     described = []
@@ -172,4 +180,4 @@ def _up(size: int) -> int:
 
 
 def _filled_up(part: bytes) -> bytes:
-    return part + bytes(_up(len(part)) - len(part))
+    return part.ljust(_up(len(part)), b"\0")

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -181,13 +180,18 @@ def measured(
     What clients trained in the round is read from the probe, and then deleted there.
     """
     codec, names = record.codec, record.codec.layout.names
-    # One pass for each figure: what is held meanwhile is one update, and what is made of it.
-    shares = (
-        list(map(partial(codec.clipped_share, old=before), probe.read(record.round)))
-        if codec.carries_difference
-        else [0.0]
-    )
-    errors = _mean_of(names, probe.read(record.round))
+    shares = [] if codec.carries_difference else [0.0]
+
+    def trained() -> Iterator[Arrays]:
+        """What clients trained, one by one; the shares that were clipped are noted on the way."""
+        for update in probe.read(record.round):
+            if codec.carries_difference:
+                shares.append(codec.clipped_share(update, before))
+            yield update
+            # Before the next one is there.
+            del update
+
+    errors = _mean_of(names, trained())
     probe.clear(record.round)
     if not errors or not updates:
         return {"mean_squared_error": math.nan, "share_clipped": math.nan}

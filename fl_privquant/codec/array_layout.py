@@ -81,6 +81,11 @@ class Layout:
         return np.dtype(np.float64 if np.dtype(np.float64) in self.dtypes else np.float32)
 
     @cached_property
+    def has_one_dtype(self) -> bool:
+        """Whether all arrays have the same type."""
+        return len(set(self.dtypes)) == 1
+
+    @cached_property
     def num_bytes(self) -> int:
         """Bytes of the arrays in their own types."""
         return sum(size * dtype.itemsize for size, dtype in zip(self.sizes, self.dtypes, strict=True))
@@ -148,17 +153,27 @@ class ArrayPayload:
 
     def unpack(self, payload: bytes) -> dict[str, Array]:
         """The arrays in a payload; raises InvalidUpdateError for one of another size, or not finite."""
-        body = read_body(payload, _KIND_ARRAYS, 0, self.layout.dimension, self.layout.num_bytes).tobytes()
+        layout = self.layout
+        body = read_body(payload, _KIND_ARRAYS, 0, layout.dimension, layout.num_bytes)
+        if layout.has_one_dtype:
+            vector = _native(body, layout.dtypes[0])
+            return dict(zip(layout.names, layout._split(vector), strict=True))
         arrays: dict[str, Array] = {}
         start = 0
         for name, shape, dtype, count in zip(
-            self.layout.names, self.layout.shapes, self.layout.dtypes, self.layout.sizes, strict=True
+            layout.names, layout.shapes, layout.dtypes, layout.sizes, strict=True
         ):
-            values = np.frombuffer(body, dtype.newbyteorder("<"), count=count, offset=start)
-            check_finite(values)
-            arrays[name] = values.astype(dtype).reshape(shape)
-            start += count * dtype.itemsize
+            stop = start + count * dtype.itemsize
+            arrays[name] = _native(body[start:stop], dtype).reshape(shape)
+            start = stop
         return arrays
+
+
+def _native(body: Array, dtype: np.dtype[Any]) -> Array:
+    """The floats in some bytes, in an array of its own; refused unless all are finite."""
+    values = body.view(dtype.newbyteorder("<")).astype(dtype)
+    check_finite(values)
+    return values
 
 
 class _Difference(LazyVector):

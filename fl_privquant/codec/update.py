@@ -65,9 +65,9 @@ class EncodedUpdate:
 
     def packed(self) -> bytes:
         """The payload, of :attr:`UpdateCodec.num_bytes` bytes."""
-        if isinstance(self.drawn, Mapping):
-            return self.codec.arrays.pack(self.drawn)
-        return self.codec.wire.pack(self.drawn)
+        if isinstance(self.drawn, np.ndarray):
+            return self.codec.wire.pack(self.drawn)
+        return self.codec.arrays.pack(self.drawn)
 
     def codes(self) -> Ints:
         """The integers that can be added up over clients, as secure aggregation needs."""
@@ -293,9 +293,7 @@ class UpdateCodec:
 
         The payload is checked now. Until it is read it takes less memory than its arrays.
         """
-        same_types = set(self.layout.dtypes) == {self.layout.dtype} and not self.layout.scales
-        direct = self.carries_difference and not self.encoding.rotate and same_types
-        add = self.wire.on_demand(payload) if direct else None
+        add = self.wire.on_demand(payload) if self._adds_directly else None
         if add is None:
             arrays = self.apply(payload, old)
             return {name: functools.partial(np.array, array) for name, array in arrays.items()}
@@ -303,6 +301,13 @@ class UpdateCodec:
             name: functools.partial(add, place, old[name])
             for name, place in zip(self.layout.names, self.layout.places, strict=True)
         }
+
+    @cached_property
+    def _adds_directly(self) -> bool:
+        """Whether decoded values are what is added to the model, in its own type and order."""
+        layout = self.layout
+        plain = layout.has_one_dtype and layout.dtype == layout.dtypes[0] and not layout.scales
+        return self.carries_difference and not self.encoding.rotate and plain
 
     def check_summable(self) -> None:
         """Raise InvalidSpecError unless codes of several clients can be added up."""

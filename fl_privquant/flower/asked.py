@@ -15,10 +15,12 @@ from typing import Any, Final
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
+from fl_privquant.accounting.release import Release
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.protocol import RECORD_SECAGG, Request, is_request
+from fl_privquant.flower.records import values_of
 
 _RECORD_HANDED: Final = "privquant-handed-over"
 
@@ -51,13 +53,18 @@ class Asked:
             )
         request = Request.read(configs[0] if configs else ConfigRecord())
         # A copy of the mapping: apps may empty the record while they unpack it.
-        received = dict(only_arrays(message, "the server"))
+        received = dict(values_of(only_arrays(message, "the server")))
         return cls(request, received, read_arrays(received))
 
     @cached_property
+    def codec_and_release(self) -> tuple[UpdateCodec, Release]:
+        """The codec of the update, and what it releases."""
+        return self.request.of_model(self.arrays)
+
+    @property
     def codec(self) -> UpdateCodec:
         """The codec of the update."""
-        return self.request.codec(self.request.layout(self.arrays))
+        return self.codec_and_release[0]
 
     @cached_property
     def digest(self) -> bytes:
@@ -80,8 +87,8 @@ def hand_over(message: Message, asked: Asked) -> None:
 
 def taken(message: Message) -> Asked:
     """What an earlier mod has read of the message, taken out of it; otherwise it is read now."""
-    handed = message.content.get(_RECORD_HANDED)
-    if not isinstance(handed, _HandedOver):
+    handed = values_of(message.content).get(_RECORD_HANDED)
+    if type(handed) is not _HandedOver:
         return Asked.read(message)
     del message.content[_RECORD_HANDED]
     asked: Asked = handed.__dict__["asked"]

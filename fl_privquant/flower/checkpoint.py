@@ -40,6 +40,7 @@ _VERSION: Final = 3
 _JSON_ENTRY: Final = "checkpoint.json"
 # Types of attributes that are settings of a strategy, rather than what it has learnt.
 _SETTINGS: Final = (bool, int, float, str)
+_PLAIN: Final = frozenset((int, str, bool, type(None)))
 _METRICS: Final = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
 
@@ -232,7 +233,9 @@ def _encode(value: Any, stored: dict[str, NDArray[Any]]) -> Any:
         return {"record": [[name, _encode(array.numpy(), stored)] for name, array in value.items()]}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_encode(item, stored) for item in value]}
+        # Such as the ids of all nodes, which JSON takes as they are.
+        as_they_are = _PLAIN.issuperset(map(type, value))
+        return {kind: list(value) if as_they_are else [_encode(item, stored) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": [[key, _encode(item, stored)] for key, item in value.items()]}
     raise InvalidSpecError(f"a {type(value).__name__}")

@@ -43,7 +43,7 @@ from fl_privquant.errors import (
     one_line,
 )
 from fl_privquant.flower.protocol import certified
-from fl_privquant.flower.records import made
+from fl_privquant.flower.records import made, values_of
 from fl_privquant.statement import PrivacyStatement
 
 RECORD_LEDGER = "privquant-ledger"
@@ -216,9 +216,10 @@ class ClientLedger:
         if not isinstance(state, RecordDict):
             state = self._context.state = RecordDict()
         with self._shared.lock:
-            kept = state.get(RECORD_LEDGER)
-            if not isinstance(kept, ConfigRecord) or kept != self._shared.record:
-                state[RECORD_LEDGER] = made(ConfigRecord, dict(self._shared.record))
+            records, record = values_of(state), self._shared.record
+            kept = records.get(RECORD_LEDGER)
+            if not isinstance(kept, ConfigRecord) or values_of(kept) != record:
+                records[RECORD_LEDGER] = made(ConfigRecord, dict(record))
 
     def _accountant(self) -> Accountant:
         accountant = Accountant()

@@ -197,11 +197,12 @@ class PrivQuantMod:
     def _accepted(self, msg: Message, ctxt: Context) -> _Task:
         """Check everything about a message, and count its release; raises the reason for a refusal."""
         asked = taken(msg)
-        request, codec = asked.request, asked.codec
+        request = asked.request
+        codec, release = asked.codec_and_release
         self._check_mechanism(codec.mechanism, ctxt)
         rng = self._stream(ctxt, request.round)
         budgets = self._budgets(ctxt)
-        release, share = request.release(codec.layout), self._share(ctxt)
+        share = self._share(ctxt)
         ledger = ClientLedger(ctxt, self._open_file(ctxt, bool(budgets) or share != Share()))
         ledger.spend(request.round, release, budgets, request.counted_releases, share)
         # The app gets arrays whose headers are parsed already. Within a process some were never serialized.

@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -31,7 +32,7 @@ from fl_privquant.errors import (
     other_version,
 )
 from fl_privquant.flower.arrays import records_of
-from fl_privquant.flower.records import made, made_array
+from fl_privquant.flower.records import made, made_array, values_of
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 
@@ -186,6 +187,19 @@ class Request:
             arrays=_read_arrays(config),
             counted_releases=_optional(config, KEY_COUNTED, int),
         )
+
+    def of_model(self, model: Arrays) -> tuple[UpdateCodec, Release]:
+        """The codec of updates of a model, and what one of them releases.
+
+        The clients of a process often have the very same arrays, for which both are found without looking at
+        names, shapes and types again.
+        """
+        last = self.__dict__.get("_last_model")
+        if last is None or not last.is_of(model):
+            codec = self.codec(self.layout(model))
+            references = {name: weakref.ref(array) for name, array in model.items()}
+            last = self.__dict__["_last_model"] = _Known(references, codec, self.release(codec.layout))
+        return last.codec, last.release
 
     def layout(self, model: Arrays) -> Layout:
         """How those arrays of a model that are sent are laid out in one vector."""
@@ -347,7 +361,8 @@ class Reply:
         InvalidUpdateError
             Not a reply of this version.
         """
-        info, arrays = content.get(RECORD_REPLY), content.get(RECORD_PAYLOAD)
+        records = values_of(content)
+        info, arrays = records.get(RECORD_REPLY), records.get(RECORD_PAYLOAD)
         if (
             not isinstance(info, ConfigRecord)
             or not isinstance(arrays, ArrayRecord)
@@ -358,16 +373,15 @@ class Reply:
             )
         if problem := _other_version(info.get(KEY_VERSION)):
             raise InvalidUpdateError(f"reply: {problem}")
-        metrics = content.get(RECORD_METRICS)
-        if not isinstance(metrics, MetricRecord):
-            metrics = MetricRecord()
+        metrics, fields = records.get(RECORD_METRICS), values_of(info)
+        reported = metrics.items() if isinstance(metrics, MetricRecord) else ()
         try:
             return cls(
-                round=_field(info, KEY_ROUND, int),
-                mechanism=_field(info, KEY_MECHANISM, str),
+                round=_field(fields, KEY_ROUND, int),
+                mechanism=_field(fields, KEY_MECHANISM, str),
                 payload=arrays[ARRAY_PAYLOAD].data,
-                metrics={name: value for name, value in metrics.items() if _is_number(value)},
-                simulated=_field(info, KEY_SIMULATED, bool),
+                metrics={name: value for name, value in reported if _is_number(value)},
+                simulated=_field(fields, KEY_SIMULATED, bool),
             )
         except InvalidSpecError as error:
             raise InvalidUpdateError(f"reply: {error}") from error
@@ -383,6 +397,8 @@ def _other_version(version: object) -> str | None:
 
 def _field(config: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
     value = config.get(key)
+    if type(value) is kind and kind is not int:
+        return value
     if isinstance(value, int) and not isinstance(value, bool):
         # As wide as Flower sends them; within a process they could be of any size.
         if not -_LARGEST_INTEGER <= value <= _LARGEST_INTEGER:
@@ -438,3 +454,18 @@ def _is_number(value: Any) -> bool:
         math.isfinite(value) if isinstance(value, float) else abs(value) <= _LARGEST_INTEGER
         for value in values
     )
+
+
+class _Known(NamedTuple):
+    """What was found for a model that consists of certain arrays."""
+
+    arrays: dict[str, weakref.ref[Any]]
+    codec: UpdateCodec
+    release: Release
+
+    def is_of(self, model: Arrays) -> bool:
+        """Whether a model has the same arrays, as objects, under the same names and in the same order."""
+        return list(self.arrays) == list(model) and all(
+            reference() is array
+            for reference, array in zip(self.arrays.values(), model.values(), strict=True)
+        )

@@ -12,15 +12,25 @@ import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 
-__all__ = ["LeanRecords", "bare_message", "copied_metadata", "made", "made_array", "put", "reply_to"]
+from fl_privquant.flower.arrays import KINDS, records_of
+
+__all__ = [
+    "LeanRecords",
+    "bare_message",
+    "copied_metadata",
+    "made",
+    "made_array",
+    "made_metadata",
+    "put",
+    "reply_to",
+    "values_of",
+]
 
 _Record = TypeVar("_Record")
 
-_EMPTY: dict[type, dict[str, Any]] = {
-    kind: dict(vars(kind())) for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
-}
+_EMPTY: dict[type, dict[str, Any]] = {kind: dict(vars(kind())) for kind in (*KINDS, RecordDict)}
 
 
 def made(kind: type[_Record], values: dict[str, Any]) -> _Record:
@@ -37,10 +47,16 @@ def made(kind: type[_Record], values: dict[str, Any]) -> _Record:
     return record
 
 
+def values_of(record: Any) -> dict[str, Any]:
+    """The dict inside a record, where values are read without a call to Flower, and put without a check."""
+    values: dict[str, Any] = record.__dict__["_data"]
+    return values
+
+
 def put(record: ArrayRecord, arrays: Mapping[str, Any]) -> None:
     """Put Arrays into a record."""
     record.is_dirty = True
-    record.__dict__["_data"].update(arrays)
+    values_of(record).update(arrays)
 
 
 def made_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
@@ -52,8 +68,13 @@ def made_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> A
 
 def copied_metadata(message: Message) -> Any:
     """The metadata of a message, as an object of its own."""
-    metadata = object.__new__(type(message.metadata))
-    metadata.__dict__.update(vars(message.metadata))
+    return made_metadata(vars(message.metadata))
+
+
+def made_metadata(attributes: Mapping[str, Any]) -> Any:
+    """Metadata of a message with these attributes."""
+    metadata = object.__new__(Metadata)
+    metadata.__dict__.update(attributes)
     return metadata
 
 
@@ -68,7 +89,7 @@ def reply_to(message: Message, content: RecordDict) -> Message:
     """The reply to a message, as ``Message(content, reply_to=message)`` makes it."""
     asked = vars(message.metadata)
     now = time.time()
-    metadata = copied_metadata(message)
+    metadata = made_metadata(asked)
     metadata.__dict__.update(
         _message_id="",
         _src_node_id=asked["_dst_node_id"],
@@ -104,14 +125,24 @@ class LeanRecords(RecordDict):
     def _view(self, kind: type) -> Any:
         """The records of one kind; as in Flower's, what is put there is put here too."""
         view = object.__new__(_VIEW)
-        view.__dict__.update(_EMPTY_VIEW)
-        records = {name: record for name, record in self.items() if isinstance(record, kind)}
-        view.__dict__.update(
-            _check_value_fn=view.check_value, _data=records, recorddict=self, allowed_type=kind
-        )
+        view.__dict__.update(_EMPTY_VIEWS[kind], _data=dict(records_of(self, kind)), recorddict=self)
         return view
 
 
+def _empty_view(kind: type) -> dict[str, Any]:
+    """The attributes of an empty view of records of one kind."""
+
+    def check(value: object) -> None:
+        # In Flower's views this is a method of the view: a cycle of references, which would leave thousands
+        # of views to the garbage collector.
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"Expected `{kind.__name__}`, but received `{type(value).__name__}` for the value."
+            )
+
+    return {**vars(RecordDict().array_records), "_check_value_fn": check, "allowed_type": kind}
+
+
 _EMPTY[LeanRecords] = dict(vars(LeanRecords()))
-_EMPTY_VIEW = dict(vars(RecordDict().array_records))
+_EMPTY_VIEWS = {kind: _empty_view(kind) for kind in KINDS}
 _VIEW: Any = type(RecordDict().array_records)

@@ -17,7 +17,7 @@ from fl_privquant.errors import BudgetExhaustedError, InvalidUpdateError, one_li
 from fl_privquant.flower.arrays import DecodedArray
 from fl_privquant.flower.exchange import Decoded, Opened
 from fl_privquant.flower.protocol import METRIC_CLIPPED, RECORD_METRICS, Reply, Request
-from fl_privquant.flower.records import LeanRecords, made
+from fl_privquant.flower.records import LeanRecords, made, values_of
 from fl_privquant.flower.wrapping import mean_reply
 
 
@@ -134,7 +134,7 @@ class RoundState:
             arrays[name] = array if decode is None else DecodedArray(decode, before.dtype, before.shape)
         # Flower checks what clients report.
         weighted = MetricRecord(dict(metrics)) if metrics else made(MetricRecord, {})
-        weighted[self.weight_key] = 1
+        values_of(weighted)[self.weight_key] = 1
         records = {self.arrays_key: made(ArrayRecord, arrays), RECORD_METRICS: weighted}
         message.content = made(LeanRecords, records)
         return message

@@ -257,7 +257,7 @@ class PrivQuantStrategy(StrategyWrapper):
         """Have the wrapped strategy configure the round, draw clients, and count what they are asked for."""
         request = self.request(server_round)
         model = read_arrays(arrays)
-        codec = request.codec(request.layout(model))
+        codec, release = request.of_model(model)
         self._check_plan(codec)
         # A copy, because the caller may use its config again, without this round's request.
         config = ConfigRecord(dict(config))
@@ -265,8 +265,9 @@ class PrivQuantStrategy(StrategyWrapper):
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         population = len(messages)
         messages = self._account.drawn(server_round, messages)
-        for message in messages:
-            if not any(is_request(config) for _, config in records_of(message.content, ConfigRecord)):
+        # Messages often share one content object.
+        for content in {id(message.content): message.content for message in messages}.values():
+            if not any(is_request(config) for _, config in records_of(content, ConfigRecord)):
                 raise InvalidSpecError(
                     f"{type(self.strategy).__name__} does not pass the round's config on to clients, "
                     f"so that they cannot be told the mechanism"
@@ -285,7 +286,7 @@ class PrivQuantStrategy(StrategyWrapper):
         if not messages:
             return messages
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
-        messages = self._account.ask(server_round, request.release(codec.layout), messages, population)
+        messages = self._account.ask(server_round, release, messages, population)
         try:
             return self._exchange.begin(server_round, messages, codec, grid)
         except SecureAggregationError as error:
@@ -453,5 +454,6 @@ class PrivQuantStrategy(StrategyWrapper):
             (line,) = failure_lines({"draws from a seeded stream, as it says itself": seeded})
             log(WARNING, "PrivQuant: round %d, %s", current.request.round, line)
         for reply in replies.values():
-            # A hostile client may send any number of names, of any length.
-            self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
+            if reply.metrics:
+                # A hostile client may send any number of names, of any length.
+                self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}

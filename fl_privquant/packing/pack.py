@@ -32,6 +32,7 @@ import functools
 import io
 import operator
 import struct
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -55,8 +56,6 @@ _HEADER: Final = struct.Struct("<2sBBIQ")
 _MAGIC: Final = b"PQ"
 _VERSION: Final = 1
 _MAX_LENGTH: Final = 1 << 48
-# Values of any width fill whole 64-bit words after 64 of them: blocks need no special ends.
-_BLOCK: Final = 64
 # Values that are converted at a time, when they do not come in the integers the kernels work on.
 _CHUNK: Final = 1 << 16
 _WORD: Final = np.dtype("<u8")
@@ -303,25 +302,10 @@ def _narrow(values: Ints, width: int, body: NDArray[np.uint8]) -> None:
     if width == 8 * container.itemsize:
         np.copyto(body.view(container.newbyteorder("<")), values, casting="unsafe")
         return
-    from fl_privquant.packing.pack_loops import narrow_lanes
+    from fl_privquant.packing.pack_loops import narrow_values
 
-    steps = _steps(width)
-    whole = values.size - values.size % _BLOCK
-    words = body[: whole * width // 8].view(_WORD)
-    if values.dtype == container:
-        narrow_lanes(values[:whole].view(_WORD), *steps, words)
-    else:
-        for start in range(0, whole, _CHUNK):
-            stop = min(start + _CHUNK, whole)
-            lanes = values[start:stop].astype(container).view(_WORD)
-            narrow_lanes(lanes, *steps, words[start * width // 64 : stop * width // 64])
-    if whole < values.size:
-        tail = np.zeros(_BLOCK, dtype=container)
-        tail[: values.size - whole] = values[whole:]
-        tail_words = np.empty(width, dtype=_WORD)
-        narrow_lanes(tail.view(_WORD), *steps, tail_words)
-        left = body[whole * width // 8 :]
-        left[:] = tail_words.view(np.uint8)[: left.size]
+    for start, stop, part in _parts(values.size, width, body, values.dtype == container):
+        narrow_values(values[start:stop].astype(container, copy=False), width, *_steps(width), part)
 
 
 def _expand(body: NDArray[np.uint8], width: int, out: Ints) -> None:
@@ -330,33 +314,27 @@ def _expand(body: NDArray[np.uint8], width: int, out: Ints) -> None:
     if width == 8 * container.itemsize:
         np.copyto(out, body.view(container.newbyteorder("<")))
         return
-    from fl_privquant.packing.pack_loops import expand_lanes
+    from fl_privquant.packing.pack_loops import expand_values
 
-    steps = _steps(width)
-    whole = out.size - out.size % _BLOCK
-    words = body[: whole * width // 8].view(_WORD)
-    if out.dtype == container:
-        expand_lanes(words, *steps, out[:whole].view(_WORD))
-    else:
-        lanes = np.empty(min(_CHUNK, whole), dtype=container)
-        for start in range(0, whole, _CHUNK):
-            stop = min(start + _CHUNK, whole)
-            part = lanes[: stop - start]
-            expand_lanes(words[start * width // 64 : stop * width // 64], *steps, part.view(_WORD))
-            out[start:stop] = part
-    if whole < out.size:
-        left = body[whole * width // 8 :]
-        tail_bytes = np.zeros(8 * width, dtype=np.uint8)
-        tail_bytes[: left.size] = left
-        tail = np.empty(_BLOCK, dtype=container)
-        expand_lanes(tail_bytes.view(_WORD), *steps, tail.view(_WORD))
-        count = out.size - whole
-        if tail[count:].any():
+    for start, stop, part in _parts(out.size, width, body, out.dtype == container):
+        values = out[start:stop] if out.dtype == container else np.empty(stop - start, dtype=container)
+        if not expand_values(part, width, *_steps(width), values):
             raise InvalidUpdateError(
-                f"payload: last byte {int(left[-1]):#04x} has bits set beyond {out.size} coordinates, "
+                f"payload: last byte {int(body[-1]):#04x} has bits set beyond {out.size} coordinates, "
                 f"expected 0"
             )
-        out[whole:] = tail[:count]
+        if out.dtype != container:
+            out[start:stop] = values
+
+
+def _parts(
+    size: int, width: int, body: NDArray[np.uint8], at_once: bool
+) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
+    """First and last value, and the bytes, of each part of a body; it is one part if all go ``at_once``."""
+    step = size if at_once else _CHUNK
+    for start in range(0, size, max(step, 1)):
+        stop = min(start + step, size)
+        yield start, stop, body[start * width // 8 : (stop * width + 7) // 8]
 
 
 def _join(digits: Ints, num_levels: int, per_word: int, body: NDArray[np.uint8]) -> None:

@@ -1,7 +1,7 @@
 """Compiled loops of packing: whole 64-bit words in, whole words out; and tables of what indices stand for.
 
 Kept apart so that numba is imported when the first payload is packed, not with the package. No
-loop here reads or writes beyond its arrays: the callers cut whole blocks and treat the rest.
+loop here reads or writes beyond its arrays.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from fl_privquant.compiled import compiled
 
 Digits = NDArray[np.uint8] | NDArray[np.uint16]
 
+# Values of any width fill whole 64-bit words after so many of them.
+_BLOCK = 64
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 
@@ -58,6 +60,54 @@ def narrow_lanes(lanes: Words, group_bits: int, shifts: Words, low: Words, high:
             filled -= 64
             # group_bits < 64 on this path, so the shift stays below 64 even when nothing is left.
             joined = x >> np.uint64(group_bits - filled)
+
+
+@compiled
+def narrow_values(
+    values: NDArray[Any],
+    width: int,
+    group_bits: int,
+    shifts: Words,
+    low: Words,
+    high: Words,
+    body: NDArray[np.uint8],
+) -> None:
+    """Write values that stand in lanes at ``width`` bits each; the bits after the last one become 0."""
+    whole = values.size - values.size % _BLOCK
+    bytes_of_whole = whole * width // 8
+    narrow_lanes(
+        values[:whole].view(np.uint64), group_bits, shifts, low, high, body[:bytes_of_whole].view(np.uint64)
+    )
+    if whole < values.size:
+        block, words = np.zeros(_BLOCK, values.dtype), np.empty(width, np.uint64)
+        block[: values.size - whole] = values[whole:]
+        narrow_lanes(block.view(np.uint64), group_bits, shifts, low, high, words)
+        body[bytes_of_whole:] = words.view(np.uint8)[: body.size - bytes_of_whole]
+
+
+@compiled
+def expand_values(
+    body: NDArray[np.uint8],
+    width: int,
+    group_bits: int,
+    shifts: Words,
+    low: Words,
+    high: Words,
+    out: NDArray[Any],
+) -> bool:
+    """Read values of ``width`` bits each; whether the bits after the last one are 0."""
+    whole = out.size - out.size % _BLOCK
+    bytes_of_whole = whole * width // 8
+    expand_lanes(
+        body[:bytes_of_whole].view(np.uint64), group_bits, shifts, low, high, out[:whole].view(np.uint64)
+    )
+    if whole == out.size:
+        return True
+    block, words = np.zeros(_BLOCK, out.dtype), np.zeros(width, np.uint64)
+    words.view(np.uint8)[: body.size - bytes_of_whole] = body[bytes_of_whole:]
+    expand_lanes(words, group_bits, shifts, low, high, block.view(np.uint64))
+    out[whole:] = block[: out.size - whole]
+    return not block[out.size - whole :].any()
 
 
 @compiled

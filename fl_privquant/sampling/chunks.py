@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,8 +159,7 @@ def _check(dtype: np.dtype[Any], clip: float, stream: object, threads: int) -> N
         raise InvalidSpecError(f"rng: {stream!r} is not a RandomStream, such as RandomStream.seeded(0)")
 
 
-@dataclass(frozen=True)
-class _Cut:
+class _Cut(NamedTuple):
     """An update that is encoded chunk by chunk; ``out`` is flat, its words begin at ``first_word``."""
 
     source: LazyVector

@@ -56,9 +56,9 @@ class Sampler:
         )
 
     def _encode_chunk(self, chunk: Chunk) -> int:
-        from fl_privquant.sampling import loops
+        from fl_privquant.sampling.loops import encode_chunk
 
-        return loops.encode_chunk(chunk.x, chunk.clip, chunk.words, self._tables, chunk.out)
+        return encode_chunk(chunk.x, chunk.clip, chunk.words, self._tables, chunk.out)
 
 
 class Tables(NamedTuple):

@@ -1,3 +1,4 @@
+import gc
 import random
 
 import numpy as np
@@ -116,6 +117,27 @@ def test_threads_do_not_change_the_model(mechanism):
         return as_arrays(InlineEngine(threads).run(server, client_app(), Federation(5)).arrays)
 
     assert_same_arrays(run(4), run(1))
+
+
+@pytest.mark.parametrize("frozen_before", [False, True])
+def test_a_run_freezes_objects_only_while_it_lasts(frozen_before):
+    counts = []
+    app = ServerApp()
+
+    @app.main()
+    def main(grid, context):
+        counts.append(gc.get_freeze_count())
+
+    try:
+        if frozen_before:
+            gc.freeze()
+        before = gc.get_freeze_count()
+        InlineEngine().run(app, ClientApp(), Federation(1))
+        assert counts[0] > 0
+        # What the program has frozen itself stays frozen.
+        assert gc.get_freeze_count() == before
+    finally:
+        gc.unfreeze()
 
 
 def test_engines_are_found_by_name():

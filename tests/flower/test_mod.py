@@ -417,3 +417,18 @@ def test_the_app_reads_what_was_received_without_parsing_it_again(mechanism):
 
     assert PrivQuantMod(2.0)(ask(mechanism), client(), app).has_content()
     assert set(kinds) == {ReceivedArray}
+
+
+def test_codecs_are_found_by_the_arrays_themselves_or_by_their_layout():
+    request = Request(1, Encoding(pq.design("one_bit", epsilon=1.0), 0.1))
+    model = {"a": np.zeros(4, np.float32), "b": np.zeros((2, 2), np.float32)}
+    codec, release = request.of_model(model)
+    assert request.of_model(dict(model)) == (codec, release)
+    assert (codec.layout.names, release.dimension) == (("a", "b"), 8)
+    # The same arrays under other names or in another order, other arrays, and those of a model that is gone.
+    assert request.of_model({"a": model["a"], "c": model["b"]})[0].layout.names == ("a", "c")
+    assert request.of_model({"b": model["b"], "a": model["a"]})[0].layout.names == ("b", "a")
+    assert request.of_model({"a": model["a"]})[1].dimension == 4
+    for size in (3, 5, 3):
+        assert request.of_model({"a": np.zeros(size, np.float64)})[1].dimension == size
+    assert request.of_model(model) == (codec, release)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+import weakref
+
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from numpy import arange
 
-from fl_privquant.flower.engines.internals import dump_records, server_identity
+from fl_privquant.flower.arrays import DecodedArray
+from fl_privquant.flower.engines.internals import dump_records, flattened, server_identity, unflattened
 from fl_privquant.flower.records import LeanRecords, made, made_array, put, reply_to
 
 
@@ -76,3 +81,46 @@ def test_views_of_lean_records_are_flowers_own_and_write_through():
     with pytest.raises(TypeError):
         metrics["wrong"] = ConfigRecord()
     assert dump_records(made(LeanRecords, records())) == dump_records(plain)
+
+
+def test_views_of_lean_records_are_freed_without_the_garbage_collector():
+    lean = made(LeanRecords, records())
+    gc.disable()
+    try:
+        view = weakref.ref(lean.array_records)
+        flowers = weakref.ref(RecordDict(records()).array_records)
+        assert view() is None
+        # The control: Flower's own views hold themselves.
+        assert flowers() is not None
+    finally:
+        gc.enable()
+
+
+def sent_message(content):
+    with server_identity(3):
+        return Message(content, dst_node_id=7, message_type="train")
+
+
+def test_flattened_messages_are_the_same_in_another_process():
+    content = RecordDict(records())
+    content["decoded"] = ArrayRecord({"v": DecodedArray.of(arange(4.0))})
+    message = sent_message(content)
+    arrived = unflattened(pickle.loads(pickle.dumps(flattened(message))))
+    assert arrived.metadata == message.metadata
+    assert dump_records(arrived.content) == dump_records(content)
+    assert [type(record) for record in arrived.content.values()] == [type(each) for each in content.values()]
+    error = Message(Error(3, "lost"), reply_to=message)
+    assert unflattened(pickle.loads(pickle.dumps(flattened(error)))).error.reason == "lost"
+
+
+def test_what_is_changed_after_flattening_is_not_sent():
+    message = sent_message(RecordDict(records()))
+    expected = dump_records(message.content)
+    flat = flattened(message)
+    message.content["config"]["names"].append("c")
+    message.content["config"]["rate"] = 0.75
+    message.content["arrays"]["w"] = Array(arange(5.0))
+    message.metadata.dst_node_id = 8
+    arrived = unflattened(pickle.loads(pickle.dumps(flat)))
+    assert dump_records(arrived.content) == expected
+    assert arrived.metadata.dst_node_id == 7

@@ -127,6 +127,18 @@ def test_errors_of_clients_and_unknown_nodes_are_replies():
         assert len(workers.grid.worker_ids) == 2
 
 
+def test_replies_are_copies_even_if_clients_share_a_record():
+    shared = MetricRecord({"id": -1})
+
+    def answer(message, context):
+        shared["id"] = context.node_config["partition-id"]
+        return Message(RecordDict({"metrics": shared}), reply_to=message)
+
+    with Workers(answer, 9) as workers:
+        replies = workers.ask(range(1, 10))
+        assert [reply.content["metrics"]["id"] for reply in replies] == list(range(9))
+
+
 def killing(message, context):
     if context.node_config["partition-id"] == message.content["config"].get("kill"):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -141,8 +153,8 @@ def test_a_killed_worker_costs_its_clients_this_round_and_no_more():
         lost = {reply.metadata.src_node_id for reply in replies if reply.has_error()}
         assert len(replies) == len(nodes)
         assert 18 in lost
-        # The parcel that it was at, and nothing else.
-        assert len(lost) <= 10
+        # The parcel that it was at, at most a quarter of a share of 20, and not the one that waited.
+        assert len(lost) <= 5
         for reply in replies:
             if reply.has_error():
                 assert reply.error.code == CRASHED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -175,6 +176,24 @@ def node_config(federation: Federation, partition: int) -> dict[str, bool | int 
         for key, value in federation.node_config.items()
     }
     return {**own, "partition-id": partition, "num-partitions": federation.num_clients}
+
+
+@contextlib.contextmanager
+def frozen_objects() -> Iterator[None]:
+    """Keep the garbage collector away from all objects that are there by now, while a run lasts.
+
+    Libraries such as torch have hundreds of thousands of them, and a run of many messages has the collector
+    look at all of them again and again.
+    """
+    if gc.get_freeze_count():
+        # Somebody else has frozen objects, and may count on their staying so.
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from fl_privquant.flower.engines.engine import (
     Federation,
     MessageGrid,
     RunResult,
+    frozen_objects,
     load_app,
     node_config,
     seeded_sampling,
@@ -82,7 +83,8 @@ class InlineGrid(MessageGrid):
         self._replies: dict[str, Message] = {}
         self._sent = 0
         self._pool: WorkerPool | None = None
-        if processes > 1:
+        self._in_workers = processes > 1
+        if self._in_workers:
             with server_identity(run_id):
                 self._pool = WorkerPool(self._deliver, self._contexts, processes)
 
@@ -164,7 +166,8 @@ class InlineGrid(MessageGrid):
     def _answer(self, message: Message, context: Context) -> Message:
         try:
             reply = self._client_app(message, context)
-            if reply.has_content():
+            # What a worker replies is copied for the server's process.
+            if reply.has_content() and not self._in_workers:
                 reply.content = copied_records(reply.content)
             return reply
         except Exception as error:
@@ -204,17 +207,19 @@ class InlineEngine:
         """Run the app, to its end."""
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
         start = time.perf_counter()
-        grid = InlineGrid(client, federation, self.threads, self.processes)
-        context = Context(
-            run_id=grid.run.run_id,
-            node_id=SUPERLINK_NODE_ID,
-            node_config={},
-            state=RecordDict(),
-            run_config=dict(federation.run_config),
-        )
-        try:
-            with server_identity(grid.run.run_id), seeded_sampling(federation.seed):
-                server(grid, context)
-        finally:
-            grid.close()
+        # Before workers are forked, which then share the memory of these objects.
+        with frozen_objects():
+            grid = InlineGrid(client, federation, self.threads, self.processes)
+            context = Context(
+                run_id=grid.run.run_id,
+                node_id=SUPERLINK_NODE_ID,
+                node_config={},
+                state=RecordDict(),
+                run_config=dict(federation.run_config),
+            )
+            try:
+                with server_identity(grid.run.run_id), seeded_sampling(federation.seed):
+                    server(grid, context)
+            finally:
+                grid.close()
         return RunResult("inline", context.state, time.perf_counter() - start)

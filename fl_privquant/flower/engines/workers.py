@@ -1,22 +1,24 @@
 """Worker processes below the inline engine: clients run on several cores, and the results stay the same.
 
 Workers are forked from the process that runs the server, so that they have the app, its data and everything
-that was loaded before. The messages of a push are cut into parcels. A worker is handed one parcel at a time;
-one that is done early takes parcels that were meant for another.
+that was loaded before. The messages of a push are cut into parcels. A worker works on one of them, and has
+the next one at hand, so that it need not wait for the server's process. One that is done early takes parcels
+that were meant for another.
 
 **States.** The state of a client comes back with its reply, and is kept in the server's process. It goes to
 a worker with the next message, unless that worker has it already. So any worker can serve any client, and
 what a client remembers does not depend on which one does.
 
 **Failures.** A worker that ends, for example because the system killed it for want of memory, takes the
-parcel with it that it had: the clients of this parcel get an error reply, and their states stay what they
-were, since nothing of what they computed has left the worker. Its other parcels go to the workers that are
-left; if there are none, all clients get an error reply. Workers end with the process of the server, however
-it ends.
+parcel with it that it was working on: the clients of this parcel get an error reply, and their states stay
+what they were, since nothing of what they computed has left the worker. Its other parcels go to the workers
+that are left; if there are none, all clients get an error reply. Workers end with the process of the server,
+however it ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -27,27 +29,41 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from queue import SimpleQueue
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fl_privquant.flower.engines.internals import set_message_id
-from fl_privquant.flower.records import bare_message, copied_metadata, made
+from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.flower.arrays import read_arrays
+from fl_privquant.flower.engines.internals import flattened, set_message_id, unflattened
+from fl_privquant.flower.records import (
+    bare_message,
+    copied_metadata,
+    made,
+    made_metadata,
+)
 
 __all__ = ["WorkerPool"]
 
 Deliver = Callable[[Message, str], Message]
 """Delivers a message to its node under an id, and gives the reply."""
 
-# Into about how many parcels the share of a worker is cut, and how many nodes one has at most.
-_PARCELS: Final = 8
+_Sent = tuple[dict[str, Any], dict[str, Any], str]
+"""A message on its way to a worker: the attributes of its metadata, its records by name, and its id."""
+
+# A parcel has a quarter of the nodes that are left of a worker's share, but at most so many of them, and at
+# least as many as if the whole share were cut into so many parcels.
 _MOST_NODES: Final = 64
+_MOST_PARCELS: Final = 64
+# Parcels that a worker has at a time: one that it works on, and one that waits.
+_AT_HAND: Final = 2
 # How long a worker that is at work may take to end, and how often is looked whether somebody has ended.
 _PATIENCE_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 1.0
@@ -72,15 +88,14 @@ class _Order:
     states
         The states of those whose state the worker does not have.
     messages
-        Metadata, records by name and id of each message; a number stands for a record that many messages
-        share.
+        Each message; a number stands for a record that many messages share.
     shared
         These records; None if the worker has them from an earlier parcel of the same push.
     """
 
     nodes: list[int]
     states: dict[int, RecordDict]
-    messages: list[tuple[Any, dict[str, Any], str]]
+    messages: list[_Sent]
     shared: list[Any] | None
 
 
@@ -90,8 +105,9 @@ class _Worker:
 
     process: ForkProcess
     connection: Connection
+    # Those that are meant for it, and those that it was given: the first of these is what it works on.
     parcels: deque[_Parcel] = field(default_factory=deque)
-    at_work_on: _Parcel | None = None
+    given: deque[_Parcel] = field(default_factory=deque)
     has_shared: bool = False
     # The nodes whose last state it has.
     nodes: set[int] = field(default_factory=set)
@@ -106,10 +122,20 @@ class _Push:
         self.by_node: dict[int, list[int]] = {}
         for place, message in enumerate(messages):
             self.by_node.setdefault(message.metadata.dst_node_id, []).append(place)
-        records = {id(record): record for message in messages for record in message.content.values()}
-        uses = Counter(id(record) for message in messages for record in message.content.values())
+        # Many messages may share their content, and those that do not may share records of it.
+        contents = {id(message.content): message.content for message in messages}
+        messages_with = Counter(id(message.content) for message in messages)
+        records, uses = {}, Counter[int]()
+        for key, content in contents.items():
+            for record in content.values():
+                records[id(record)] = record
+                uses[id(record)] += messages_with[key]
         self.shared = [record for key, record in records.items() if uses[key] > 1]
-        self._number_of = {id(record): number for number, record in enumerate(self.shared)}
+        number_of = {id(record): number for number, record in enumerate(self.shared)}
+        self._records_of = {
+            key: {name: number_of.get(id(record), record) for name, record in content.items()}
+            for key, content in contents.items()
+        }
 
     def parcel(self, nodes: list[int]) -> _Parcel:
         """All messages for some nodes."""
@@ -120,10 +146,8 @@ class _Push:
         messages = []
         for place in parcel.places:
             message = self.messages[place]
-            records = {
-                name: self._number_of.get(id(record), record) for name, record in message.content.items()
-            }
-            messages.append((message.metadata, records, self.message_ids[place]))
+            records = self._records_of[id(message.content)]
+            messages.append((vars(message.metadata), records, self.message_ids[place]))
         order = _Order(parcel.nodes, states, messages, self.shared if with_shared else None)
         return _dumps(order)
 
@@ -175,7 +199,7 @@ class WorkerPool:
         self._deal(push)
         for worker in list(self._workers):
             self._hand_over(worker, push)
-        while busy := [worker for worker in self._workers if worker.at_work_on is not None]:
+        while busy := [worker for worker in self._workers if worker.given]:
             ready = wait([worker.connection for worker in busy], _LOOK_SECONDS)
             for worker in busy:
                 # Its own children may keep the connection of a worker open that has ended.
@@ -232,25 +256,28 @@ class WorkerPool:
             missing = most - len(share)
             share += others[:missing]
             del others[:missing]
-        size = min(_MOST_NODES, -(-most // _PARCELS))
         for worker, share in shares.items():
-            parts = [share[start : start + size] for start in range(0, len(share), size)]
-            worker.parcels = deque(push.parcel(part) for part in parts)
+            worker.parcels = deque(push.parcel(part) for part in _parts(share))
             worker.has_shared = False
 
     def _hand_over(self, worker: _Worker, push: _Push) -> None:
-        """Give a worker without work its next parcel, or the last one of whoever has most left to do."""
-        if worker.at_work_on is not None or worker not in self._workers:
-            return
-        source = worker if worker.parcels else max(self._workers, key=lambda other: len(other.parcels))
-        if not source.parcels:
-            return
-        parcel = worker.parcels.popleft() if source is worker else source.parcels.pop()
+        """Give a worker what it may have at hand; one without work takes from whoever has most left to do."""
+        while len(worker.given) < _AT_HAND and worker in self._workers:
+            busiest = max(self._workers, key=lambda other: len(other.parcels))
+            if worker.parcels:
+                self._give(worker, worker.parcels.popleft(), push)
+            elif busiest.parcels and not worker.given:
+                self._give(worker, busiest.parcels.pop(), push)
+            else:
+                return
+
+    def _give(self, worker: _Worker, parcel: _Parcel, push: _Push) -> None:
         unknown = [node for node in parcel.nodes if node not in worker.nodes]
         order = push.order(parcel, self._known_states(unknown), not worker.has_shared)
         for other in self._workers:
             other.nodes.difference_update(parcel.nodes)
-        worker.at_work_on, worker.has_shared = parcel, True
+        worker.given.append(parcel)
+        worker.has_shared = True
         worker.nodes.update(parcel.nodes)
         try:
             worker.connection.send_bytes(order)
@@ -267,14 +294,13 @@ class WorkerPool:
         except (EOFError, OSError):
             self._bury(worker, push)
             return
-        parcel, worker.at_work_on = worker.at_work_on, None
-        # First of all: the worker can begin while the replies are read here.
+        parcel = worker.given.popleft()
+        # First of all: the worker has something to do while the replies are read here.
         self._hand_over(worker, push)
-        if parcel is not None:
-            push.replies.update(zip(parcel.places, _loads(replies), strict=True))
-            for place, node in enumerate(parcel.nodes):
-                if node in self._contexts:
-                    self._states[node] = states, place
+        push.replies.update(zip(parcel.places, map(unflattened, _loads(replies)), strict=True))
+        for place, node in enumerate(parcel.nodes):
+            if node in self._contexts:
+                self._states[node] = states, place
 
     def _bury(self, worker: _Worker, push: _Push) -> None:
         """Answer for a worker that has ended, and leave what it has not begun to the others."""
@@ -282,9 +308,9 @@ class WorkerPool:
         worker.connection.close()
         worker.process.join(_PATIENCE_SECONDS)
         self._reason = _epitaph(worker.process)
-        if worker.at_work_on is not None:
-            push.fail(worker.at_work_on, self._reason)
-        for number, parcel in enumerate(worker.parcels):
+        if worker.given:
+            push.fail(worker.given.popleft(), self._reason)
+        for number, parcel in enumerate([*worker.given, *worker.parcels]):
             if not self._workers:
                 push.fail(parcel, self._reason)
             else:
@@ -303,6 +329,15 @@ class WorkerPool:
                     read[id(blob)] = _loads(blob)
                 states[node] = read[id(blob)][place]
         return states
+
+
+def _parts(share: list[int]) -> Iterator[list[int]]:
+    """A worker's share in parts that become smaller, so that no worker waits long for the last of another."""
+    least, start = -(-len(share) // _MOST_PARCELS), 0
+    while start < len(share):
+        size = max(least, min(_MOST_NODES, (len(share) - start) // 4))
+        yield share[start : start + size]
+        start += size
 
 
 def _dumps(value: Any) -> bytes:
@@ -339,20 +374,41 @@ def _serve(
     # A garbage collection would touch, and so copy, all memory that is shared with the server's process.
     gc.freeze()
     _set_up_libraries()
+    orders: SimpleQueue[bytes | None] = SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, orders), daemon=True).start()
     shared: list[Any] = []
-    try:
-        while True:
-            order: _Order = _loads(connection.recv_bytes())
-            if order.shared is not None:
-                shared = order.shared
-            for node, state in order.states.items():
-                contexts[node].state = state
-            replies = [deliver(_message(sent, shared), sent[2]) for sent in order.messages]
-            states = [contexts[node].state if node in contexts else RecordDict() for node in order.nodes]
+    while (blob := orders.get()) is not None:
+        order: _Order = _loads(blob)
+        if order.shared is not None:
+            shared = order.shared
+            _read_models(shared)
+        for node, state in order.states.items():
+            contexts[node].state = state
+        replies = [flattened(deliver(_message(sent, shared), sent[2])) for sent in order.messages]
+        states = [contexts[node].state if node in contexts else RecordDict() for node in order.nodes]
+        try:
             connection.send_bytes(_dumps(replies))
             connection.send_bytes(_dumps(states))
+        except OSError:
+            return
+
+
+def _receive(connection: Connection, orders: SimpleQueue[bytes | None]) -> None:
+    """Receive orders while clients run: the server's process must never wait for a busy worker."""
+    try:
+        while True:
+            orders.put(connection.recv_bytes())
     except (EOFError, OSError):
-        return
+        orders.put(None)
+
+
+def _read_models(records: list[Any]) -> None:
+    """Read arrays that many messages share: every copy of them then knows their values."""
+    for record in records:
+        if isinstance(record, ArrayRecord):
+            # What cannot be read is for the client to refuse.
+            with contextlib.suppress(InvalidUpdateError):
+                read_arrays(record)
 
 
 def _end_with(parent: int) -> None:
@@ -362,12 +418,12 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _message(sent: tuple[Any, dict[str, Any], str], shared: list[Any]) -> Message:
+def _message(sent: _Sent, shared: list[Any]) -> Message:
     metadata, records, _ = sent
     content = {
         name: shared[record] if isinstance(record, int) else record for name, record in records.items()
     }
-    return bare_message(metadata, made(RecordDict, content))
+    return bare_message(made_metadata(metadata), made(RecordDict, content))
 
 
 def _set_up_libraries() -> None:
