@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from fl_privquant import checks
 from fl_privquant.cohort import checked_fraction, count_of, honest_clients
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
@@ -79,13 +80,12 @@ class SumOfCodes(PerClient):
 class _HonestSum(Aggregation):
     """A sum that is counted by the honest clients in it: those neither corrupt nor lost."""
 
-    corrupt_fraction: float = 0.1
-    dropout_fraction: float = 0.1
+    corrupt_fraction: Annotated[float, checked_fraction] = 0.1
+    dropout_fraction: Annotated[float, checked_fraction] = 0.1
     exact_sums: bool = False
 
     def __post_init__(self) -> None:
-        checked_fraction("corrupt_fraction", self.corrupt_fraction)
-        checked_fraction("dropout_fraction", self.dropout_fraction)
+        checks.check_declared(self)
 
     def view(self, num_clients: int) -> View:
         honest = honest_clients(num_clients, self.corrupt_fraction, self.dropout_fraction)
@@ -173,9 +173,4 @@ class SecureSum(_HonestSum):
     num_neighbors: int | None = None
     threshold: int | None = None
     identities: Mapping[int, bytes | tuple[bytes, ...]] | None = field(default=None, repr=False, hash=False)
-    timeout: float = 600.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.timeout > 0.0:
-            raise InvalidSpecError(f"timeout: {self.timeout} is not a number of seconds above 0")
+    timeout: Annotated[float, checks.number_in("(0, inf]")] = 600.0

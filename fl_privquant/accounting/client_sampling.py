@@ -22,6 +22,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
 
 from fl_privquant import checks
 from fl_privquant.accounting.aggregation import Aggregation
@@ -36,8 +37,9 @@ __all__ = [
     "StrategySampling",
 ]
 
-_MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
+_CLIENTS = checks.whole_in(1, _MOST_CLIENTS)
+_ROUNDS = checks.whole_in(1, 1 << 20)
 # How many more clients make up for what rounding takes, if a hundredth of them are honest and stay.
 _ROUNDING_CLIENTS = 200
 # Numbers of clients that differ by less than this share of the expected one count as the larger.
@@ -58,12 +60,11 @@ class ClientSampling(ABC):
     """
 
     _: KW_ONLY
-    participations: int | None = None
+    participations: Annotated[int | None, _ROUNDS] = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.participations is not None:
-            checks.whole("participations", self.participations, 1, _MOST_ROUNDS)
+        checks.check_declared(self)
 
     @property
     def once_in(self) -> int:
@@ -97,9 +98,10 @@ class ClientSampling(ABC):
     def size(self, population: int) -> int:
         """Clients that a round needs at least, where the federation has so many; else it is not run."""
 
-    @abstractmethod
     def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
         """Those of the clients that are asked; none if they are too few for a round."""
+        size = self.size(population)
+        return self._random(server_round).sample(clients, size) if size <= len(clients) else []
 
     def planned_clients(self, population: int, aggregation: Aggregation) -> int:
         """The number of clients of the worst round that is run: what a target counts on."""
@@ -172,20 +174,13 @@ class FixedSampling(ClientSampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.clients, float):
-            if not 0.0 < self.clients <= 1.0:
-                raise InvalidSpecError(f"clients: a share of {self.clients} is outside (0, 1]")
-        else:
-            checks.whole("clients", self.clients, 1, _MOST_CLIENTS)
+        check = checks.number_in("(0, 1]") if isinstance(self.clients, float) else _CLIENTS
+        check("clients", self.clients)
 
     def size(self, population: int) -> int:
         if isinstance(self.clients, float):
             return max(1, int(population * self.clients + 1e-9))
         return self.clients
-
-    def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
-        size = self.size(population)
-        return self._random(server_round).sample(clients, size) if size <= len(clients) else []
 
 
 @dataclass(frozen=True)
@@ -204,15 +199,8 @@ class PoissonSampling(ClientSampling):
         Clients of the smallest round that is run.
     """
 
-    probability: float = 1.0
-    min_clients: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < checks.number("probability", self.probability) <= 1.0:
-            raise InvalidSpecError(f"probability: {self.probability} is outside (0, 1]")
-        if self.min_clients is not None:
-            checks.whole("min_clients", self.min_clients, 1, _MOST_CLIENTS)
+    probability: Annotated[float, checks.number_in("(0, 1]")] = 1.0
+    min_clients: Annotated[int | None, _CLIENTS] = None
 
     def size(self, population: int) -> int:
         return self.min_clients or 1
@@ -286,14 +274,8 @@ class CohortSampling(ClientSampling):
     (100, 20)
     """
 
-    rounds_apart: int = 1
-    clients: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.whole("rounds_apart", self.rounds_apart, 1, _MOST_ROUNDS)
-        if self.clients is not None:
-            checks.whole("clients", self.clients, 1, _MOST_CLIENTS)
+    rounds_apart: Annotated[int, _ROUNDS] = 1
+    clients: Annotated[int | None, _CLIENTS] = None
 
     @property
     def once_in(self) -> int:
@@ -315,10 +297,6 @@ class CohortSampling(ClientSampling):
                 "lower rounds_apart or clients, or let more clients join"
             )
         return size
-
-    def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
-        size = self.size(population)
-        return self._random(server_round).sample(clients, size) if size <= len(clients) else []
 
 
 def _fewest_honest(size: int, aggregation: Aggregation) -> int:

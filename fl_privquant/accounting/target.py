@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
@@ -25,15 +25,13 @@ from fl_privquant.mechanisms.bits_estimate import Estimate
 from fl_privquant.mechanisms.registry import (
     checked_delta,
     checked_epsilon,
-    checked_whole,
     entry,
     planned_mechanisms,
 )
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
-_MOST_ROUNDS = 1 << 20
-_MOST_CLIENTS = 1 << 24
+_ROUNDS = checks.whole_in(1, 1 << 20)
 # With noise of up to this many times the signal's energy, a round's direction is mostly right.
 _LEARNS = 3.0
 
@@ -63,18 +61,15 @@ class Target:
     """
 
     epsilon: float
-    rounds: int
-    num_clients: int
+    rounds: Annotated[int, _ROUNDS]
+    num_clients: Annotated[int, checks.whole_in(1, 1 << 24)]
     delta: float = 1e-5
-    participations: int | None = None
+    participations: Annotated[int | None, _ROUNDS] = None
 
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon)
         checked_delta(self.delta)
-        checked_whole("rounds", self.rounds, _MOST_ROUNDS)
-        checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
-        if self.participations is not None:
-            checked_whole("participations", self.participations, _MOST_ROUNDS)
+        checks.check_declared(self)
 
     @property
     def counted_rounds(self) -> int:

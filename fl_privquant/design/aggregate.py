@@ -26,7 +26,6 @@ codes modulo some number tells the signal. A floor under all outputs, of some th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +36,7 @@ from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
-from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
+from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 
 _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
@@ -145,7 +144,7 @@ def best_shape(
             table = aggregate_table(shape, mean_squared_error, input_variance)
         except InfeasibleDesignError:
             continue
-        reached = _separation(probed_separation, table, num_honest, rate)
+        reached = _separation(table, num_honest, rate, probed=True)
         if reached < least:
             best, least = shape, reached
     if best is None:
@@ -175,7 +174,7 @@ def least_error_table(
             table = aggregate_table(shape, error, input_variance)
         except InfeasibleDesignError:
             return None, math.inf
-        return table, _separation(sum_separation, table, num_honest, rate)
+        return table, _separation(table, num_honest, rate, probed=False)
 
     # The separation falls about as the root of the error: few steps are needed.
     low, best = 0.0, None
@@ -221,8 +220,6 @@ def _hopeless(levels: int, separation: float, num_honest: int) -> str:
     )
 
 
-def _separation(
-    certified: Callable[[TwoRows, int, float], float], table: CertifiedTable, num_honest: int, rate: float
-) -> float:
+def _separation(table: CertifiedTable, num_honest: int, rate: float, probed: bool) -> float:
     law = TwoRows.of(table)
-    return math.inf if law is None else certified(law, num_honest, rate)
+    return math.inf if law is None else sum_separation(law, num_honest, rate, probed=probed)

@@ -119,11 +119,16 @@ class Law:
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         """Mean absolute error E|M(X) - X|; ``density`` as in :func:`fl_privquant.law.density.as_density`."""
-        return self._expected_error(1, density)
+        return self.error(1, density)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         """Mean squared error E(M(X) - X)^2; ``density`` as in :func:`fl_privquant.law.density.as_density`."""
-        return self._expected_error(2, density)
+        return self.error(2, density)
+
+    def error(self, power: int, density: Density | ArrayLike | None = None) -> float:
+        """E|M(X) - X|^power: :meth:`mae` for power 1, :meth:`mse` for 2."""
+        at_start, at_end = error_costs(self.values, self.starts, self.ends, power, density)
+        return float((at_start * self.start_rows).sum() + (at_end * self.end_rows).sum())
 
     @cached_property
     def max_bias(self) -> float:
@@ -174,10 +179,6 @@ class Law:
                     divergence = total / (order - 1.0)
             worst = max(worst, float(np.max(divergence)))
         return worst
-
-    def _expected_error(self, power: int, density: Density | ArrayLike | None) -> float:
-        at_start, at_end = error_costs(self.values, self.starts, self.ends, power, density)
-        return float((at_start * self.start_rows).sum() + (at_end * self.end_rows).sum())
 
     def _row_pairs(self) -> list[tuple[Floats, Floats]]:
         rows = self.rows

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -30,11 +30,17 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.additive_spec import MAX_WRAP_BITS, AdditiveSpec, ApproximateSpec
+from fl_privquant.mechanisms.additive_spec import (
+    MAX_WRAP_BITS,
+    NUM_CLIENTS,
+    WRAP_BITS,
+    AdditiveSpec,
+    ApproximateSpec,
+)
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate, certified_delta, epsilon_at
-from fl_privquant.mechanisms.registry import checked_levels, checked_whole
+from fl_privquant.mechanisms.registry import checked_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
 from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
@@ -42,7 +48,6 @@ from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
-_MAX_CLIENTS = 1 << 31
 # Widest ring whose output probabilities are listed one by one.
 _MAX_LISTED_BITS = 20
 # Covers the rounding of tails and bounds that are computed in floats, to 12 digits or better.
@@ -67,9 +72,9 @@ class AdditiveMechanism(Mechanism):
     """What is added to the lattice point."""
     levels: int
     """Number of lattice points from -1 to 1."""
-    num_clients: int
+    num_clients: Annotated[int, NUM_CLIENTS]
     """The largest number of clients whose codes may be added up."""
-    wrap_bits: int
+    wrap_bits: Annotated[int, WRAP_BITS]
     """Codes are integers modulo 2^wrap_bits."""
     claimed_epsilon: float
     claimed_delta: float
@@ -80,8 +85,7 @@ class AdditiveMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         checked_levels(self.levels)
-        checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
-        checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
+        checks.check_declared(self)
         if not (self.epsilon <= self.claimed_epsilon and self.delta <= self.claimed_delta):
             raise CertificationError(self.statement.above(self.claimed_epsilon, self.claimed_delta))
         if not self.overflow_probability <= self.claimed_overflow_probability:
@@ -149,12 +153,12 @@ class AdditiveMechanism(Mechanism):
         return cls(
             name,
             noise,
-            int(spec.levels),
-            int(spec.num_clients),
+            spec.levels,
+            spec.num_clients,
             int(wrap_bits),
             float(epsilon),
             float(delta),
-            float(spec.overflow_probability),
+            spec.overflow_probability,
             spec.parameters(),
         )
 

@@ -94,10 +94,7 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         return -drawn if answer else drawn
 
 
-@register("cldp_linf", PrivateVectorSpec, 180, "#606c38", plans_for_local=True)
-def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
-    """The certified mechanism for updates with coordinates in [-clip, clip]."""
-    return CldpLinfMechanism.of("cldp_linf", spec)
+register("cldp_linf", PrivateVectorSpec, 180, "#606c38", plans_for_local=True)(CldpLinfMechanism.of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +107,7 @@ class CldpL2Spec(PrivateVectorSpec):
         return {"repeats": None} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
 
-@register("cldp_l2", CldpL2Spec, 190, "#8a9a5b", plans_for_local=True)
-def design_cldp_l2(spec: CldpL2Spec) -> CldpL2Mechanism:
-    """The certified mechanism for updates of Euclidean norm at most clip."""
-    return CldpL2Mechanism.of("cldp_l2", spec)
+register("cldp_l2", CldpL2Spec, 190, "#8a9a5b", plans_for_local=True)(CldpL2Mechanism.of)
 
 
 def direction(seed: int, draw: int, dimension: int) -> Floats:

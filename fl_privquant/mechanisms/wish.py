@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from fl_privquant import checks
+from fl_privquant.checks import number_in, whole_in
 from fl_privquant.design.spread import RunTarget, usual_norm_ratio
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import coarse_count
@@ -16,27 +17,25 @@ from fl_privquant.statement import Unit, View
 MOST_CLIENTS = 10_000_000
 """The most clients that a run is planned for."""
 
-_MOST = {"num_clients": MOST_CLIENTS, "dimension": 1 << 31, "rounds": 10**9, "bits": 16, "epsilon": 10**9}
-
 
 @dataclass(frozen=True)
 class Wish:
     """The run and the privacy target that a plan is made for."""
 
-    num_clients: int
+    num_clients: Annotated[int, whole_in(1, MOST_CLIENTS)]
     """Clients whose updates are averaged in a round."""
-    dimension: int
+    dimension: Annotated[int, whole_in(1, 1 << 31)]
     """Number of coordinates."""
-    rounds: int
+    rounds: Annotated[int, whole_in(1, 10**9)]
     """Number of rounds that a client takes part in."""
-    epsilon: float
+    epsilon: Annotated[float, number_in("(0, 1e9]")]
     """The target, with ``delta``."""
-    delta: float = 1e-5
+    delta: Annotated[float, number_in("[0, 1)", "; typical values are 1e-9 to 1e-5")] = 1e-5
     unit: Unit = Unit.TOTAL
     """What the target is for: one coordinate and release, one round of a client, or all its rounds."""
     in_sum: bool = True
     """Whether the target is for the aggregate view (secure aggregation), or for the local one."""
-    bits: int = 2
+    bits: Annotated[int, whole_in(1, 16)] = 2
     """Bits of a code before it is masked: 2^bits output values. Integer noise for a target takes more bits
     where so few cannot hold it; else it has 2^bits lattice points."""
     corrupt: int = 0
@@ -54,15 +53,7 @@ class Wish:
     """Further parameters of designs, each a name and its value."""
 
     def __post_init__(self) -> None:
-        for name in ("num_clients", "dimension", "rounds", "bits"):
-            checks.whole(name, getattr(self, name), 1)
-        if not 0.0 < self.epsilon < math.inf:
-            raise InvalidSpecError(f"epsilon: {self.epsilon} is not a finite number above 0")
-        if not 0.0 <= self.delta < 1.0:
-            raise InvalidSpecError(f"delta: {self.delta} is outside 0..1; typical values are 1e-9 to 1e-5")
-        for name, most in _MOST.items():
-            if getattr(self, name) > most:
-                raise InvalidSpecError(f"{name}: {getattr(self, name)} is above {most}, the most planned for")
+        checks.check_declared(self)
         if self.num_clients - self.corrupt - self.dropped < 1 or self.corrupt < 0 or self.dropped < 0:
             raise InvalidSpecError(
                 f"{self.num_clients} clients less {self.corrupt} corrupt, {self.dropped} dropped leave none"
