@@ -49,36 +49,21 @@ class _Guess:
     sum_bits: float
 
 
-def _silent(doing: str) -> None:
-    """Tell nobody what is being done."""
-
-
 @dataclass(frozen=True)
 class JointSearch:
-    """Plans for updates of ``dimension`` coordinates, by bits and kept coordinates.
-
-    Parameters
-    ----------
-    dimension
-        Number of coordinates.
-    most_bits
-        Bits of a code before it is masked, at the most.
-    signal
-        Squared norm of an update at the L2 clip over the error of a central Gaussian.
-    planned
-        The certified plan with at most so many bits and so many coordinates, None for all.
-    estimated
-        About the same, for so many coordinates; None where the mechanism does not say.
-    progress
-        Told what is being designed and certified.
-    """
+    """Plans for updates of ``dimension`` coordinates, by bits and kept coordinates."""
 
     dimension: int
     most_bits: int
+    """The most bits of a code before it is masked."""
     signal: float
+    """Squared norm of an update at the L2 clip over the error of a central Gaussian."""
     planned: Callable[[int, int | None], Plan]
+    """Makes the certified plan with at most so many bits and so many coordinates, None for all of them."""
     estimated: Callable[[int, int], Estimate | None]
-    progress: Callable[[str], None] = _silent
+    """Estimates that plan; None where the mechanism has no estimate."""
+    progress: Callable[[str], None] = lambda doing: None
+    """Called with what is being designed and certified."""
 
     def fewest_bytes(self, most_error: float) -> Plan:
         """The plan with the fewest bytes whose error is at most so many central Gaussians'."""

@@ -52,33 +52,24 @@ def run_statement(wish: Wish, mechanism: Mechanism, refine: bool = True) -> Priv
 
 @dataclass(frozen=True)
 class PlannedDesign:
-    """A design that was considered, and its cost and error in the run.
-
-    Parameters
-    ----------
-    mean_squared_error
-        The error of one coordinate of the mean update, in units of clip^2. With an L2 clip, it is for rotated
-        updates at the norm bound and at unit gain (:mod:`fl_privquant.design.spread`), so that signal lost by
-        clipping counts as error; otherwise for inputs uniform on [-clip, clip].
-    bytes_per_round
-        What one client sends, without headers.
-    clip
-        How updates are clipped, in words.
-    norm_ratio
-        L2 clip over coordinate clip, if there is an L2 clip.
-    ratio_to_central
-        The error over that of a central Gaussian, whose server is trusted and adds noise once; for secure
-        sums of updates of bounded L2 norm.
-    """
+    """A design that was considered, and its cost and error in the run."""
 
     name: str
     mechanism: Mechanism
     statement: PrivacyStatement
     mean_squared_error: float
+    """The error of one coordinate of the mean update, in units of clip^2. With an L2 clip, it is for rotated
+    updates at the norm bound and at unit gain (:mod:`fl_privquant.design.spread`), so that signal lost by
+    clipping counts as error; otherwise for inputs uniform on [-clip, clip]."""
     bytes_per_round: int
+    """What one client sends, without headers."""
     clip: str
+    """How updates are clipped, in words."""
     norm_ratio: float | None = None
+    """L2 clip over coordinate clip, if there is an L2 clip."""
     ratio_to_central: float | None = None
+    """The error over that of a central Gaussian, whose server is trusted and adds noise once; for secure sums
+    of updates of bounded L2 norm."""
 
     @property
     def rank(self) -> float:

@@ -1,4 +1,4 @@
-"""Tables for the secure sum: most of the error that is allowed is noise that hides the others.
+"""Tables for the secure sum: as much as possible of the error that is allowed is noise that hides clients.
 
 Under secure aggregation what protects a client is the noise of the other clients, above all of their
 blankets, which do not depend on their data (:mod:`fl_privquant.loss.secure_sum`). With low_i the least weight
@@ -55,21 +55,14 @@ _GUESS = 0.01
 
 @dataclass(frozen=True)
 class AggregateShape:
-    """The variables of the outer search: how far out values lie, and the least weight of an output.
-
-    Parameters
-    ----------
-    levels
-        Equidistant output values.
-    spread
-        The outermost value over the root of the largest second moment; at least 1.
-    floor
-        Least probability of every output, whatever the input.
-    """
+    """The variables of the outer search: how far out values lie, and the least weight of an output."""
 
     levels: int
+    """Number of equidistant output values."""
     spread: float
+    """The outermost value over the root of the largest second moment; at least 1."""
     floor: float
+    """Least probability of every output, whatever the input."""
 
 
 def aggregate_law(values: Floats, second_moment: float, floor: float) -> Law:
@@ -160,12 +153,7 @@ def least_error_table(
 ) -> CertifiedTable:
     """The table with the least error whose certified separation is at most ``separation``.
 
-    Parameters
-    ----------
-    separation
-        Largest a of :func:`~fl_privquant.loss.two_row_sums.sum_separation`.
-    rate
-        The probability, for inputs at distance 1, for which the separation need not hold.
+    Separation and rate are those of :func:`~fl_privquant.loss.two_row_sums.sum_separation`.
     """
     shape, high = _start(levels, separation, input_variance, num_honest, rate)
 

@@ -41,10 +41,8 @@ _MOST_DRAWS = 1_000_000
 def error_of_strata(trials: int, rare: int, rounding: float) -> float:
     """Mean squared error of a code of stratified bits, in units of clip^2.
 
-    Parameters
-    ----------
-    rounding
-        Mean of f (1 - f) over the inputs: the variance of the number of bits from the upper row.
+    ``rounding`` is the mean of f (1 - f) over the inputs: the variance of the number of bits from the upper
+    row.
     """
     theta = (_HALF - rare) / TOTAL_WEIGHT
     return (0.25 / theta**2 - 1.0) / trials + 4.0 * rounding / trials**2
@@ -93,10 +91,7 @@ def least_error_bits(
 ) -> SumOfBitsDesign | None:
     """The sum of at most so many bits with the least error at that separation; None where there is none.
 
-    Parameters
-    ----------
-    error
-        The error of a number of trials and the weight of the rare bit.
+    ``error`` gives the error of a number of trials and a weight of the rare bit.
     """
     best: SumOfBitsDesign | None = None
     for trials in numbers_of_trials(most, num_honest):

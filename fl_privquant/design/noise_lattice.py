@@ -48,22 +48,15 @@ _POWER = 0.7
 
 @dataclass(frozen=True)
 class NoiseKind:
-    """One kind of integer noise.
-
-    Parameters
-    ----------
-    make
-        The noise of a variance; of a discrete Gaussian sigma^2, next to which its variance is.
-    deviations
-        How many of its standard deviations, either way, a code has to hold: what lies outside has a
-        probability of some 1e-9.
-    clamps
-        Whether a client clamps what it sends, half of the way to the end of the noise's table.
-    """
+    """One kind of integer noise."""
 
     make: Callable[[Fraction], IntegerNoise]
+    """Makes the noise of a variance; a discrete Gaussian of that sigma^2, which is next to its variance."""
     deviations: float
+    """How many of its standard deviations, either way, a code has to hold: what lies outside has a
+    probability of some 1e-9."""
     clamps: bool = False
+    """Whether a client clamps what it sends, half of the way to the end of the noise's table."""
 
     def integer(self, variance: float, max_shift: int) -> NoisyInteger:
         """The release of one coordinate, as the loss functions take it."""

@@ -107,12 +107,8 @@ def covered_loss(
 ) -> PrivacyLoss:
     """The loss of one draw from a row, of integers ``codes``, seen in the sum with ``draws``.
 
-    Parameters
-    ----------
-    rows
-        (R, m) output laws between which all others lie, up to a relative distance ``gap``.
-    local
-        The loss where nothing else is in the sum.
+    All output laws lie between the (R, m) ``rows``, up to a relative distance ``gap``. ``local`` is the loss
+    where nothing else is in the sum.
     """
     sums, uncovered = binomial_sums(draws.blanket, draws.number, draws.share, _BUCKETS)
     edges = np.linspace(-1.0, 1.0, _CELLS + 1) * (local.max_loss * (1.0 + 1e-9) + 1e-12)

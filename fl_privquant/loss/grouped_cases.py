@@ -75,27 +75,15 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """Draws that are all from the lower or all from the upper row, and what these two laws have in common.
-
-    Parameters
-    ----------
-    kind
-        That of the common part.
-    draws
-        Number of draws.
-    common
-        The probability, rounded down, of the common part.
-    law
-        The law of the common part.
-    rarely
-        Probabilities with which more units are left out than are counted, for :meth:`left_out`.
-    """
+    """Draws that are all from the lower or all from the upper row, and what these two laws have in common."""
 
     kind: _Kind
     draws: int
     common: float
+    """The probability of the common part, rounded down; ``law`` is its law."""
     law: LatticeLaw
     rarely: tuple[float, ...]
+    """Probabilities with which more units are left out than are counted, for :meth:`left_out`."""
 
     @classmethod
     def of(cls, kind: _Kind, draws: int, least: Floats, rarely: tuple[float, ...]) -> _Unit:
@@ -126,21 +114,12 @@ class _Unit:
 
 @dataclass(eq=False)
 class OtherClients:
-    """The other draws of a sum, each at one of the two rows.
-
-    Parameters
-    ----------
-    law
-        The two rows.
-    others
-        Number of other draws.
-    spare
-        The probability that may be spared at a distance of 1 of the two shares.
-    """
+    """The other draws of a sum, ``others`` in number, each at one of the two rows of the law."""
 
     law: TwoRows
     others: int
     spare: float
+    """The probability that may be spared at a distance of 1 of the two shares."""
     _sums: dict[tuple[_Kind, int], LatticeLaw] = field(default_factory=dict)
 
     def worst(self) -> float:

@@ -43,14 +43,8 @@ class _Numbers:
 def kept_numbers(name: str, arguments: str, compute: Callable[[], Floats], least: Floats) -> Floats:
     """The numbers that ``compute`` gives, from disk if they are kept there.
 
-    Parameters
-    ----------
-    name, arguments
-        What is computed, and everything that it depends on besides the code, as one line of text.
-    compute
-        Computes the numbers.
-    least
-        Numbers that they are never below; a file with smaller ones is refused.
+    ``name`` and ``arguments`` say what is computed, and everything that it depends on besides the code, as
+    one line of text. A file with numbers below ``least``, which they never are, is refused.
     """
 
     def computed() -> _Numbers:
@@ -67,7 +61,11 @@ def kept_numbers(name: str, arguments: str, compute: Callable[[], Floats], least
         return _Numbers(values, 0.0)
 
     spec = f"{name} of code {_code()}: {arguments}"
-    return DesignCache.default().fetch(spec, computed, parsed, lambda found: found.seconds >= _SECONDS).values
+    return (
+        DesignCache.default()
+        .fetch(spec, computed, parsed, lambda numbers: numbers.seconds >= _SECONDS)
+        .values
+    )
 
 
 @lru_cache(maxsize=1)

@@ -84,20 +84,11 @@ def sum_separation(
 
     Infinite where nothing is certified. It is computed in this process, never read from a file.
 
-    Parameters
-    ----------
-    num_honest
-        Honest clients whose codes are in the sum, the protected one included.
-    rate
-        Two inputs at distance D may reveal everything with probability ``rate`` * D.
-    bits
-        Draws from the law that each client's code is the sum of, all for one input.
-    stratified
-        Whether the number of draws from the upper row is fixed by the input, except for one of them, as in
-        step 5; else each draw has the same share, as in step 4.
-    probed
-        Whether only two cases of the other clients are looked at. That is quick, and close enough to compare
-        designs, but no guarantee.
+    ``num_honest`` clients have their codes in the sum, the protected one included. Two inputs at distance D
+    may reveal everything with probability ``rate`` * D. Each code is the sum of so many ``bits``, draws from
+    the law for one input: ``stratified`` as in step 5, or with the same share each, as in step 4. With
+    ``probed``, only two cases of the other clients are looked at: that is quick, and close enough to compare
+    designs, but *no guarantee*.
     """
     copies = min(num_honest * bits, _MOST_COPIES - _MOST_COPIES % bits)
     if copies < 2 * bits or law.num_cells > MOST_CELLS or law.width(copies) > _MOST_POINTS:

@@ -20,24 +20,16 @@ MOST_CELLS = 64
 
 @dataclass(frozen=True, eq=False)
 class TwoRows:
-    """A law of two rows: its codes, the lower and the upper row, and how fast the share grows with the input.
+    """A law of two rows ``low`` and ``high``, at the two ends of the inputs, over (m,) increasing codes.
 
     Two of them are equal if all their numbers are.
-
-    Parameters
-    ----------
-    codes
-        (m,) increasing integers.
-    low, high
-        (m,) rows at the two ends of the inputs.
-    slope
-        Largest change of the share of the upper row, for inputs at distance 1.
     """
 
     codes: NDArray[np.int64]
     low: Floats
     high: Floats
     slope: float
+    """Largest change of the share of the upper row, for inputs at distance 1."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TwoRows) and self._numbers == other._numbers
