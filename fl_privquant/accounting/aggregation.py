@@ -1,8 +1,8 @@
 """How a server may see the codes of a round: one by one, added up, or only their secure sum.
 
 An aggregation is a frozen description that strategies, plans and ledgers share. It says how many honest
-clients stand behind what the server sees (:meth:`Aggregation.view`) and what a mechanism must become for it
-(:meth:`Aggregation.adapted`). It changes nothing in the objects that it is given.
+clients are counted in what the server sees (:meth:`Aggregation.view`) and in which form a mechanism is used
+with it (:meth:`Aggregation.adapted`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Aggregation(ABC):
     """How the codes of a round's clients reach the server."""
 
     simulated: ClassVar[str] = ""
-    """What makes its view a simulation, which protects nobody; empty where the view is what is seen."""
+    """Why its view is only simulated, and protects nobody; empty where the server sees no more than that."""
 
     @abstractmethod
     def view(self, num_clients: int) -> View:
@@ -47,7 +47,7 @@ class Aggregation(ABC):
 
     @property
     def tells_participants(self) -> bool:
-        """Whether somebody besides the server, who may tell others, learns who takes part in a round."""
+        """Whether clients, who may tell others, learn who else takes part in a round."""
         return False
 
     @property
@@ -78,7 +78,7 @@ class SumOfCodes(PerClient):
 
 @dataclass(frozen=True)
 class _HonestSum(Aggregation):
-    """A sum that is counted by the honest clients in it: those neither corrupt nor lost."""
+    """A sum whose privacy is counted by the honest clients in it: those neither corrupt nor lost."""
 
     corrupt_fraction: Annotated[float, checked_fraction] = 0.1
     dropout_fraction: Annotated[float, checked_fraction] = 0.1

@@ -1,14 +1,12 @@
-"""Who is asked in a round: how clients are drawn, how often one may take part, and what that promises.
+"""Who is asked in a round: how clients are drawn, how often one may take part, and what privacy gains.
 
 A sampling is a frozen description that strategies, plans and simulations share. It draws from the clients
-that a round could ask, after those that have had their share of rounds are left out. What it promises is
-counted in two places:
+that a round could ask, without those that have had their share of rounds. It matters to privacy in two ways:
 
 * **Against the server**, which knows whom it asked, a client pays for the rounds that it takes part in. A
   sampling says how many these are at most (:meth:`ClientSampling.most_rounds`), and a target counts on it.
-  Without a bound these are all rounds: drawing a few clients at random promises nothing, as one of them may
-  be drawn each time.
-* **Against those who see only the models**, a round that draws anew, and in secret, is amplified
+  Without a bound it is all rounds: where a few clients are drawn at random, one may be drawn every time.
+* **Against those who see only the models**, a round whose clients are drawn anew and in secret is amplified
   (:mod:`fl_privquant.loss.subsampled`), at the rate that :meth:`ClientSampling.rate` states.
 
 With secure sums the noise of a round's clients hides each of them, so that a round must not be too small.
@@ -108,10 +106,10 @@ class ClientSampling(ABC):
         return self.size(population)
 
     def rate(self, asked: int, population: int, aggregation: Aggregation) -> float | None:
-        """The largest probability that a client was among those asked, for whoever is not told.
+        """The largest probability that a client was among those asked, for those who see only the models.
 
-        It is 1 where nothing is amplified, and None where nothing is said of those who see only the models.
-        Of the federation only clients count that are honest and would have answered.
+        It is 1 where nothing is amplified, and None where no statement is made for those observers. Only
+        clients of the federation that are honest and would have answered are counted.
         """
         if not self.draws_anew or aggregation.tells_participants:
             return 1.0
@@ -139,7 +137,7 @@ class ClientSampling(ABC):
 class StrategySampling(ClientSampling):
     """The wrapped strategy draws, as Flower's do: ``fraction_train`` of the clients, by Python's ``random``.
 
-    Nothing is known of these draws, so that nothing is said of those who see only the models. Clients that
+    Nothing is known of these draws, so no statement is made for those who see only the models. Clients that
     have had their share of rounds are left out of what the strategy draws.
     """
 
@@ -185,16 +183,16 @@ class FixedSampling(ClientSampling):
 
 @dataclass(frozen=True)
 class PoissonSampling(ClientSampling):
-    """Each client is drawn by itself, with one probability, whoever else is.
+    """Each client is drawn independently of all others, with the same probability.
 
-    How many are drawn is random. With secure sums the noise of too few would not hide each of them, so a
-    round with fewer than ``min_clients`` is not run, and secure sums without that number are refused. Plans
-    count on it (:meth:`planned_clients`).
+    How many are drawn is random. In a secure sum the noise of too few would not hide each of them, so a round
+    with fewer than ``min_clients`` is not run, and secure sums without that number are refused. Plans count
+    on it (:meth:`planned_clients`).
 
     Parameters
     ----------
     probability
-        With which a client is drawn.
+        Probability with which a client is drawn.
     min_clients
         Clients of the smallest round that is run.
     """

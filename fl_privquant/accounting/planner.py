@@ -33,9 +33,11 @@ from fl_privquant.mechanisms.registry import design, entry, planned_for, scout_m
 from fl_privquant.mechanisms.wish import MOST_CLIENTS, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
+# The grid of epsilons: powers of the ratio, between the least and the most.
 _RATIO = 1.02
 _LEAST_EPSILON, _MOST_EPSILON = 0.01, 16.0
 _LOWEST = round(math.log(_LEAST_EPSILON, _RATIO))
+# Where a quick bound is this many times the target, or the other way round, it is good enough.
 _FAR = 1.6
 # Largest epsilon on the grid: a mechanism for whole updates may spend as much as all coordinates together.
 _MOST_OF_A_ROUND = 1024.0

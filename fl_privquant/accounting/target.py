@@ -21,14 +21,13 @@ from fl_privquant.design.spread import error_of_kept
 from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import NO_NORMS, Norms
-from fl_privquant.mechanisms.bits_estimate import Estimate
 from fl_privquant.mechanisms.registry import (
     checked_delta,
     checked_epsilon,
     entry,
     planned_mechanisms,
 )
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
 _ROUNDS = checks.whole_in(1, 1 << 20)

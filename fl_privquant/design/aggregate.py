@@ -10,8 +10,8 @@ squared error is at most s:
     subject to  low_i <= P[i],  low_i <= P[mirror i],  low_i >= floor,
                 sum_i P[i] = 1,  sum_i P[i] B_i = 1,  sum_i P[i] B_i^2 <= s + E x^2.
 
-P is the row at x = 1; that at -1 is its mirror image, and between them the law is linear. No bound is better
-than s itself: that is a central Gaussian with the same error.
+P is the row at x = 1; that at -1 is its mirror image, and between them the law is linear. The objective never
+exceeds s, the variance of a central Gaussian with the same error.
 
 **Why two rows.** Take any symmetric law with more knots. Replacing it by the line between its rows at -1 and
 1 keeps it unbiased, and its floor, the smaller of two rows instead of all, can only rise. What more knots
@@ -177,7 +177,7 @@ def least_error_table(
             if best is None:
                 high = error * min(max((separated / separation) ** 2, 1.0) * (1.0 + _GUESS), _STEP)
     if best is None:
-        raise InfeasibleDesignError(_hopeless(levels, separation, num_honest))
+        raise InfeasibleDesignError(_out_of_reach(levels, separation, num_honest))
     return best
 
 
@@ -185,7 +185,7 @@ def _start(
     levels: int, separation: float, input_variance: float, num_honest: int, rate: float
 ) -> tuple[AggregateShape, float]:
     """A shape that hides a client as well as asked at some error, and about that error."""
-    # What a central Gaussian would need: nothing needs less. Nor has anything unbiased less than a coin.
+    # Nothing needs less error than a central Gaussian, and nothing unbiased errs less than a coin.
     ideal = 1.0 / (num_honest * separation**2)
     error = max(1.05 * ideal, 1.1 - input_variance)
     while error < _MOST_ERROR * max(ideal, 1.0):
@@ -197,10 +197,10 @@ def _start(
         if needed <= _STEP * error:
             return shape, needed
         error *= _STEP
-    raise InfeasibleDesignError(_hopeless(levels, separation, num_honest))
+    raise InfeasibleDesignError(_out_of_reach(levels, separation, num_honest))
 
 
-def _hopeless(levels: int, separation: float, num_honest: int) -> str:
+def _out_of_reach(levels: int, separation: float, num_honest: int) -> str:
     return (
         f"separation {separation:.3g}: no law with up to {levels} levels hides one of {num_honest} clients "
         "that well; raise the target's epsilon or delta, or the number of clients, or lower the number of "

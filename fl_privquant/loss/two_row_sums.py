@@ -60,9 +60,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from fl_privquant.loss.grouped_cases import OtherClients
+from fl_privquant.loss.grouped_cases import MOST_CELLS, OtherClients, TwoRows
 from fl_privquant.loss.normal_pairs import spare_for
-from fl_privquant.loss.two_rows import MOST_CELLS, TwoRows
 
 __all__ = ["TwoRows", "sum_separation"]
 

@@ -30,13 +30,7 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.additive_spec import (
-    MAX_WRAP_BITS,
-    NUM_CLIENTS,
-    WRAP_BITS,
-    AdditiveSpec,
-    ApproximateSpec,
-)
+from fl_privquant.mechanisms.additive_spec import MAX_WRAP_BITS, NUM_CLIENTS, WRAP_BITS, AdditiveSpec
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate, certified_delta, epsilon_at
@@ -102,29 +96,31 @@ class AdditiveMechanism(Mechanism):
         )
 
     @classmethod
-    def calibrated(cls, name: str, spec: ApproximateSpec) -> Self:
-        """The certified mechanism with the least noise at ``epsilon`` and ``delta``, or of that variance."""
-        if (given := spec.noise) is not None:
-            return cls.of_variance(name, spec, given, spec.delta)
+    def of(cls, spec: AdditiveSpec) -> Self:
+        """The certified mechanism with the least noise at ``epsilon``, or noise of the given variance."""
+        delta = spec.allowed_delta
+        noise = spec.noise
+        if noise is None:
+            noise, epsilon = cls._least_noise(spec), float(spec.epsilon or 0.0)
+        else:
+            check_width(noise, spec)
+            epsilon = cls._least_epsilon(noise, spec.max_shift, delta)
+        bits = cls._ring_bits(spec, noise)
+        claims = (epsilon, delta, spec.overflow_probability)
+        return cls(cls.kind, noise, spec.levels, spec.num_clients, bits, *claims, spec.parameters())
+
+    @classmethod
+    def _least_noise(cls, spec: AdditiveSpec) -> IntegerNoise:
+        """The noise with the least variance that is certified at the spec's epsilon and delta."""
 
         def make(variance: Fraction) -> IntegerNoise:
             noise = cls.noise_type(variance)
             check_width(noise, spec)
             return noise
 
-        epsilon = float(spec.epsilon or 0.0)
-        guess = analytic_sigma(spec.max_shift, epsilon, spec.delta) ** 2
-        noise = calibrate(make, guess, spec.max_shift, epsilon, spec.delta)
-        return cls.fit(name, spec, noise, epsilon, spec.delta)
-
-    @classmethod
-    def of_variance(cls, name: str, spec: AdditiveSpec, noise: IntegerNoise, delta: float = 0.0) -> Self:
-        """The certified mechanism with this noise, which claims the loss that it has at ``delta``."""
-        if noise.largest is None:
-            raise InvalidSpecError(
-                f"variance: {spec.variance:g} is too wide for the table of the noise; use fewer levels"
-            )
-        return cls.fit(name, spec, noise, cls._least_epsilon(noise, spec.max_shift, delta), delta)
+        epsilon, delta = float(spec.epsilon or 0.0), spec.allowed_delta
+        guess = analytic_sigma(spec.max_shift, epsilon, delta) ** 2
+        return calibrate(make, guess, spec.max_shift, epsilon, delta)
 
     @classmethod
     def _least_epsilon(cls, noise: IntegerNoise, max_shift: int, delta: float) -> float:
@@ -132,35 +128,23 @@ class AdditiveMechanism(Mechanism):
         return epsilon_at(noise, max_shift, delta)
 
     @classmethod
-    def fit(cls, name: str, spec: AdditiveSpec, noise: IntegerNoise, epsilon: float, delta: float) -> Self:
-        """The certified mechanism with this noise, in the narrowest ring that is wide enough."""
-        widths = range(1, MAX_WRAP_BITS + 1)
-        enough = (
-            bits
-            for bits in widths
-            if overflow_probability(noise, spec.levels, spec.num_clients, bits) <= spec.overflow_probability
-        )
-        least = next(enough, None)
-        wrap_bits = least if spec.wrap_bits is None else spec.wrap_bits
-        if least is None or wrap_bits is None or wrap_bits < least:
-            needed = f"more than {MAX_WRAP_BITS}" if least is None else least
+    def _ring_bits(cls, spec: AdditiveSpec, noise: IntegerNoise) -> int:
+        """The bits of the ring that are asked for, if they are enough; else the fewest that are."""
+        allowed = spec.overflow_probability
+        for least in range(1, MAX_WRAP_BITS + 1):
+            if overflow_probability(noise, spec.levels, spec.num_clients, least) <= allowed:
+                break
+        else:
+            least = MAX_WRAP_BITS + 1
+        bits = least if spec.wrap_bits is None else spec.wrap_bits
+        if bits < least or bits > MAX_WRAP_BITS:
+            needed = f"more than {MAX_WRAP_BITS}" if least > MAX_WRAP_BITS else least
             raise InfeasibleDesignError(
-                f"{name}: the noise of {spec.num_clients} clients on {spec.levels} levels needs {needed} "
-                f"bits to overflow with probability {spec.overflow_probability:g} at most, not "
-                f"{MAX_WRAP_BITS if wrap_bits is None else wrap_bits}; raise wrap_bits or "
-                "overflow_probability, lower levels or num_clients"
+                f"{cls.kind}: the noise of {spec.num_clients} clients on {spec.levels} levels needs {needed} "
+                f"bits to overflow with probability {allowed:g} at most, not {min(bits, MAX_WRAP_BITS)}; "
+                "raise wrap_bits or overflow_probability, lower levels or num_clients"
             )
-        return cls(
-            name,
-            noise,
-            spec.levels,
-            spec.num_clients,
-            int(wrap_bits),
-            float(epsilon),
-            float(delta),
-            spec.overflow_probability,
-            spec.parameters(),
-        )
+        return bits
 
     @property
     def epsilon(self) -> float:
@@ -348,10 +332,10 @@ class AdditiveMechanism(Mechanism):
 def check_width(noise: IntegerNoise, spec: AdditiveSpec) -> None:
     """Refuse noise that cannot be drawn from a table, with what to change in the spec."""
     if noise.largest is None:
+        asked = f"epsilon {spec.epsilon:g}" if spec.variance is None else f"variance {spec.variance:g}"
         raise InvalidSpecError(
-            f"levels: {spec.levels} at epsilon {spec.epsilon:g} need noise of variance "
-            f"{float(noise.variance):.4g}, too wide for its table; use fewer levels, the noise hides so fine "
-            "a lattice anyway"
+            f"levels: {spec.levels} at {asked} need noise of variance {float(noise.variance):.4g}, too wide "
+            "for its table; use fewer levels, the noise hides so fine a lattice anyway"
         )
 
 

@@ -74,6 +74,11 @@ class AdditiveSpec(Spec):
             )
 
     @property
+    def allowed_delta(self) -> float:
+        """The delta that goes with ``epsilon``: 0, unless the mechanism's privacy is approximate."""
+        return 0.0
+
+    @property
     def max_shift(self) -> int:
         """The largest difference of two rounded inputs."""
         return self.levels - 1
@@ -124,3 +129,7 @@ class ApproximateSpec(AdditiveSpec):
     """The specification of an additive mechanism of approximate differential privacy."""
 
     delta: float = 1e-6
+
+    @property
+    def allowed_delta(self) -> float:
+        return self.delta

@@ -47,11 +47,10 @@ from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
-from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
 from fl_privquant.mechanisms.pbm import PbmMechanism, binomial_bits
 from fl_privquant.mechanisms.registry import Spec, checked_delta, checked_epsilon, register
 from fl_privquant.mechanisms.stratified_bits import StratifiedBits
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.wish import Estimate, Wish, estimate_bits
 from fl_privquant.statement import Unit
 
 _NAME = "optm_aggregate"

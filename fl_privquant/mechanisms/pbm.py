@@ -39,10 +39,9 @@ from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.bit_sums import aggregate_renyi, binomial, check_sum, probed_renyi
 from fl_privquant.loss.compose import NamedLoss, Part, composed_epsilon
 from fl_privquant.loss.norms import Norms, secure_sum_loss
-from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.wish import Estimate, Wish, estimate_bits
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import Randomness, RandomStream
 from fl_privquant.statement import LOCAL, View

@@ -19,8 +19,7 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.bits_estimate import Estimate
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import Unit
 
 POWERS = {"mae": 1, "mse": 2}
