@@ -27,13 +27,7 @@ from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.accounting.target import Plan
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = [
-    "ClientSampling",
-    "CohortSampling",
-    "FixedSampling",
-    "PoissonSampling",
-    "StrategySampling",
-]
+__all__ = ["ClientSampling", "CohortSampling", "FixedSampling", "PoissonSampling", "StrategySampling"]
 
 _MOST_CLIENTS = 1 << 24
 _CLIENTS = checks.whole_in(1, _MOST_CLIENTS)

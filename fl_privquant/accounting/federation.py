@@ -264,10 +264,7 @@ class FederationLedger:
         """The ledger as plain values, for a checkpoint."""
         if self._open is not None:
             closed = replace(
-                self,
-                _kinds=[*self._kinds],
-                _shown=Counter(self._shown),
-                _last_rounds=dict(self._last_rounds),
+                self, _kinds=[*self._kinds], _shown=Counter(self._shown), _last_rounds=dict(self._last_rounds)
             )
             closed._close()
             return closed.to_dict()

@@ -49,6 +49,10 @@ class _Guess:
     sum_bits: float
 
 
+def _silent(doing: str) -> None:
+    """Tell nobody what is being done."""
+
+
 @dataclass(frozen=True)
 class JointSearch:
     """Plans for updates of ``dimension`` coordinates, by bits and kept coordinates."""
@@ -62,7 +66,7 @@ class JointSearch:
     """Makes the certified plan with at most so many bits and so many coordinates, None for all of them."""
     estimated: Callable[[int, int], Estimate | None]
     """Estimates that plan; None where the mechanism has no estimate."""
-    progress: Callable[[str], None] = lambda doing: None
+    progress: Callable[[str], None] = _silent
     """Called with what is being designed and certified."""
 
     def fewest_bytes(self, most_error: float) -> Plan:

@@ -21,12 +21,7 @@ from functools import cached_property, lru_cache
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
 from fl_privquant.design.spread import error_of_mean
-from fl_privquant.errors import (
-    CertificationError,
-    CodeOverflowError,
-    InfeasibleDesignError,
-    InvalidSpecError,
-)
+from fl_privquant.errors import CertificationError, CodeOverflowError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import design, entry, planned_for, scout_mechanism

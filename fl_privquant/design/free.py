@@ -53,16 +53,16 @@ def least_outer_value(epsilon: float) -> float:
 
 def require_reach(values: Floats, epsilon: float, metric: str = "none", knots: Floats | None = None) -> None:
     """Raise InfeasibleDesignError unless the outermost values reach far enough; a metric is for its knots."""
-    least, asked, advice = least_outer_value(epsilon), f"epsilon {epsilon:g}", ""
+    least, under, advice = least_outer_value(epsilon), "", ""
     if metric != "none" and knots is not None:
         # Slack as the solver has it: the search starts at the very bound.
         least = least_metric_value(metric, epsilon, knots) * (1.0 - 1e-12)
-        asked = f"metric {metric!r}, {asked} and {knots.size} knots"
+        under = f" under metric {metric!r} on {knots.size} knots"
         advice = "" if metric == "l1" else ", or lower num_knots"
     if values[0] > -least or values[-1] < least:
         raise InfeasibleDesignError(
-            f"bins from {values[0]:.6g} to {values[-1]:.6g}: an unbiased mechanism with {asked} needs bins "
-            f"that reach ±{least:.6g} or beyond; widen the bins or raise epsilon{advice}"
+            f"bins from {values[0]:.6g} to {values[-1]:.6g}: an unbiased mechanism with epsilon {epsilon:g}"
+            f"{under} needs bins that reach ±{least:.6g} or beyond; widen the bins or raise epsilon{advice}"
         )
 
 

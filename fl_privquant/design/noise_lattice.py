@@ -21,12 +21,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from fl_privquant.design.spread import (
-    LEAST_SPREAD,
-    RunTarget,
-    at_unit_gain,
-    rounding_at_norm_bound,
-)
+from fl_privquant.design.spread import LEAST_SPREAD, RunTarget, at_unit_gain, rounding_at_norm_bound
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.integer_noise import NoisyInteger

@@ -266,10 +266,7 @@ class BinSearch:
             worth(np.array([bounds[0][0]]))  # the bounded search below never looks at an end
             tolerance: Any = {"xatol": (1e-2 if self._bent else 1e-3) * bounds[0][0]}
             scipy.optimize.minimize_scalar(
-                lambda edge: worth(np.array([edge])),
-                bounds=bounds[0],
-                method="bounded",
-                options=tolerance,
+                lambda edge: worth(np.array([edge])), bounds=bounds[0], method="bounded", options=tolerance
             )
         elif self.has_gradient:
             scipy.optimize.minimize(

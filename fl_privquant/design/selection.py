@@ -42,11 +42,7 @@ def intervals(values: Floats) -> list[Interval]:
     kept = [piece for piece in inner if piece.end - piece.start > _LEAST_PIECE]
     # What a dropped sliver leaves uncovered goes to its neighbour.
     return [
-        Interval(
-            piece.split,
-            -1.0 if i == 0 else kept[i - 1].end,
-            1.0 if i == len(kept) - 1 else piece.end,
-        )
+        Interval(piece.split, -1.0 if i == 0 else kept[i - 1].end, 1.0 if i == len(kept) - 1 else piece.end)
         for i, piece in enumerate(kept)
     ]
 

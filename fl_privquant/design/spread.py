@@ -30,7 +30,7 @@ import scipy
 from scipy.special import betaincinv, ndtr, ndtri
 
 from fl_privquant.array_types import Floats
-from fl_privquant.design.bits import bits_for_separation, error_of_bits, error_of_strata
+from fl_privquant.design.bits import SumOfBitsDesign, bits_for_separation, error_of_bits, error_of_strata
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density, DistributionDensity
 from fl_privquant.loss.kept_numbers import kept_numbers
@@ -217,8 +217,10 @@ def noise_at_norm_bound(mse: Callable[[Density], float], spread: float) -> float
     return spread**2 * mse(DistributionDensity(_Normal(1.0 / spread)))
 
 
-def error_at_norm_bound(spread: float, trials: int, target: RunTarget, stratified: bool = True) -> float:
-    """About the error at unit gain with a sum of bits that meets a target; infinite where none does.
+def bits_at_norm_bound(
+    spread: float, trials: int, target: RunTarget, stratified: bool = True
+) -> SumOfBitsDesign | None:
+    """About the sum of so many bits that meets a target, with its error at unit gain; None where none does.
 
     The coordinate clip ``spread`` is in standard deviations of a coordinate. Bits that are not ``stratified``
     are those of the Poisson binomial mechanism.
@@ -230,12 +232,18 @@ def error_at_norm_bound(spread: float, trials: int, target: RunTarget, stratifie
             trials, allowed, target.num_honest, update.rate, stratified=stratified, rough=True
         )
     except InfeasibleDesignError:
-        return math.inf
+        return None
     if stratified:
         noise = error_of_strata(trials, rare, rounding_at_norm_bound(spread, trials))
     else:
         noise = error_of_bits(trials, rare, clipped_moments(spread)[0] / spread**2)
-    return at_unit_gain(spread**2 * noise, spread, target.num_clients)
+    return SumOfBitsDesign(trials, rare, at_unit_gain(spread**2 * noise, spread, target.num_clients))
+
+
+def error_at_norm_bound(spread: float, trials: int, target: RunTarget, stratified: bool = True) -> float:
+    """The error of :func:`bits_at_norm_bound`; infinite where no bits meet the target."""
+    bits = bits_at_norm_bound(spread, trials, target, stratified)
+    return math.inf if bits is None else bits.error
 
 
 def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> float:
@@ -252,9 +260,6 @@ def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> floa
 
     # No guarantee: any clip will do, and what it costs is certified.
     (spread,) = kept_numbers(
-        "best_spread",
-        f"{trials} bits, {target!r}, {stratified}",
-        least_error,
-        np.array([LEAST_SPREAD]),
+        "best_spread", f"{trials} bits, {target!r}, {stratified}", least_error, np.array([LEAST_SPREAD])
     )
     return float(spread)

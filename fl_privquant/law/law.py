@@ -184,11 +184,7 @@ class Law:
 
 
 def error_costs(
-    values: Floats,
-    starts: Floats,
-    ends: Floats,
-    power: int,
-    density: Density | ArrayLike | None = None,
+    values: Floats, starts: Floats, ends: Floats, power: int, density: Density | ArrayLike | None = None
 ) -> tuple[Floats, Floats]:
     """Coefficients of E|M(X) - X|^power, which is linear in the probabilities of a law.
 

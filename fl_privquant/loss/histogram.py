@@ -156,11 +156,7 @@ def _stop_loss(rows: Floats, blanket: Floats) -> Callable[[float, Floats], Float
 
 
 def _dominating_draw(
-    rows: Floats,
-    blanket: Floats,
-    ratio: float,
-    stop_loss: Callable[[float, Floats], Floats],
-    points: int,
+    rows: Floats, blanket: Floats, ratio: float, stop_loss: Callable[[float, Floats], Floats], points: int
 ) -> tuple[LatticeLaw, float, float, float]:
     """The law of Z* on a grid, the step of the grid, its first point, and the largest value of Z*."""
     most, least = rows.max(axis=0), rows.min(axis=0)

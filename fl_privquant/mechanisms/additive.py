@@ -332,10 +332,9 @@ class AdditiveMechanism(Mechanism):
 def check_width(noise: IntegerNoise, spec: AdditiveSpec) -> None:
     """Refuse noise that cannot be drawn from a table, with what to change in the spec."""
     if noise.largest is None:
-        asked = f"epsilon {spec.epsilon:g}" if spec.variance is None else f"variance {spec.variance:g}"
         raise InvalidSpecError(
-            f"levels: {spec.levels} at {asked} need noise of variance {float(noise.variance):.4g}, too wide "
-            "for its table; use fewer levels, the noise hides so fine a lattice anyway"
+            f"levels: {spec.levels} need noise of variance {float(noise.variance):.4g}, too wide for its table; "
+            "use fewer levels, the noise hides so fine a lattice anyway"
         )
 
 

@@ -15,7 +15,6 @@ Assumes: finite inputs; fixed point cuts off what lies beyond the clip.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -59,10 +58,6 @@ class NoMechanism(FloatMechanism, kind="none"):
 
     def __repr__(self) -> str:
         return f"<{self.name}: floats unchanged, not private>"
-
-    @property
-    def epsilon(self) -> float:
-        return math.inf
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """A copy of the inputs, in single or double precision as they are."""

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,7 +58,6 @@ from fl_privquant.mechanisms.sphere import (
     projection_above,
 )
 from fl_privquant.mechanisms.vector import CHANCES, PrivateVectorSpec, ResponseMechanism, happens
-from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _WORD = 32
@@ -72,13 +71,11 @@ _UNIFORMS = 1 << 53
 class PrivUnitSpec(PrivateVectorSpec):
     """The specification of PrivUnit; see :class:`PrivateVectorSpec`."""
 
+    # One draw is optimal, whatever epsilon.
+    planned_repeats = 1
+
     projected: Annotated[int | None, whole_in(1, _MOST_PROJECTED)] = None
     """Number of random directions that an update is projected onto first. None: not projected."""
-
-    @classmethod
-    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """One draw is optimal, whatever epsilon."""
-        return {"repeats": 1} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,6 +87,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
     """
 
     outputs_floats: ClassVar[bool] = True
+    message_bits = _WORD
 
     projected: int = 0
 
@@ -144,10 +142,6 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
     @property
     def message_size(self) -> int:
         return (_SEED_WORDS if self.projected else 0) + self.repeats * self.drawn_coordinates
-
-    @property
-    def message_bits(self) -> int:
-        return _WORD
 
     def _draw(self, x: Floats, source: Continuation) -> NDArray[np.uint32]:
         length = float(np.linalg.norm(x))

@@ -37,7 +37,6 @@ from fl_privquant.mechanisms.bit_messages import SeededVectorMechanism, bits_of,
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import mean_projection, orthonormal_rows
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens, respond
-from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.stream import Continuation
 
 _MOST_SAMPLED = 24
@@ -49,11 +48,6 @@ class SqkrSpec(PrivateVectorSpec):
 
     sampled: int | None = None
     """Number of coordinates in the random frame that are reported, 1 to 24; by default the best one."""
-
-    @classmethod
-    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """How many coordinates are reported is left to the design, which takes the best number."""
-        return super(PrivateVectorSpec, cls).candidate(wish, epsilon)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

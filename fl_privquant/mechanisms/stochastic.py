@@ -12,7 +12,6 @@ Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD", NeurIPS 2017.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,10 +47,6 @@ class RoundingMechanism(Mechanism):
     @abstractmethod
     def max_code(self) -> int:
         """The last lattice point."""
-
-    @property
-    def epsilon(self) -> float:
-        return math.inf
 
     @property
     def step(self) -> float:

@@ -73,14 +73,26 @@ class PrivateVectorSpec(VectorSpec):
     most_epsilon = _MOST_EPSILON
     spends_on: ClassVar[Unit] = Unit.ROUND
 
+    planned_repeats: ClassVar[int | None] = None
+    """Draws of a message in plans; None leaves their number to the design."""
+
     epsilon: float
     """Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """One draw reports at most a bit or a coordinate: a large epsilon is better spent on several."""
+        return {"repeats": cls.planned_repeats} | super().candidate(wish, epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateAxisSpec(PrivateVectorSpec):
+    """The specification of a private :class:`AxisMechanism`."""
+
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """One draw reports one axis at most: a large epsilon is better spent on several."""
         repeats = min(max(round(epsilon), 1), MAX_REPEATS)
-        return {"repeats": repeats} | super().candidate(wish, epsilon)
+        return super().candidate(wish, epsilon) | {"repeats": repeats} | dict(wish.parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,15 +137,14 @@ class VectorMechanism(Mechanism):
         given = spec.parameters()
         epsilon = given.get("epsilon", math.inf)
         own = {field.name: given[field.name] for field in dataclasses.fields(cls) if field.name in given}
-        fields = cls._chosen(epsilon, given) | own
+        fields = cls._chosen(epsilon, spec.dimension, spec.repeats) | own
         return cls(name=cls.kind, claimed_epsilon=epsilon, parameters=given, **fields)
 
     @classmethod
-    def _chosen(cls, epsilon: float, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that the design chooses where they are not among the given parameters."""
-        dimension = given["dimension"]
-        repeats = given.get("repeats") or cls.best_repeats(epsilon, dimension)
-        return {"repeats": repeats} | cls.best_fields(epsilon / repeats, dimension)
+    def _chosen(cls, epsilon: float, dimension: int, repeats: int | None) -> dict[str, Any]:
+        """The fields that the design chooses where its user does not; ``repeats`` if they are given."""
+        draws = repeats or cls.best_repeats(epsilon, dimension)
+        return {"repeats": draws} | cls.best_fields(epsilon / draws, dimension)
 
     @classmethod
     def best_repeats(cls, epsilon: float, dimension: int) -> int:
@@ -149,8 +160,9 @@ class VectorMechanism(Mechanism):
         if dimension == self.dimension:
             return self
         parameters = {**self.parameters, "dimension": dimension}
-        chosen = self._chosen(self.claimed_epsilon, parameters)
-        free = {name: value for name, value in chosen.items() if name not in parameters}
+        repeats = None if parameters.get("repeats") is None else self.repeats
+        chosen = self._chosen(self.claimed_epsilon, dimension, repeats)
+        free = {name: value for name, value in chosen.items() if parameters.get(name) is None}
         return dataclasses.replace(self, dimension=dimension, parameters=parameters, **free)
 
     @property
@@ -266,10 +278,7 @@ class ResponseMechanism(VectorMechanism):
         """Euclidean norm of every draw's estimate, for inputs in the unit ball."""
 
     def squared_error(self, x: ArrayLike) -> float:
-        """Exact mean squared Euclidean error for an input in the unit ball.
-
-        Draws are unbiased and of one length, so their variance is the square of it less that of the input.
-        """
+        # Draws are unbiased and of one length, so their variance is the square of it less that of the input.
         inputs = np.asarray(x, dtype=np.float64)
         return (self.output_norm**2 - float(np.sum(inputs * inputs))) / self.repeats
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.vector import AxisMechanism, PrivateVectorSpec, VectorSpec, respond
+from fl_privquant.mechanisms.vector import AxisMechanism, PrivateAxisSpec, VectorSpec, respond
 from fl_privquant.sampling.stream import Continuation
 
 _SHARES = 1 << 53
@@ -66,7 +66,7 @@ class PrivateVqsgdMechanism(VqsgdMechanism, kind="vqsgd_private"):
 register("vqsgd", VectorSpec, 200, "#c77dff")(VqsgdMechanism.of)
 
 
-register("vqsgd_private", PrivateVectorSpec, 210, "#7b2cbf", plans_for_local=True)(PrivateVqsgdMechanism.of)
+register("vqsgd_private", PrivateAxisSpec, 210, "#7b2cbf", plans_for_local=True)(PrivateVqsgdMechanism.of)
 
 
 def _corner(x: Floats, cumulated: Floats, source: Continuation) -> int:

@@ -14,9 +14,9 @@ import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.checks import number_in, whole_in
-from fl_privquant.design.bits import bits_for_separation, numbers_of_trials
-from fl_privquant.design.spread import RunTarget, best_spread, error_at_norm_bound, usual_norm_ratio
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.design.bits import numbers_of_trials
+from fl_privquant.design.spread import RunTarget, best_spread, bits_at_norm_bound, usual_norm_ratio
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import bits_of_sum
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.law.table import TOTAL_WEIGHT
@@ -141,26 +141,16 @@ def _estimated(
     """The fields of the estimate; infinite where there is none."""
     trials = numbers_of_trials(2**most_bits - 1, target.num_honest)[0]
     spread = best_spread(trials, target, stratified)
-    error = error_at_norm_bound(spread, trials, target, stratified)
-    update = target.update(math.sqrt(target.dimension) / spread)
-    try:
-        rare = bits_for_separation(
-            trials,
-            target.separation / update.widened,
-            target.num_honest,
-            update.rate,
-            stratified=stratified,
-            rough=True,
-        )
-    except InfeasibleDesignError:
+    bits = bits_at_norm_bound(spread, trials, target, stratified)
+    if bits is None:
         return math.inf, math.inf
     width = bits_of_sum(target.num_clients, trials)
     if not exact_sums:
-        share = rare / TOTAL_WEIGHT
+        share = bits.rare / TOTAL_WEIGHT
         rows = np.array([[1.0 - share, share], [share, 1.0 - share]])
         # The sum of all clients' bits, however they are grouped into codes.
         odds = log_wrap_odds(target.dimension)
         reach = honest_reach(np.array([-0.5, 0.5]), rows, target.num_clients * trials, odds)
         width = min(width, bits_of_reach(reach))
     central = 4.0 * target.dimension / (target.separation**2 * survivors)
-    return error / central, width
+    return bits.error / central, width
