@@ -27,6 +27,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw
@@ -140,8 +141,7 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
     (0.4625, 0.0508)
     """
     check_sum(trials, num_clients, order)
-    if not 0.0 < theta < 0.5:
-        raise InvalidSpecError(f"theta: {theta} is not above 0 and below 0.5")
+    checks.inside("theta", theta, "(0, 0.5)")
     loss = trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
     # The sum with N bits as at 1 is compared to the one with N + trials such bits, for every N.
     earlier: deque[_Sum] = deque(maxlen=trials)
@@ -166,16 +166,14 @@ def probed_renyi(trials: int, theta: float, num_clients: int, order: float, loss
 
 def check_sum(trials: int, num_clients: int, order: float) -> None:
     """Raise InvalidSpecError for sums whose exact divergence cannot be computed."""
-    if num_clients != int(num_clients) or num_clients < 1:
-        raise InvalidSpecError(f"num_clients: {num_clients} is not a whole number above 0")
+    checks.whole("num_clients", num_clients, 1)
     if num_clients * trials > _MOST_TRIALS_IN_SUM:
         raise InvalidSpecError(
             f"num_clients: {num_clients} clients of {trials} trials are more than {_MOST_TRIALS_IN_SUM} "
             "bits, for which the exact divergence takes too long; lower levels, or give fewer clients: what "
             "holds for them holds for more"
         )
-    if not (math.isfinite(order) and order > 1.0):
-        raise InvalidSpecError(f"order: {order} is not a finite number above 1")
+    checks.inside("order", order, "(1, inf)")
 
 
 class _Sum(NamedTuple):

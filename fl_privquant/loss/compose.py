@@ -33,8 +33,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.errors import InvalidSpecError
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.normal import gaussian_epsilon
 from fl_privquant.loss.response import NormalLoss
@@ -113,8 +113,7 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
     >>> bound.method, round(bound.epsilon, 3)
     ('pld', 79.841)
     """
-    if not 0.0 <= delta <= 1.0:
-        raise InvalidSpecError(f"delta: {delta} is outside [0, 1]")
+    checks.inside("delta", delta, "[0, 1]")
     parts = [part for part in parts if part.count > 0]
     if not parts:
         return Bound(0.0, "exact")

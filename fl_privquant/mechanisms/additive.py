@@ -129,7 +129,7 @@ class AdditiveMechanism(Mechanism):
 
     @classmethod
     def _ring_bits(cls, spec: AdditiveSpec, noise: IntegerNoise) -> int:
-        """The bits of the ring that are asked for, if they are enough; else the fewest that are."""
+        """The bits of the ring: those that are asked for, if they are enough, or the fewest that are."""
         allowed = spec.overflow_probability
         for least in range(1, MAX_WRAP_BITS + 1):
             if overflow_probability(noise, spec.levels, spec.num_clients, least) <= allowed:
@@ -333,8 +333,8 @@ def check_width(noise: IntegerNoise, spec: AdditiveSpec) -> None:
     """Refuse noise that cannot be drawn from a table, with what to change in the spec."""
     if noise.largest is None:
         raise InvalidSpecError(
-            f"levels: {spec.levels} need noise of variance {float(noise.variance):.4g}, too wide for its table; "
-            "use fewer levels, the noise hides so fine a lattice anyway"
+            f"levels: {spec.levels} need noise of variance {float(noise.variance):.4g}, too wide for its "
+            "table; use fewer levels, the noise hides so fine a lattice anyway"
         )
 
 

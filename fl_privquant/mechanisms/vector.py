@@ -202,8 +202,7 @@ class VectorMechanism(Mechanism):
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """The random message of one update, a vector of ``dimension`` floats; one thread is enough."""
-        if threads < 1:
-            raise InvalidSpecError(f"threads: {threads} is below 1")
+        checks.whole("threads", threads, 1)
         inputs = self._in_ball(x, clip)
         stream = rng if rng is not None else RandomStream.secure()
         source = Continuation(stream, stream.reserve(1))
