@@ -88,7 +88,8 @@ class Advice:
         return self.least.epsilon
 
     def __str__(self) -> str:
-        least = f"the most private design that was tried has {_unit(_LEAST_EPSILON).brief}"
+        tried = PrivacyStatement(_LEAST_EPSILON, 0.0, Unit.COORDINATE)
+        least = f"the most private design that was tried has {tried.brief}"
         wishes = [f"a target of {self.least.brief} or more"]
         if self.rounds is not None:
             wishes.append(f"at most {self.rounds} round{'' if self.rounds == 1 else 's'}")
@@ -326,10 +327,6 @@ def _advice(wish: Wish) -> Advice:
             MOST_CLIENTS,
         )
     return Advice(least, rounds, clients)
-
-
-def _unit(epsilon: float) -> PrivacyStatement:
-    return PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
 
 
 def _last(holds: Callable[[int], bool], most: int) -> int | None:

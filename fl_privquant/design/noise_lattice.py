@@ -108,7 +108,9 @@ def best_lattice(
         intervals = min(int(((1 << max_bits) - 1) / wide), max_levels - 1)
         if intervals < 1:
             return Lattice(1, spread, math.inf, math.inf)
-        length = rounded_mean_square(intervals, _squared(target, intervals, spread), target.dimension)
+        # The squared distance of two updates at the norm bound, in lattice steps.
+        squared = 4.0 * target.dimension * (0.5 * intervals / spread) ** 2
+        length = rounded_mean_square(intervals, squared, target.dimension)
         variance = length / (target.separation**2 * target.num_honest)
         return Lattice(intervals + 1, spread, variance, error_of_noise(target, intervals, spread, variance))
 
@@ -163,8 +165,3 @@ def certified_lattice(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> L
             f"no noise on {lattice.levels} levels was found that meets epsilon {target.epsilon:g}"
         )
     return best
-
-
-def _squared(target: RunTarget, intervals: int, spread: float) -> float:
-    """The squared distance of two updates at the norm bound, in lattice steps."""
-    return 4.0 * target.dimension * (0.5 * intervals / spread) ** 2
