@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import numbers
 import types
 import typing
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 from fl_privquant.errors import InvalidSpecError, one_line
+
+Check: TypeAlias = Callable[[str, Any], Any]
+"""A check of the value of a named argument; it raises InvalidSpecError."""
 
 
 def number(name: str, value: Any) -> float:
@@ -40,8 +44,22 @@ def positive(name: str, value: Any, advice: str = "") -> float:
     return checked
 
 
-def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """The value as an integer, if it is a whole number in that range.
+def inside(name: str, value: Any, interval: str, advice: str = "") -> float:
+    """The value as a float, if it is in an interval; a round bracket excludes an end, a square one does not.
+
+    >>> inside("share", 1, "(0, 1]")
+    1.0
+    """
+    checked = number(name, value)
+    low, high = (float(end) for end in interval[1:-1].split(", "))
+    at_end = (checked == low and interval[0] == "[") or (checked == high and interval[-1] == "]")
+    if not (low < checked < high or at_end):
+        raise InvalidSpecError(f"{name}: {_shown(value)} is outside {interval}{advice}")
+    return checked
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None, advice: str = "") -> int:
+    """The value as an integer, if it is a whole number in that range; ``advice`` ends the refusal.
 
     >>> whole("rounds", 3.0, least=1)
     3
@@ -52,7 +70,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     )
     if not is_whole or value < least or (most is not None and value > most):
         bounds = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise InvalidSpecError(f"{name}: {_shown(value)} is not a whole number {bounds}")
+        raise InvalidSpecError(f"{name}: {_shown(value)} is not a whole number {bounds}{advice}")
     return int(value)
 
 
@@ -80,7 +98,7 @@ def typed(name: str, value: Any, hint: Any) -> Any:
     """The value, if it is of the type that a field is declared with; sequences become tuples.
 
     Only declarations with int, float, bool, str, None, and tuples of one of them are checked. A float may be
-    given as an int. An int may be given as a float, which :func:`whole` then checks.
+    given as an int, and a whole number as a float; :func:`whole` refuses floats that are not whole.
 
     >>> typed("bins", [-1, 1.5], tuple[float, ...] | None)
     (-1.0, 1.5)
@@ -96,9 +114,42 @@ def typed(name: str, value: Any, hint: Any) -> Any:
         if option not in _TYPES:
             continue
         if isinstance(value, _TYPES[option]) and (option is bool or not isinstance(value, bool)):
+            if option is int and value % 1 == 0:
+                return int(value)
             return float(value) if option is float else value
         raise InvalidSpecError(f"{name}: {_shown(value)} is not {_WORDS[option]}")
     return value
+
+
+def check_declared(owner: Any) -> None:
+    """Make the checks that fields are declared with, as in ``levels: Annotated[int, whole_in(2, 64)]``.
+
+    None is not checked: it stands for what was not given.
+    """
+    for name, check in _declared_checks(owner.__class__):
+        if (value := getattr(owner, name)) is not None:
+            check(name, value)
+
+
+@functools.cache
+def _declared_checks(cls: Any) -> list[tuple[str, Check]]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return [(name, check) for name, hint in hints.items() for check in getattr(hint, "__metadata__", ())]
+
+
+def whole_in(least: int, most: int, advice: str = "") -> Check:
+    """The check that :func:`whole` makes."""
+    return lambda name, value: whole(name, value, least, most, advice)
+
+
+def number_in(interval: str, advice: str = "") -> Check:
+    """The check that :func:`inside` makes."""
+    return lambda name, value: inside(name, value, interval, advice)
+
+
+def one_of(*choices: str) -> Check:
+    """The check that :func:`choice` makes."""
+    return lambda name, value: choice(name, value, choices)
 
 
 _TYPES: dict[Any, Any] = {float: numbers.Real, int: numbers.Real, bool: bool, str: str}

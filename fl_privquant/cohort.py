@@ -9,14 +9,11 @@ from __future__ import annotations
 import math
 
 from fl_privquant import checks
-from fl_privquant.errors import InvalidSpecError
 
 
 def checked_fraction(name: str, fraction: float) -> float:
     """The fraction of clients, if it is from 0 to below 1."""
-    if not 0.0 <= checks.number(name, fraction) < 1.0:
-        raise InvalidSpecError(f"{name}: {fraction} is outside [0, 1)")
-    return float(fraction)
+    return checks.inside(name, fraction, "[0, 1)")
 
 
 def count_of(fraction: float, num_clients: int) -> int:

@@ -1,14 +1,14 @@
 """The accountant: what a client has spent, as a statement with its unit, view, method and assumptions.
 
-The mechanism says what a release costs. It can be counted in several ways: by coordinates (the distribution
-of the privacy loss), by a theorem for this mechanism (a Rényi bound for sums), or by the norm of the whole
-update; each of them in the local view or in the sum. Where a way does not apply to a release, that release is
+The mechanism says what a release costs. Releases can be counted in several ways: by coordinates (the
+distribution of the privacy loss), by a theorem for this mechanism (a Rényi bound for sums), or by the norm of
+the whole update; each of them in the local view or in the sum. A release to which a way does not apply is
 counted by coordinates. Each way gives a valid total, and a total in the local view also holds for an
 adversary who sees less. The statement gives the smallest total and names the way.
 
-Against the server, which draws the sample of clients, nothing is amplified by sampling. Against those who see
-only the models, and are kept from learning who took part, a round is (:mod:`fl_privquant.loss.subsampled`):
-the whole round, all coordinates of an update together, because a client takes part with all or none of them.
+Against the server, which draws the clients of a round, sampling amplifies nothing. Against those who see only
+the models and do not learn who took part, it amplifies a whole round (:mod:`fl_privquant.loss.subsampled`),
+because a client takes part with all coordinates of its update or with none.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ from fl_privquant.loss.subsampled import Curve, curve_of, subsampled_loss
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
+# Losses and curves that are kept in memory.
 _CACHED = 512
+# Where one quick bound is this many times another, it stays the larger one when both are counted in full.
 _FAR = 1.5
+# Coordinates from which on an update far inside its clips is never counted better coordinate by coordinate.
 _MANY = 1000
 _SECURE = "secure randomness on the client"
 _SUM_ONLY = "the adversary sees sums only (secure aggregation)"
@@ -107,12 +110,12 @@ class Accountant:
 
     Guarantee: the epsilon of a statement is never below the exact one, for inputs that depend on all that was
     released before.
-    Assumes: that every release of the client was added, and that which *kinds* of releases there are (the
-    mechanism, the dimension, the norms) does not depend on what earlier ones showed. It may where delta is 0,
-    or where all kinds are counted as normal pairs, by their separations: then totals bound whatever is
-    chosen. Elsewhere whoever sees a large loss can go on with the kind that is worse from there on, and the
-    delta of the kinds that were used is up to some times too small (1.9 times in an example of two releases);
-    statements of several kinds name the assumption. :meth:`check` holds a budget without it.
+    Assumes: that every release of the client was added, and that the *kinds* of releases (mechanism,
+    dimension, norms) were not chosen by what earlier ones showed. The second is not needed where delta is 0,
+    or where all kinds are counted as normal pairs: then totals bound every choice. Elsewhere, whoever sees a
+    large loss could go on with the kind that is worse from there on, and delta would be too small (1.9 times
+    in an example of two releases). Statements of several kinds name the assumption; :meth:`check` holds a
+    budget without it.
 
     Examples
     --------
@@ -159,13 +162,13 @@ class Accountant:
         This is cheap while much of the budget is left: releases are counted in full only where quick bounds
         do not decide. ``spent_at`` gives what the error says was spent at a delta, by default this total.
 
-        ``chosen`` says that somebody who saw the earlier releases may have chosen this one, as a server does
-        before a client. Then a budget of (epsilon, delta) bounds all that is released by epsilon and 1.01
-        delta, whatever is chosen. The transcripts of the releases fall into two classes. In the first there
-        is one kind only, that of the first release, which nothing was known for: they are counted as usual,
-        at delta. In the others the moments of all losses, at a rate that follows from the budget alone, stay
-        within what (epsilon, delta / 100) allows. That is a Rényi filter, which bounds every adaptive choice
-        (Feldman, Zrnic 2021); or else the largest losses add up to epsilon at most.
+        ``chosen`` says that somebody who saw the earlier releases may have chosen this one, as a server may.
+        Then a budget of (epsilon, delta) bounds all that is released by epsilon and 1.01 delta, whatever is
+        chosen. As long as all releases are of one kind, that of the first, which was chosen before anything
+        was seen, they are counted as usual, at delta. From the second kind on, the moments of all losses, at
+        a rate that follows from the budget alone, must stay within what (epsilon, delta / 100) allows: a
+        Rényi filter, which bounds every adaptive choice (Feldman, Zrnic 2021). Or else the largest losses
+        must add up to epsilon at most.
         """
         after = self.copy()
         after.add(release)
@@ -239,10 +242,9 @@ def round_statement(release: Release, delta: float) -> PrivacyStatement:
 
 
 def statement_levels(release: Release, rounds: int, delta: float) -> list[PrivacyStatement]:
-    """Statements for each unit and view, for a client that makes the same release in all rounds.
+    """Statements of one coordinate, one round and all rounds, for a client with the same release in each.
 
-    The units are one coordinate in one release, one round, and all rounds. The last two are stated in the
-    local view and, if the release has another view, in that one too.
+    The last two are stated in the local view and, if the release has another view, in that one too.
     """
     local = release.seen(LOCAL)
     views = [local] if release.view.is_local else [local, release]
@@ -298,11 +300,11 @@ def _at_rate(release: Release, count: int, delta: float, rate: float) -> Part:
 
 
 def _far_inside(releases: list[tuple[Release, int]]) -> bool:
-    """Whether all updates are many coordinates, of which few can be at their clip, by their L2 norm.
+    """Whether all updates have many coordinates, of which their L2 norm lets few be at the clip.
 
-    Counted by single coordinates, two such updates would be twice as far apart as they can be, or more. Where
-    the count by norms in the sum is exact, that is never better, and takes long to find out. Nor is it in the
-    local view, in which the same two updates are told apart more easily.
+    Counted by coordinates, two such updates would be at least twice as far apart as they can be. Where the
+    count by norms in the sum is exact, counting by coordinates is then never better, and takes long; nor is
+    it in the local view, in which the same two updates are told apart more easily.
     """
     return all(
         release.dimension >= _MANY
@@ -379,7 +381,7 @@ def _least(losses: list[NamedLoss], count: int, delta: float, refine: bool) -> N
 
 @lru_cache(maxsize=_CACHED)
 def _sampled_loss(release: Release, refine: bool) -> PrivacyLoss | None:
-    """The loss of a round whose clients are drawn in secret; None where nothing is gained by that."""
+    """The loss of a round whose clients are drawn in secret; None where that amplifies nothing."""
     view = release.view
     if view.sampled is None or view.sampled == 1.0:
         return None

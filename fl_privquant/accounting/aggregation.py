@@ -1,8 +1,8 @@
 """How a server may see the codes of a round: one by one, added up, or only their secure sum.
 
 An aggregation is a frozen description that strategies, plans and ledgers share. It says how many honest
-clients stand behind what the server sees (:meth:`Aggregation.view`) and what a mechanism must become for it
-(:meth:`Aggregation.adapted`). It changes nothing in the objects that it is given.
+clients are counted in what the server sees (:meth:`Aggregation.view`) and in which form a mechanism is used
+with it (:meth:`Aggregation.adapted`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from fl_privquant import checks
 from fl_privquant.cohort import checked_fraction, count_of, honest_clients
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
@@ -23,7 +24,7 @@ class Aggregation(ABC):
     """How the codes of a round's clients reach the server."""
 
     simulated: ClassVar[str] = ""
-    """What makes its view a simulation, which protects nobody; empty where the view is what is seen."""
+    """Why its view is only simulated, and protects nobody; empty where the server sees no more than that."""
 
     @abstractmethod
     def view(self, num_clients: int) -> View:
@@ -46,7 +47,7 @@ class Aggregation(ABC):
 
     @property
     def tells_participants(self) -> bool:
-        """Whether somebody besides the server, who may tell others, learns who takes part in a round."""
+        """Whether clients, who may tell others, learn who else takes part in a round."""
         return False
 
     @property
@@ -77,15 +78,14 @@ class SumOfCodes(PerClient):
 
 @dataclass(frozen=True)
 class _HonestSum(Aggregation):
-    """A sum that is counted by the honest clients in it: those neither corrupt nor lost."""
+    """A sum whose privacy is counted by the honest clients in it: those neither corrupt nor lost."""
 
-    corrupt_fraction: float = 0.1
-    dropout_fraction: float = 0.1
+    corrupt_fraction: Annotated[float, checked_fraction] = 0.1
+    dropout_fraction: Annotated[float, checked_fraction] = 0.1
     exact_sums: bool = False
 
     def __post_init__(self) -> None:
-        checked_fraction("corrupt_fraction", self.corrupt_fraction)
-        checked_fraction("dropout_fraction", self.dropout_fraction)
+        checks.check_declared(self)
 
     def view(self, num_clients: int) -> View:
         honest = honest_clients(num_clients, self.corrupt_fraction, self.dropout_fraction)
@@ -173,9 +173,4 @@ class SecureSum(_HonestSum):
     num_neighbors: int | None = None
     threshold: int | None = None
     identities: Mapping[int, bytes | tuple[bytes, ...]] | None = field(default=None, repr=False, hash=False)
-    timeout: float = 600.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.timeout > 0.0:
-            raise InvalidSpecError(f"timeout: {self.timeout} is not a number of seconds above 0")
+    timeout: Annotated[float, checks.number_in("(0, inf]")] = 600.0

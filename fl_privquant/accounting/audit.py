@@ -1,14 +1,15 @@
 """An empirical audit: how well an encoder's outputs tell two inputs apart, as a lower bound on epsilon.
 
-The encoder is a black box. Many draws for each of a few inputs show which pair of inputs, and which set of
-outputs, is told apart best; fresh draws for that pair alone then give the bound. If the encoder is
-(epsilon, delta)-private, P[x in S] <= e^epsilon P[x' in S] + delta; so with P at least p and P' at most p',
-each up to an error probability by Clopper and Pearson's exact binomial intervals,
+The encoder is a black box. Many draws for each of a few inputs show which pair of inputs is told apart best,
+and by which set S of outputs; fresh draws for that pair alone then give the bound. If the encoder is
+(epsilon, delta)-private, P(S) <= e^epsilon P'(S) + delta for the output laws P and P' of the two inputs. So
+with P(S) at least p and P'(S) at most p', each up to an error probability by Clopper and Pearson's exact
+binomial intervals,
 
     epsilon >= log((p - delta) / p').
 
-A bound above what the mechanism claims refutes it, up to that error probability. One below proves nothing:
-this is a test of the code that samples, not a certificate.
+A bound above what the mechanism claims refutes the claim, up to that error probability. A bound below proves
+nothing: this is a test of the code that samples, not a certificate.
 
 Reference: Jagielski, Ullman, Oprea, "Auditing Differentially Private Machine Learning", NeurIPS 2020.
 """
@@ -130,9 +131,9 @@ def _best(
 ) -> tuple[tuple[int, int], NDArray[np.intp]]:
     """The pair of inputs and the set of outputs with the largest bound.
 
-    For the two true laws a set of the outputs with the largest ratios is best. Ratios of counts are noisy
-    where outputs are many, so half-lines of outputs are tried too; and what one half of the draws suggests
-    is judged by the other half.
+    If both laws were known, a set of the outputs with the largest ratios would be best. Ratios of counts are
+    noisy where outputs are many, so half-lines of outputs are tried too, and what one half of the draws
+    suggests is judged by the other half.
     """
     best, pair, chosen = -math.inf, (0, 1), np.arange(1)
     total = int(others[0].sum())

@@ -1,14 +1,12 @@
-"""Who is asked in a round: how clients are drawn, how often one may take part, and what that promises.
+"""Who is asked in a round: how clients are drawn, how often one may take part, and what privacy gains.
 
 A sampling is a frozen description that strategies, plans and simulations share. It draws from the clients
-that a round could ask, after those that have had their share of rounds are left out. What it promises is
-counted in two places:
+that a round could ask, without those that have had their share of rounds. It matters to privacy in two ways:
 
 * **Against the server**, which knows whom it asked, a client pays for the rounds that it takes part in. A
   sampling says how many these are at most (:meth:`ClientSampling.most_rounds`), and a target counts on it.
-  Without a bound these are all rounds: drawing a few clients at random promises nothing, as one of them may
-  be drawn each time.
-* **Against those who see only the models**, a round that draws anew, and in secret, is amplified
+  Without a bound it is all rounds: where a few clients are drawn at random, one may be drawn every time.
+* **Against those who see only the models**, a round whose clients are drawn anew and in secret is amplified
   (:mod:`fl_privquant.loss.subsampled`), at the rate that :meth:`ClientSampling.rate` states.
 
 With secure sums the noise of a round's clients hides each of them, so that a round must not be too small.
@@ -22,22 +20,18 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
 
 from fl_privquant import checks
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.accounting.target import Plan
 from fl_privquant.errors import InvalidSpecError
 
-__all__ = [
-    "ClientSampling",
-    "CohortSampling",
-    "FixedSampling",
-    "PoissonSampling",
-    "StrategySampling",
-]
+__all__ = ["ClientSampling", "CohortSampling", "FixedSampling", "PoissonSampling", "StrategySampling"]
 
-_MOST_ROUNDS = 1 << 20
 _MOST_CLIENTS = 1 << 24
+_CLIENTS = checks.whole_in(1, _MOST_CLIENTS)
+_ROUNDS = checks.whole_in(1, 1 << 20)
 # How many more clients make up for what rounding takes, if a hundredth of them are honest and stay.
 _ROUNDING_CLIENTS = 200
 # Numbers of clients that differ by less than this share of the expected one count as the larger.
@@ -58,12 +52,11 @@ class ClientSampling(ABC):
     """
 
     _: KW_ONLY
-    participations: int | None = None
+    participations: Annotated[int | None, _ROUNDS] = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.participations is not None:
-            checks.whole("participations", self.participations, 1, _MOST_ROUNDS)
+        checks.check_declared(self)
 
     @property
     def once_in(self) -> int:
@@ -97,19 +90,20 @@ class ClientSampling(ABC):
     def size(self, population: int) -> int:
         """Clients that a round needs at least, where the federation has so many; else it is not run."""
 
-    @abstractmethod
     def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
         """Those of the clients that are asked; none if they are too few for a round."""
+        size = self.size(population)
+        return self._random(server_round).sample(clients, size) if size <= len(clients) else []
 
     def planned_clients(self, population: int, aggregation: Aggregation) -> int:
         """The number of clients of the worst round that is run: what a target counts on."""
         return self.size(population)
 
     def rate(self, asked: int, population: int, aggregation: Aggregation) -> float | None:
-        """The largest probability that a client was among those asked, for whoever is not told.
+        """The largest probability that a client was among those asked, for those who see only the models.
 
-        It is 1 where nothing is amplified, and None where nothing is said of those who see only the models.
-        Of the federation only clients count that are honest and would have answered.
+        It is 1 where nothing is amplified, and None where no statement is made for those observers. Only
+        clients of the federation that are honest and would have answered are counted.
         """
         if not self.draws_anew or aggregation.tells_participants:
             return 1.0
@@ -137,7 +131,7 @@ class ClientSampling(ABC):
 class StrategySampling(ClientSampling):
     """The wrapped strategy draws, as Flower's do: ``fraction_train`` of the clients, by Python's ``random``.
 
-    Nothing is known of these draws, so that nothing is said of those who see only the models. Clients that
+    Nothing is known of these draws, so no statement is made for those who see only the models. Clients that
     have had their share of rounds are left out of what the strategy draws.
     """
 
@@ -172,47 +166,33 @@ class FixedSampling(ClientSampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.clients, float):
-            if not 0.0 < self.clients <= 1.0:
-                raise InvalidSpecError(f"clients: a share of {self.clients} is outside (0, 1]")
-        else:
-            checks.whole("clients", self.clients, 1, _MOST_CLIENTS)
+        check = checks.number_in("(0, 1]") if isinstance(self.clients, float) else _CLIENTS
+        check("clients", self.clients)
 
     def size(self, population: int) -> int:
         if isinstance(self.clients, float):
             return max(1, int(population * self.clients + 1e-9))
         return self.clients
 
-    def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
-        size = self.size(population)
-        return self._random(server_round).sample(clients, size) if size <= len(clients) else []
-
 
 @dataclass(frozen=True)
 class PoissonSampling(ClientSampling):
-    """Each client is drawn by itself, with one probability, whoever else is.
+    """Each client is drawn independently of all others, with the same probability.
 
-    How many are drawn is random. With secure sums the noise of too few would not hide each of them, so a
-    round with fewer than ``min_clients`` is not run, and secure sums without that number are refused. Plans
-    count on it (:meth:`planned_clients`).
+    How many are drawn is random. In a secure sum the noise of too few would not hide each of them, so a round
+    with fewer than ``min_clients`` is not run, and secure sums without that number are refused. Plans count
+    on it (:meth:`planned_clients`).
 
     Parameters
     ----------
     probability
-        With which a client is drawn.
+        Probability with which a client is drawn.
     min_clients
         Clients of the smallest round that is run.
     """
 
-    probability: float = 1.0
-    min_clients: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < checks.number("probability", self.probability) <= 1.0:
-            raise InvalidSpecError(f"probability: {self.probability} is outside (0, 1]")
-        if self.min_clients is not None:
-            checks.whole("min_clients", self.min_clients, 1, _MOST_CLIENTS)
+    probability: Annotated[float, checks.number_in("(0, 1]")] = 1.0
+    min_clients: Annotated[int | None, _CLIENTS] = None
 
     def size(self, population: int) -> int:
         return self.min_clients or 1
@@ -286,14 +266,8 @@ class CohortSampling(ClientSampling):
     (100, 20)
     """
 
-    rounds_apart: int = 1
-    clients: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.whole("rounds_apart", self.rounds_apart, 1, _MOST_ROUNDS)
-        if self.clients is not None:
-            checks.whole("clients", self.clients, 1, _MOST_CLIENTS)
+    rounds_apart: Annotated[int, _ROUNDS] = 1
+    clients: Annotated[int | None, _CLIENTS] = None
 
     @property
     def once_in(self) -> int:
@@ -315,10 +289,6 @@ class CohortSampling(ClientSampling):
                 "lower rounds_apart or clients, or let more clients join"
             )
         return size
-
-    def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
-        size = self.size(population)
-        return self._random(server_round).sample(clients, size) if size <= len(clients) else []
 
 
 def _fewest_honest(size: int, aggregation: Aggregation) -> int:

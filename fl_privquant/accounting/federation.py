@@ -6,15 +6,16 @@ releases of its kind the server has counted for that client, and a client that c
 :mod:`fl_privquant.flower.client_ledger`). By induction over the requests that were answered, every kind of
 release of every client is counted at least as often here as there, whatever was lost on the way.
 
-After a restart a client may have another name. Clients whose names are known keep their own counts, as names
-are not given twice: those that were asked, and those that could have been (:meth:`FederationLedger.meet`).
-What was asked before then is charged to every other one: for each kind of release, the most that any client
-was asked for, and as if it had been asked in the last round.
+After a restart a client may have another name. Clients whose names are known keep their own counts, because
+names are not given twice: those that were asked, and those that could have been
+(:meth:`FederationLedger.meet`). Every other client is charged with all that it could have been asked for
+under another name: for each kind of release, the most that any client was asked for, the last time in the
+last round.
 
-**Whoever sees only the models** (:attr:`~fl_privquant.statement.View.sampled`) does not know who took part
-where clients are drawn in secret. Every client is then charged for every round, amplified by the sampling.
-Knowing more, namely who took part, costs a client its own rounds without amplification. Both are upper bounds
-and the smaller one is stated.
+**Those who see only the models** (:attr:`~fl_privquant.statement.View.sampled`) do not know who took part
+where clients are drawn in secret. Every client is then charged for every round, amplified by the sampling. If
+they knew who took part, a client would be charged for its own rounds, without amplification. Both are upper
+bounds, and the smaller one is stated.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _History = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class _Asked:
-    """A release as the server sees it, and what those who see only the models have of it, if it is said."""
+    """A release in the server's view, and in that of those who see only the models, where it is stated."""
 
     release: Release
     models: View | None = None
@@ -58,7 +59,7 @@ class _Asked:
 
     @property
     def shown(self) -> Release:
-        """The release for those who see only the models; who took part counts as known if it is not said."""
+        """The release for those who see only the models; where no view is stated, they know who took part."""
         return self.release.seen(View(sampled=1.0) if self.models is None else self.models)
 
     @property
@@ -89,7 +90,7 @@ class FederationLedger:
 
     _asked: list[tuple[int, Release]] = field(default_factory=list)
     _kinds: list[_Asked] = field(default_factory=list)
-    # What clients of unknown names were asked for before a restart, and in how many rounds, at most.
+    # The most that clients of unknown names were asked for before a restart, and in how many rounds.
     _before: _History = ()
     _before_rounds: int = 0
     _histories: dict[int, _History] = field(default_factory=dict)
@@ -98,7 +99,9 @@ class FederationLedger:
     _last_rounds: dict[int, int] = field(default_factory=dict)
     # How many rounds there were of each kind, whoever was asked.
     _shown: Counter[int] = field(default_factory=Counter)
-    _open: tuple[_Asked, frozenset[int]] | None = None
+    # The round that is being run, and the clients that it asked.
+    _open: _Asked | None = None
+    _open_nodes: frozenset[int] = frozenset()
     _last_closed: _Asked | None = None
     _stated: dict[tuple[Any, ...], PrivacyStatement] = field(default_factory=dict)
 
@@ -111,7 +114,7 @@ class FederationLedger:
         return list(self._asked)
 
     def meet(self, nodes: Iterable[int]) -> None:
-        """Note the names of clients that could be asked: after a restart they are no strangers."""
+        """Note the names of clients that could be asked, which are then known after a restart."""
         if not self._before:
             self._met.update(nodes)
 
@@ -124,28 +127,26 @@ class FederationLedger:
         self._close()
         local = release.seen(LOCAL)
         self._asked.append((number, local))
-        self._open = (_Asked(local, models), frozenset(nodes))
+        self._open, self._open_nodes = _Asked(local, models), frozenset(nodes)
         self._stated.clear()
 
     def summed(self, num_honest: int) -> None:
         """Note that only a sum of the last release can be seen, with so many honest clients at least."""
         if self._open is not None:
-            asked, nodes = self._open
-            self._open = (replace(asked, release=asked.release.seen(_in_sum(num_honest))), nodes)
+            self._open = replace(self._open, release=self._open.release.seen(_in_sum(num_honest)))
             self._stated.clear()
 
     def published(self, models: View) -> None:
         """Note what those who see only the models have of the last release."""
         if self._open is not None:
             honest = None if models.num_honest is None else coarse_count(models.num_honest)
-            asked, nodes = self._open
-            self._open = (replace(asked, models=replace(models, num_honest=honest)), nodes)
+            self._open = replace(self._open, models=replace(models, num_honest=honest))
             self._stated.clear()
 
     def cancel(self) -> None:
         """Remove the last release, of which nothing was sent to anybody."""
         if self._open is not None:
-            self._open = None
+            self._open, self._open_nodes = None, frozenset()
             self._asked.pop()
             self._stated.clear()
 
@@ -154,7 +155,7 @@ class FederationLedger:
         kind = release.kind
         history = self._histories.get(node, self._unasked(node))
         count = sum(number for at, number in history if self._kinds[at].release.kind == kind)
-        if self._open is not None and self._open[0].release.kind == kind and node in self._open[1]:
+        if self._open is not None and self._open.release.kind == kind and node in self._open_nodes:
             count += 1
         return count
 
@@ -163,7 +164,7 @@ class FederationLedger:
         known = node in self._histories or node in self._met
         count = sum(number for _, number in self._histories.get(node, ())) if known else self._before_rounds
         last = self._last_rounds.get(node) if known else self._last_rounds.get(_ANYBODY)
-        if self._open is not None and node in self._open[1]:
+        if node in self._open_nodes:
             return count + 1, self._asked[-1][0]
         return count, last
 
@@ -180,11 +181,11 @@ class FederationLedger:
             try:
                 _accountant(counts).check(number, planned, [budget])
             except BudgetExhaustedError:
-                # Each sum is counted like the smallest one, which costs no less. Plans count in the same way:
-                # equal releases are composed on one grid, without what mixing different ones gives away.
+                # Counting each sum as the smallest one costs no less, but equal releases compose on one grid,
+                # without what the composition of different ones gives away. Plans are counted in this way.
                 smallest = _smallest_sums([*counts, planned])
                 floored = _accountant(_floored(counts, smallest))
-                # What is said to be spent is what the run has cost, not these counts of some clients.
+                # The error states what the whole run has cost, not the counts of these clients.
                 least = _at_least(planned, smallest)
                 floored.check(number, least, [budget], lambda delta: self.statement(delta, in_sum))
 
@@ -209,7 +210,7 @@ class FederationLedger:
 
     @property
     def counts_models(self) -> bool:
-        """Whether it was said what those who see only the models have of the last release."""
+        """Whether the last release has a view for those who see only the models."""
         return self._last is not None and self._last.models is not None
 
     def models_statement(self, delta: float, refine: bool = True) -> PrivacyStatement:
@@ -219,8 +220,7 @@ class FederationLedger:
         """
         key = (delta, "models", refine)
         if key not in self._stated:
-            self._all()
-            rounds = self._shown + Counter([] if self._open is None else [self._kinds.index(self._open[0])])
+            rounds = self._shown + Counter([] if self._open is None else [self._place(self._open)])
             counts: Counter[Release] = Counter()
             for at, number in rounds.items():
                 counts[self._kinds[at].shown] += number
@@ -232,7 +232,7 @@ class FederationLedger:
     def _worst_statement(
         self, seen_by: Callable[[_Asked], Release], delta: float, refine: bool
     ) -> PrivacyStatement:
-        # Clients of other names, if none of these was asked, have had names here: they cost no more.
+        # Clients that were asked under no name that is known now were asked under another one: counted there.
         worst = self._worst(set(self._all().values()), seen_by)
         costs = [_least_statement(counts, delta, refine) for counts in worst]
         return max(costs, key=lambda statement: statement.epsilon)
@@ -264,10 +264,7 @@ class FederationLedger:
         """The ledger as plain values, for a checkpoint."""
         if self._open is not None:
             closed = replace(
-                self,
-                _kinds=[*self._kinds],
-                _shown=Counter(self._shown),
-                _last_rounds=dict(self._last_rounds),
+                self, _kinds=[*self._kinds], _shown=Counter(self._shown), _last_rounds=dict(self._last_rounds)
             )
             closed._close()
             return closed.to_dict()
@@ -323,33 +320,35 @@ class FederationLedger:
 
     @property
     def _last(self) -> _Asked | None:
-        return self._last_closed if self._open is None else self._open[0]
+        return self._open or self._last_closed
 
     def _close(self) -> None:
         """Move the open round to the histories of the clients that were asked."""
         if self._open is not None:
             self._histories = self._all()
-            self._last_closed, nodes = self._open
-            self._shown[self._kinds.index(self._last_closed)] += 1
-            self._last_rounds.update(dict.fromkeys(nodes, self._asked[-1][0]))
-            self._open = None
+            self._shown[self._place(self._open)] += 1
+            self._last_rounds.update(dict.fromkeys(self._open_nodes, self._asked[-1][0]))
+            self._last_closed, self._open, self._open_nodes = self._open, None, frozenset()
 
     def _all(self) -> dict[int, _History]:
         """The histories of all nodes, the open round included."""
         if self._open is None:
             return self._histories
-        asked, nodes = self._open
-        if asked not in self._kinds:
-            self._kinds.append(asked)
-        at = self._kinds.index(asked)
+        at = self._place(self._open)
         longer: dict[_History, _History] = {}
         histories = dict(self._histories)
-        for node in nodes:
+        for node in self._open_nodes:
             history = histories.get(node, self._unasked(node))
             if history not in longer:
                 longer[history] = _history((Counter(dict(history)) + Counter([at])).items())
             histories[node] = longer[history]
         return histories
+
+    def _place(self, asked: _Asked) -> int:
+        """The place of a kind of request among all kinds, to which a new one is added."""
+        if asked not in self._kinds:
+            self._kinds.append(asked)
+        return self._kinds.index(asked)
 
     def _unasked(self, node: int) -> _History:
         """What is charged to a node that was not asked under this name."""
@@ -375,10 +374,7 @@ class FederationLedger:
             if sum(most[at] for at in places) == total:
                 merged.update({at: most[at] for at in places})
                 continue
-            worst = self._worst_of([self._kinds[at] for at in places])
-            if worst not in self._kinds:
-                self._kinds.append(worst)
-            merged[self._kinds.index(worst)] += total
+            merged[self._place(self._worst_of([self._kinds[at] for at in places]))] += total
         return _history(merged.items())
 
     def _sort(self, at: int) -> tuple[_Kind, bool]:

@@ -1,11 +1,11 @@
 """The joint choice of bits and kept coordinates: fewest bytes for an error, or least error for a size.
 
 With k of d rotated coordinates kept, the squared error of the mean of equal updates at the L2 clip is, in
-units of a central Gaussian's, E(b, k) + (d / k - 1) s: that of the mechanism with b bits for k coordinates,
-and what is lost with those that are not sent, s being the squared norm over the error of a central Gaussian
-(and a little more, by the clip of the kept norm: :func:`~fl_privquant.design.spread.error_of_kept`).
-A client sends k times the width of the sum. More bits err less, so that fewer coordinates are enough, but
-their sums are wider.
+units of a central Gaussian's error, E(b, k) + (d / k - 1) s: the error of the mechanism with b bits for k
+coordinates, and what is lost with those that are not sent, s being the squared norm over the error of a
+central Gaussian (and a little more, by the clip of the kept norm:
+:func:`~fl_privquant.design.spread.error_of_kept`). A client sends k times the width of the sum. With more
+bits the mechanism errs less, so that fewer coordinates are enough, but the sums are wider.
 
 Mechanisms that estimate their error and width (:meth:`~fl_privquant.mechanisms.registry.Spec.estimate`) are
 compared by that. What was chosen is designed and certified, and k is moved until the certified plan keeps to
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.mechanisms.bits_estimate import Estimate
+from fl_privquant.mechanisms.wish import Estimate
 
 if TYPE_CHECKING:
     from fl_privquant.accounting.target import Plan
@@ -41,7 +41,7 @@ _USUAL_WIDTH = 16
 
 @dataclass(frozen=True)
 class _Guess:
-    """A number of bits, of coordinates that are kept, and about what they do."""
+    """Bits and kept coordinates; about their error over a central Gaussian's, and their width in the sum."""
 
     bits: int
     kept: int
@@ -55,30 +55,19 @@ def _silent(doing: str) -> None:
 
 @dataclass(frozen=True)
 class JointSearch:
-    """Plans for updates of ``dimension`` coordinates, by bits and kept coordinates.
-
-    Parameters
-    ----------
-    dimension
-        Number of coordinates.
-    most_bits
-        Bits of a code before it is masked, at the most.
-    signal
-        Squared norm of an update at the L2 clip over the error of a central Gaussian.
-    planned
-        The certified plan with at most so many bits and so many coordinates, None for all.
-    estimated
-        About the same, for so many coordinates; None where the mechanism does not say.
-    progress
-        Told what is being designed and certified.
-    """
+    """Plans for updates of ``dimension`` coordinates, by bits and kept coordinates."""
 
     dimension: int
     most_bits: int
+    """The most bits of a code before it is masked."""
     signal: float
+    """Squared norm of an update at the L2 clip over the error of a central Gaussian."""
     planned: Callable[[int, int | None], Plan]
+    """Makes the certified plan with at most so many bits and so many coordinates, None for all of them."""
     estimated: Callable[[int, int], Estimate | None]
+    """Estimates that plan; None where the mechanism has no estimate."""
     progress: Callable[[str], None] = _silent
+    """Called with what is being designed and certified."""
 
     def fewest_bytes(self, most_error: float) -> Plan:
         """The plan with the fewest bytes whose error is at most so many central Gaussians'."""

@@ -21,21 +21,18 @@ from functools import cached_property, lru_cache
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
 from fl_privquant.design.spread import error_of_mean
-from fl_privquant.errors import (
-    CertificationError,
-    CodeOverflowError,
-    InfeasibleDesignError,
-    InvalidSpecError,
-)
+from fl_privquant.errors import CertificationError, CodeOverflowError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import design, entry, planned_for, scout_mechanism
 from fl_privquant.mechanisms.wish import MOST_CLIENTS, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
+# The grid of epsilons: powers of the ratio, between the least and the most.
 _RATIO = 1.02
 _LEAST_EPSILON, _MOST_EPSILON = 0.01, 16.0
 _LOWEST = round(math.log(_LEAST_EPSILON, _RATIO))
+# Where a quick bound is this many times the target, or the other way round, it is good enough.
 _FAR = 1.6
 # Largest epsilon on the grid: a mechanism for whole updates may spend as much as all coordinates together.
 _MOST_OF_A_ROUND = 1024.0
@@ -52,33 +49,24 @@ def run_statement(wish: Wish, mechanism: Mechanism, refine: bool = True) -> Priv
 
 @dataclass(frozen=True)
 class PlannedDesign:
-    """A design that was considered, and its cost and error in the run.
-
-    Parameters
-    ----------
-    mean_squared_error
-        The error of one coordinate of the mean update, in units of clip^2. With an L2 clip, it is for rotated
-        updates at the norm bound and at unit gain (:mod:`fl_privquant.design.spread`), so that signal lost by
-        clipping counts as error; otherwise for inputs uniform on [-clip, clip].
-    bytes_per_round
-        What one client sends, without headers.
-    clip
-        How updates are clipped, in words.
-    norm_ratio
-        L2 clip over coordinate clip, if there is an L2 clip.
-    ratio_to_central
-        The error over that of a central Gaussian, whose server is trusted and adds noise once; for secure
-        sums of updates of bounded L2 norm.
-    """
+    """A design that was considered, and its cost and error in the run."""
 
     name: str
     mechanism: Mechanism
     statement: PrivacyStatement
     mean_squared_error: float
+    """The error of one coordinate of the mean update, in units of clip^2. With an L2 clip, it is for rotated
+    updates at the norm bound and at unit gain (:mod:`fl_privquant.design.spread`), so that signal lost by
+    clipping counts as error; otherwise for inputs uniform on [-clip, clip]."""
     bytes_per_round: int
+    """What one client sends, without headers."""
     clip: str
+    """How updates are clipped, in words."""
     norm_ratio: float | None = None
+    """L2 clip over coordinate clip, if there is an L2 clip."""
     ratio_to_central: float | None = None
+    """The error over that of a central Gaussian, whose server is trusted and adds noise once; for secure sums
+    of updates of bounded L2 norm."""
 
     @property
     def rank(self) -> float:
@@ -100,7 +88,8 @@ class Advice:
         return self.least.epsilon
 
     def __str__(self) -> str:
-        least = f"the most private design that was tried has {_unit(_LEAST_EPSILON).brief}"
+        tried = PrivacyStatement(_LEAST_EPSILON, 0.0, Unit.COORDINATE)
+        least = f"the most private design that was tried has {tried.brief}"
         wishes = [f"a target of {self.least.brief} or more"]
         if self.rounds is not None:
             wishes.append(f"at most {self.rounds} round{'' if self.rounds == 1 else 's'}")
@@ -338,10 +327,6 @@ def _advice(wish: Wish) -> Advice:
             MOST_CLIENTS,
         )
     return Advice(least, rounds, clients)
-
-
-def _unit(epsilon: float) -> PrivacyStatement:
-    return PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
 
 
 def _last(holds: Callable[[int], bool], most: int) -> int | None:

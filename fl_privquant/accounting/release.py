@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
@@ -46,8 +47,7 @@ class Release:
     norms: Norms = NO_NORMS
 
     def __post_init__(self) -> None:
-        if not 1 <= self.dimension <= _MOST_COORDINATES:
-            raise InvalidSpecError(f"dimension: {one_line(self.dimension)} is outside 1..{_MOST_COORDINATES}")
+        checks.whole("dimension", self.dimension, 1, _MOST_COORDINATES)
         object.__setattr__(self, "mechanism", self.mechanism.for_dimension(self.dimension))
 
     @cached_property

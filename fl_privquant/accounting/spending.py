@@ -1,17 +1,17 @@
 """The spending ledger of one client: append-only, kept in a file, and counted by the accountant.
 
 It keeps the mechanisms themselves and the view of each release, so that the accountant can compose them all;
-a budget bounds that total. A release is written, and on the disk, before it may leave the
-client: after a crash in between the ledger counts too much, never too little.
+a budget bounds that total. A release is on the disk before it may leave the client: after a crash in between,
+the ledger counts too much, never too little.
 
 The file has one JSON object a line: mechanisms by fingerprint, releases in order. Each line carries a hash of
 all lines before it, so that a line that was changed or taken out is found.
 
-**The head.** A file whose last lines were cut off is whole in itself. So a second file beside it,
-``<name>.head``, tells how many lines there are, and the hash of the last. The order of writing makes every
-crash harmless: the line is written and on the disk, then the head is replaced as a whole, and only then may
-the release leave. After a crash in between the ledger is longer than its head by a release that never left,
-and that stays counted. A ledger shorter than its head has lost something, and nothing more is spent.
+**The head.** A file whose last lines were cut off looks complete. So a second file beside it,
+``<name>.head``, says how many lines there are, and the hash of the last. The order of writing makes every
+crash harmless: first the line is on the disk, then the head is replaced as a whole, and only then may the
+release leave. After a crash in between, the ledger is longer than its head by a release that never left, and
+that stays counted. A ledger shorter than its head has lost lines, and nothing more is spent.
 
 **What remains possible.** Whoever can write to the folder can restore old versions of both files together,
 delete both, or write others, because the files contain no secret. The head protects against crashes, full

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
@@ -21,19 +21,11 @@ from fl_privquant.design.spread import error_of_kept
 from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.norms import NO_NORMS, Norms
-from fl_privquant.mechanisms.bits_estimate import Estimate
-from fl_privquant.mechanisms.registry import (
-    checked_delta,
-    checked_epsilon,
-    checked_whole,
-    entry,
-    planned_mechanisms,
-)
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.registry import checked_delta, checked_epsilon, entry, planned_mechanisms
+from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
-_MOST_ROUNDS = 1 << 20
-_MOST_CLIENTS = 1 << 24
+_ROUNDS = checks.whole_in(1, 1 << 20)
 # With noise of up to this many times the signal's energy, a round's direction is mostly right.
 _LEARNS = 3.0
 
@@ -63,18 +55,15 @@ class Target:
     """
 
     epsilon: float
-    rounds: int
-    num_clients: int
+    rounds: Annotated[int, _ROUNDS]
+    num_clients: Annotated[int, checks.whole_in(1, 1 << 24)]
     delta: float = 1e-5
-    participations: int | None = None
+    participations: Annotated[int | None, _ROUNDS] = None
 
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon)
         checked_delta(self.delta)
-        checked_whole("rounds", self.rounds, _MOST_ROUNDS)
-        checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
-        if self.participations is not None:
-            checked_whole("participations", self.participations, _MOST_ROUNDS)
+        checks.check_declared(self)
 
     @property
     def counted_rounds(self) -> int:
@@ -192,18 +181,11 @@ class Target:
         aggregation: Aggregation | None,
         parameters: Mapping[str, Any],
     ) -> _Planner:
+        l2_clip = checks.positive("l2_clip", l2_clip)
+        clip = None if clip is None else checks.positive("clip", clip)
         aggregation = SecureSum() if aggregation is None else aggregation
-        in_sum = not aggregation.view(self.num_clients).is_local
-        return _Planner(
-            target=self,
-            dimension=dimension,
-            l2_clip=checks.positive("l2_clip", l2_clip),
-            mechanism=planned_mechanisms(in_sum)[0] if mechanism is None else mechanism,
-            max_bits=max_bits,
-            clip=None if clip is None else checks.positive("clip", clip),
-            aggregation=aggregation,
-            parameters=parameters,
-        )
+        name = mechanism or planned_mechanisms(not aggregation.view(self.num_clients).is_local)[0]
+        return _Planner(self, dimension, l2_clip, name, max_bits, clip, aggregation, parameters)
 
 
 def _check_at_most_one(**given: int | float | None) -> None:
@@ -339,16 +321,8 @@ class Plan:
             error = variance * error_of_kept(own / variance, spread, kept, dimension, share)
             # The error of a central Gaussian for the whole norm, per coordinate of the mean update.
             central = None if central is None else central * dimension / (kept * share**2)
-        return cls(
-            target=target,
-            encoding=encoding,
-            aggregation=aggregation,
-            dimension=dimension,
-            statement=design.statement,
-            mean_squared_error=error,
-            bytes_per_round=design.bytes_per_round,
-            central_error=central,
-        )
+        made = (design.statement, error, design.bytes_per_round, central)
+        return cls(target, encoding, aggregation, dimension, *made)
 
     @property
     def ratio_to_central(self) -> float | None:

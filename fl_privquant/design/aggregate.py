@@ -1,4 +1,4 @@
-"""Tables for the secure sum: most of the error that is allowed is noise that hides the others.
+"""Tables for the secure sum: as much as possible of the error that is allowed is noise that hides clients.
 
 Under secure aggregation what protects a client is the noise of the other clients, above all of their
 blankets, which do not depend on their data (:mod:`fl_privquant.loss.secure_sum`). With low_i the least weight
@@ -10,8 +10,8 @@ squared error is at most s:
     subject to  low_i <= P[i],  low_i <= P[mirror i],  low_i >= floor,
                 sum_i P[i] = 1,  sum_i P[i] B_i = 1,  sum_i P[i] B_i^2 <= s + E x^2.
 
-P is the row at x = 1; that at -1 is its mirror image, and between them the law is linear. No bound is better
-than s itself: that is a central Gaussian with the same error.
+P is the row at x = 1; that at -1 is its mirror image, and between them the law is linear. The objective never
+exceeds s, the variance of a central Gaussian with the same error.
 
 **Why two rows.** Take any symmetric law with more knots. Replacing it by the line between its rows at -1 and
 1 keeps it unbiased, and its floor, the smaller of two rows instead of all, can only rise. What more knots
@@ -26,7 +26,6 @@ codes modulo some number tells the signal. A floor under all outputs, of some th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +36,7 @@ from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
-from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
+from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 
 _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
@@ -56,21 +55,14 @@ _GUESS = 0.01
 
 @dataclass(frozen=True)
 class AggregateShape:
-    """The variables of the outer search: how far out values lie, and the least weight of an output.
-
-    Parameters
-    ----------
-    levels
-        Equidistant output values.
-    spread
-        The outermost value over the root of the largest second moment; at least 1.
-    floor
-        Least probability of every output, whatever the input.
-    """
+    """The variables of the outer search: how far out values lie, and the least weight of an output."""
 
     levels: int
+    """Number of equidistant output values."""
     spread: float
+    """The outermost value over the root of the largest second moment; at least 1."""
     floor: float
+    """Least probability of every output, whatever the input."""
 
 
 def aggregate_law(values: Floats, second_moment: float, floor: float) -> Law:
@@ -145,7 +137,7 @@ def best_shape(
             table = aggregate_table(shape, mean_squared_error, input_variance)
         except InfeasibleDesignError:
             continue
-        reached = _separation(probed_separation, table, num_honest, rate)
+        reached = _separation(table, num_honest, rate, probed=True)
         if reached < least:
             best, least = shape, reached
     if best is None:
@@ -161,12 +153,7 @@ def least_error_table(
 ) -> CertifiedTable:
     """The table with the least error whose certified separation is at most ``separation``.
 
-    Parameters
-    ----------
-    separation
-        Largest a of :func:`~fl_privquant.loss.two_row_sums.sum_separation`.
-    rate
-        The probability, for inputs at distance 1, for which the separation need not hold.
+    Separation and rate are those of :func:`~fl_privquant.loss.two_row_sums.sum_separation`.
     """
     shape, high = _start(levels, separation, input_variance, num_honest, rate)
 
@@ -175,7 +162,7 @@ def least_error_table(
             table = aggregate_table(shape, error, input_variance)
         except InfeasibleDesignError:
             return None, math.inf
-        return table, _separation(sum_separation, table, num_honest, rate)
+        return table, _separation(table, num_honest, rate, probed=False)
 
     # The separation falls about as the root of the error: few steps are needed.
     low, best = 0.0, None
@@ -190,7 +177,7 @@ def least_error_table(
             if best is None:
                 high = error * min(max((separated / separation) ** 2, 1.0) * (1.0 + _GUESS), _STEP)
     if best is None:
-        raise InfeasibleDesignError(_hopeless(levels, separation, num_honest))
+        raise InfeasibleDesignError(_out_of_reach(levels, separation, num_honest))
     return best
 
 
@@ -198,7 +185,7 @@ def _start(
     levels: int, separation: float, input_variance: float, num_honest: int, rate: float
 ) -> tuple[AggregateShape, float]:
     """A shape that hides a client as well as asked at some error, and about that error."""
-    # What a central Gaussian would need: nothing needs less. Nor has anything unbiased less than a coin.
+    # Nothing needs less error than a central Gaussian, and nothing unbiased errs less than a coin.
     ideal = 1.0 / (num_honest * separation**2)
     error = max(1.05 * ideal, 1.1 - input_variance)
     while error < _MOST_ERROR * max(ideal, 1.0):
@@ -210,10 +197,10 @@ def _start(
         if needed <= _STEP * error:
             return shape, needed
         error *= _STEP
-    raise InfeasibleDesignError(_hopeless(levels, separation, num_honest))
+    raise InfeasibleDesignError(_out_of_reach(levels, separation, num_honest))
 
 
-def _hopeless(levels: int, separation: float, num_honest: int) -> str:
+def _out_of_reach(levels: int, separation: float, num_honest: int) -> str:
     return (
         f"separation {separation:.3g}: no law with up to {levels} levels hides one of {num_honest} clients "
         "that well; raise the target's epsilon or delta, or the number of clients, or lower the number of "
@@ -221,8 +208,6 @@ def _hopeless(levels: int, separation: float, num_honest: int) -> str:
     )
 
 
-def _separation(
-    certified: Callable[[TwoRows, int, float], float], table: CertifiedTable, num_honest: int, rate: float
-) -> float:
+def _separation(table: CertifiedTable, num_honest: int, rate: float, probed: bool) -> float:
     law = TwoRows.of(table)
-    return math.inf if law is None else certified(law, num_honest, rate)
+    return math.inf if law is None else sum_separation(law, num_honest, rate, probed=probed)

@@ -41,18 +41,11 @@ _ROOT = math.sqrt(2.0)
 
 
 def design_alphabet(epsilon: float, levels: int, grid: Floats, metric: str = "none") -> Floats:
-    """The (m,) values of the local minimum that the published start leads to, symmetric and sorted.
+    """The values of the local minimum that the published start leads to, symmetric and sorted.
 
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of one release, local view; under a metric, that between -1 and 1.
-    levels
-        Number m of values. Some of those returned may coincide: the minimum then needs fewer.
-    grid
-        An even number of equidistant inputs from -1 to 1.
-    metric
-        "none", "l1" or "l2-grid", as in :mod:`fl_privquant.design.metric`.
+    Some of them may coincide: the minimum then needs fewer than ``levels``. ``epsilon`` is the privacy loss
+    of one release in the local view; under a ``metric`` (:mod:`fl_privquant.design.metric`), that between -1
+    and 1. ``grid`` is an even number of equidistant inputs from -1 to 1.
     """
     half = _Half(_SCALE * grid[grid.size // 2 :], levels)
     error, gradient, curvature = _error(half)

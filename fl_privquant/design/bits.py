@@ -20,13 +20,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.table import TOTAL_WEIGHT
-from fl_privquant.loss.two_row_sums import TwoRows, probed_separation, sum_separation
-
-Certified: TypeAlias = Callable[[TwoRows, int, float, int, bool], float]
+from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 
 _HALF = TOTAL_WEIGHT // 2
 # The separation that is reached is this close to the one that is asked for, as a share.
@@ -44,10 +41,8 @@ _MOST_DRAWS = 1_000_000
 def error_of_strata(trials: int, rare: int, rounding: float) -> float:
     """Mean squared error of a code of stratified bits, in units of clip^2.
 
-    Parameters
-    ----------
-    rounding
-        Mean of f (1 - f) over the inputs: the variance of the number of bits from the upper row.
+    ``rounding`` is the mean of f (1 - f) over the inputs: the variance of the number of bits from the upper
+    row.
     """
     theta = (_HALF - rare) / TOTAL_WEIGHT
     return (0.25 / theta**2 - 1.0) / trials + 4.0 * rounding / trials**2
@@ -96,10 +91,7 @@ def least_error_bits(
 ) -> SumOfBitsDesign | None:
     """The sum of at most so many bits with the least error at that separation; None where there is none.
 
-    Parameters
-    ----------
-    error
-        The error of a number of trials and the weight of the rare bit.
+    ``error`` gives the error of a number of trials and a weight of the rare bit.
     """
     best: SumOfBitsDesign | None = None
     for trials in numbers_of_trials(most, num_honest):
@@ -145,12 +137,11 @@ def bits_for_separation(
     """
     # What normal noise of the same variance would need.
     theta = 0.5 / math.sqrt(1.0 + trials / (num_honest * separation**2))
-    steps: tuple[Certified, ...] = (probed_separation,) if rough else (probed_separation, sum_separation)
-    for certified in steps:
+    for probed in (True,) if rough else (True, False):
 
-        def excess(theta: float, certified: Certified = certified) -> float:
-            reached = certified(TwoRows.bit(_rare(theta)), num_honest, rate, trials, stratified)
-            return math.log(reached / separation)
+        def excess(theta: float, probed: bool = probed) -> float:
+            law = TwoRows.bit(_rare(theta))
+            return math.log(sum_separation(law, num_honest, rate, trials, stratified, probed) / separation)
 
         theta = _largest(excess, theta)
         if theta == 0.0:

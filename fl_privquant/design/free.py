@@ -51,13 +51,18 @@ def least_outer_value(epsilon: float) -> float:
     return 1.0 / math.tanh(epsilon / 2.0)
 
 
-def require_reach(values: Floats, epsilon: float) -> None:
-    """Raise InfeasibleDesignError unless the outermost values reach far enough for ``epsilon``."""
-    least = least_outer_value(epsilon)
+def require_reach(values: Floats, epsilon: float, metric: str = "none", knots: Floats | None = None) -> None:
+    """Raise InfeasibleDesignError unless the outermost values reach far enough; a metric is for its knots."""
+    least, under, advice = least_outer_value(epsilon), "", ""
+    if metric != "none" and knots is not None:
+        # Slack as the solver has it: the search starts at the very bound.
+        least = least_metric_value(metric, epsilon, knots) * (1.0 - 1e-12)
+        under = f" under metric {metric!r} on {knots.size} knots"
+        advice = "" if metric == "l1" else ", or lower num_knots"
     if values[0] > -least or values[-1] < least:
         raise InfeasibleDesignError(
-            f"bins from {values[0]:.6g} to {values[-1]:.6g}: an unbiased mechanism with epsilon "
-            f"{epsilon:g} needs bins that reach ±{least:.6g} or beyond; widen the bins or raise epsilon"
+            f"bins from {values[0]:.6g} to {values[-1]:.6g}: an unbiased mechanism with epsilon {epsilon:g}"
+            f"{under} needs bins that reach ±{least:.6g} or beyond; widen the bins or raise epsilon{advice}"
         )
 
 
@@ -113,10 +118,7 @@ def design_free(
     metric
         "none", "l1" or "l2-grid": what the loss of two inputs may grow with.
     """
-    if metric == "none":
-        require_reach(values, epsilon)
-    else:
-        _require_metric_reach(values, metric, epsilon, knots)
+    require_reach(values, epsilon, metric, knots)
     symmetric = is_symmetric(values, density)
     costs = _knot_costs(values, knots, power, density)
     program, unknowns = _program(values, epsilon, knots, costs, symmetric, metric)
@@ -198,17 +200,6 @@ def _bound_ratios(
             if pair not in seen and pair[0] != pair[1]:
                 seen.add(pair)
                 program.at_most([(pair[0], 1.0), (pair[1], -bound)], 0.0)
-
-
-def _require_metric_reach(values: Floats, metric: str, epsilon: float, knots: Floats) -> None:
-    least = least_metric_value(metric, epsilon, knots)
-    # Slack as the solver has it: the search starts at the very bound.
-    if values[0] > -least * (1.0 - 1e-12) or values[-1] < least * (1.0 - 1e-12):
-        raise InfeasibleDesignError(
-            f"bins from {values[0]:.6g} to {values[-1]:.6g}: an unbiased mechanism with metric {metric!r}, "
-            f"epsilon {epsilon:g} and {knots.size} knots needs bins that reach ±{least:.6g} or beyond; widen "
-            f"the bins or raise epsilon{'' if metric == 'l1' else ', or lower num_knots'}"
-        )
 
 
 def _knot_costs(values: Floats, knots: Floats, power: int, density: Density) -> Floats:

@@ -216,7 +216,7 @@ def _starts(family: _Family, epsilon: float, power: int) -> list[Floats]:
     for q in candidates:
         law = family.law(q)
         excess = max(law.epsilon - epsilon, 0.0)
-        error = law.mae(family.density) if power == 1 else law.mse(family.density)
+        error = law.error(power, family.density)
         ranked.append((excess, error, q))
     ranked.sort(key=lambda entry: entry[:2])
     return [q for _, _, q in ranked]

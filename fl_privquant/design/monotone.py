@@ -64,7 +64,7 @@ def design_monotone(
             law = _solve(values, epsilon, density, first, last, bounds, method)
             if law is None or law.epsilon > epsilon * (1.0 + 1e-12):
                 continue
-            error = law.mae(density) if power == 1 else law.mse(density)
+            error = law.error(power, density)
             if error < best_error:
                 best, best_error, centre = law, error, bounds
         if centre is None:

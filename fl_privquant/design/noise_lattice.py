@@ -21,12 +21,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from fl_privquant.design.spread import (
-    LEAST_SPREAD,
-    RunTarget,
-    at_unit_gain,
-    rounding_at_norm_bound,
-)
+from fl_privquant.design.spread import LEAST_SPREAD, RunTarget, at_unit_gain, rounding_at_norm_bound
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.integer_noise import NoisyInteger
@@ -48,22 +43,15 @@ _POWER = 0.7
 
 @dataclass(frozen=True)
 class NoiseKind:
-    """One kind of integer noise.
-
-    Parameters
-    ----------
-    make
-        The noise of a variance; of a discrete Gaussian sigma^2, next to which its variance is.
-    deviations
-        How many of its standard deviations, either way, a code has to hold: what lies outside has a
-        probability of some 1e-9.
-    clamps
-        Whether a client clamps what it sends, half of the way to the end of the noise's table.
-    """
+    """One kind of integer noise."""
 
     make: Callable[[Fraction], IntegerNoise]
+    """Makes the noise of a variance; a discrete Gaussian of that sigma^2, which is next to its variance."""
     deviations: float
+    """How many of its standard deviations, either way, a code has to hold: what lies outside has a
+    probability of some 1e-9."""
     clamps: bool = False
+    """Whether a client clamps what it sends, half of the way to the end of the noise's table."""
 
     def integer(self, variance: float, max_shift: int) -> NoisyInteger:
         """The release of one coordinate, as the loss functions take it."""
@@ -120,7 +108,9 @@ def best_lattice(
         intervals = min(int(((1 << max_bits) - 1) / wide), max_levels - 1)
         if intervals < 1:
             return Lattice(1, spread, math.inf, math.inf)
-        length = rounded_mean_square(intervals, _squared(target, intervals, spread), target.dimension)
+        # The squared distance of two updates at the norm bound, in lattice steps.
+        squared = 4.0 * target.dimension * (0.5 * intervals / spread) ** 2
+        length = rounded_mean_square(intervals, squared, target.dimension)
         variance = length / (target.separation**2 * target.num_honest)
         return Lattice(intervals + 1, spread, variance, error_of_noise(target, intervals, spread, variance))
 
@@ -175,8 +165,3 @@ def certified_lattice(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> L
             f"no noise on {lattice.levels} levels was found that meets epsilon {target.epsilon:g}"
         )
     return best
-
-
-def _squared(target: RunTarget, intervals: int, spread: float) -> float:
-    """The squared distance of two updates at the norm bound, in lattice steps."""
-    return 4.0 * target.dimension * (0.5 * intervals / spread) ** 2

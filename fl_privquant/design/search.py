@@ -29,13 +29,17 @@ from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 
+# The objective of values for which there is no law.
 _INFEASIBLE = 1e9
-_LOG_GAP_BOUND = 8.0
-_SHAPE_STEP = 1e-6
-_MANY_SHAPES = 12
-_FINALISTS = 4
+# Bound of the logarithms of gaps between values, and the step of their numerical slopes.
+_LOG_GAP_BOUND, _SHAPE_STEP = 8.0, 1e-6
+# Lattice shapes that are all tried; of more, only so many finalists have their scale searched.
+_MANY_SHAPES, _FINALISTS = 12, 4
+# Relative gain for which an integer move is made.
 _GAIN = 1e-5
+# Without a slope, values of more levels than this are searched by two numbers: scale and bend.
 _FEW_LEVELS = 5
+# Where searches begin, as a multiple of the least outermost value.
 _START_BEYOND = 1.12
 
 
@@ -262,10 +266,7 @@ class BinSearch:
             worth(np.array([bounds[0][0]]))  # the bounded search below never looks at an end
             tolerance: Any = {"xatol": (1e-2 if self._bent else 1e-3) * bounds[0][0]}
             scipy.optimize.minimize_scalar(
-                lambda edge: worth(np.array([edge])),
-                bounds=bounds[0],
-                method="bounded",
-                options=tolerance,
+                lambda edge: worth(np.array([edge])), bounds=bounds[0], method="bounded", options=tolerance
             )
         elif self.has_gradient:
             scipy.optimize.minimize(

@@ -32,7 +32,7 @@ class Interval:
 def intervals(values: Floats) -> list[Interval]:
     """The intervals between neighbouring bins, cut to [-1, 1].
 
-    >>> [(each.split, each.start, each.end) for each in intervals(np.array([-2.0, 0.5, 2.0]))]
+    >>> [(piece.split, piece.start, piece.end) for piece in intervals(np.array([-2.0, 0.5, 2.0]))]
     [(1, -1.0, 0.5), (2, 0.5, 1.0)]
     """
     inner = [
@@ -42,11 +42,7 @@ def intervals(values: Floats) -> list[Interval]:
     kept = [piece for piece in inner if piece.end - piece.start > _LEAST_PIECE]
     # What a dropped sliver leaves uncovered goes to its neighbour.
     return [
-        Interval(
-            piece.split,
-            -1.0 if i == 0 else kept[i - 1].end,
-            1.0 if i == len(kept) - 1 else piece.end,
-        )
+        Interval(piece.split, -1.0 if i == 0 else kept[i - 1].end, 1.0 if i == len(kept) - 1 else piece.end)
         for i, piece in enumerate(kept)
     ]
 
@@ -79,13 +75,8 @@ def pair_law(values: Floats, pairs: list[tuple[Interval, Floats]]) -> Law:
 def selection_law(values: Floats, left: list[Floats], right: list[Floats]) -> Law:
     """The law of selecting both bins independently.
 
-    Parameters
-    ----------
-    values
-        (m,) bins.
-    left, right
-        For each of ``intervals(values)``, the distribution over the bins on the left (split
-        entries) and on the right (m - split entries).
+    For each of ``intervals(values)``, ``left`` and ``right`` have the distributions over the bins on its left
+    (split entries) and on its right (m - split entries).
     """
     pieces = intervals(values)
     joint = [np.outer(lhs, rhs) for lhs, rhs in zip(left, right, strict=True)]

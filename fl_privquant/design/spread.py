@@ -23,13 +23,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import scipy
 from scipy.special import betaincinv, ndtr, ndtri
 
 from fl_privquant.array_types import Floats
-from fl_privquant.design.bits import bits_for_separation, error_of_bits, error_of_strata
+from fl_privquant.design.bits import SumOfBitsDesign, bits_for_separation, error_of_bits, error_of_strata
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density, DistributionDensity
 from fl_privquant.loss.kept_numbers import kept_numbers
@@ -52,25 +53,16 @@ _NORMAL = ndtri(_SHARES)
 
 @dataclass(frozen=True)
 class RunTarget:
-    """A whole run in the aggregate view, for rotated updates at their L2 norm bound.
-
-    Parameters
-    ----------
-    epsilon, delta
-        What the run may cost a client.
-    rounds
-        Rounds that a client takes part in.
-    dimension
-        Number of coordinates.
-    num_clients, num_honest
-        Clients in a round, and how many of them are counted on.
-    """
+    """A whole run in the aggregate view, for rotated updates at their L2 norm bound."""
 
     epsilon: float
+    """What the run may cost a client, with ``delta``."""
     delta: float
     rounds: int
+    """Rounds that a client takes part in."""
     dimension: int
     num_clients: int
+    """Clients in a round; ``num_honest`` of them are counted on."""
     num_honest: int
 
     @property
@@ -150,14 +142,7 @@ def clipped_moments(spread: float) -> tuple[float, float]:
 def at_unit_gain(noise: float, spread: float, num_clients: int) -> float:
     """The error at unit gain, distortion included, from the squared ``noise`` of one client's coordinate.
 
-    Parameters
-    ----------
-    noise
-        In units of the variance of a coordinate.
-    spread
-        Coordinate clip, in standard deviations of a coordinate.
-    num_clients
-        Clients whose codes are added up.
+    The noise is in units of the variance of a coordinate, the clip ``spread`` in its standard deviations.
 
     >>> round(at_unit_gain(100.0, 2.0, 1), 1), round(at_unit_gain(100.0, 4.0, 1), 1)
     (109.8, 100.0)
@@ -188,19 +173,11 @@ def kept_moments(kept: int, dimension: int, norm_share: float) -> tuple[float, f
 def error_of_kept(own: float, spread: float, kept: int, dimension: int, norm_share: float) -> float:
     """Error at unit gain of a coordinate of the mean update of which only a random part is sent.
 
-    What is sent is scaled by d / k; all else is missing. Both clips shrink what is sent, and the error is
-    that of what is divided by both gains. In units of the variance of a coordinate, as ``own`` is.
-
-    Parameters
-    ----------
-    own
-        Error at unit gain of a coordinate that is sent, by :func:`error_of_mean`.
-    spread
-        Coordinate clip, in standard deviations of a coordinate that is sent.
-    kept, dimension
-        Coordinates that are sent, and all.
-    norm_share
-        Clip of the norm of what is sent, over its usual norm.
+    The ``kept`` of ``dimension`` coordinates that are sent are scaled by d / k; all others are missing. Both
+    clips shrink what is sent, and the error is that of what is divided by both gains. In units of the
+    variance of a coordinate. ``own`` is the error of a coordinate that is sent, by :func:`error_of_mean`,
+    ``spread`` its clip in standard deviations, and ``norm_share`` the clip of the norm of what is sent over
+    its usual norm.
 
     >>> error_of_kept(7.0, 3.0, 50, 50, 1.0), round(error_of_kept(7.0, 3.0, 5000, 10_000, 1.0), 2)
     (7.0, 15.08)
@@ -228,37 +205,25 @@ def rounding_at_norm_bound(spread: float, intervals: int) -> float:
 def error_of_mean(mse: Callable[[Density], float], spread: float, num_clients: int) -> float:
     """Error at unit gain of one coordinate of the mean of rotated updates at the norm bound; see the module.
 
-    In units of the variance of a coordinate, for clients that all have the same update.
-
-    Parameters
-    ----------
-    mse
-        Mean squared error of a code in units of clip^2, for a density of inputs.
-    spread
-        Coordinate clip, in standard deviations of a coordinate.
-    num_clients
-        Clients whose codes are averaged.
+    In units of the variance of a coordinate, for clients that all have the same update. ``mse`` gives the
+    mean squared error of a code in units of clip^2, for a density of inputs. ``spread`` is the coordinate
+    clip in standard deviations.
     """
     return at_unit_gain(noise_at_norm_bound(mse, spread), spread, num_clients) / num_clients
 
 
 def noise_at_norm_bound(mse: Callable[[Density], float], spread: float) -> float:
-    """Variance of a code for a rotated coordinate at the norm bound, in units of that coordinate's variance.
-
-    Parameters are those of :func:`error_of_mean`.
-    """
+    """Variance of a code for a rotated coordinate at the norm bound, in units of its own variance."""
     return spread**2 * mse(DistributionDensity(_Normal(1.0 / spread)))
 
 
-def error_at_norm_bound(spread: float, trials: int, target: RunTarget, stratified: bool = True) -> float:
-    """The error at unit gain with a sum of bits that meets a target, about; infinite where none does.
+def bits_at_norm_bound(
+    spread: float, trials: int, target: RunTarget, stratified: bool = True
+) -> SumOfBitsDesign | None:
+    """About the sum of so many bits that meets a target, with its error at unit gain; None where none does.
 
-    Parameters
-    ----------
-    spread
-        Coordinate clip, in standard deviations of a coordinate.
-    stratified
-        Whether the bits are stratified, or those of the Poisson binomial mechanism.
+    The coordinate clip ``spread`` is in standard deviations of a coordinate. Bits that are not ``stratified``
+    are those of the Poisson binomial mechanism.
     """
     update = target.update(math.sqrt(target.dimension) / spread)
     allowed = target.separation / update.widened
@@ -267,38 +232,34 @@ def error_at_norm_bound(spread: float, trials: int, target: RunTarget, stratifie
             trials, allowed, target.num_honest, update.rate, stratified=stratified, rough=True
         )
     except InfeasibleDesignError:
-        return math.inf
+        return None
     if stratified:
         noise = error_of_strata(trials, rare, rounding_at_norm_bound(spread, trials))
     else:
         noise = error_of_bits(trials, rare, clipped_moments(spread)[0] / spread**2)
-    return at_unit_gain(spread**2 * noise, spread, target.num_clients)
+    return SumOfBitsDesign(trials, rare, at_unit_gain(spread**2 * noise, spread, target.num_clients))
+
+
+def error_at_norm_bound(spread: float, trials: int, target: RunTarget, stratified: bool = True) -> float:
+    """The error of :func:`bits_at_norm_bound`; infinite where no bits meet the target."""
+    bits = bits_at_norm_bound(spread, trials, target, stratified)
+    return math.inf if bits is None else bits.error
 
 
 def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> float:
-    """The number of standard deviations with the least error at unit gain.
-
-    See :func:`error_at_norm_bound`.
-    """
+    """The clip, in standard deviations, with the least :func:`error_at_norm_bound`."""
 
     def error(spread: float) -> float:
         return error_at_norm_bound(spread, trials, target, stratified)
 
     def least_error() -> Floats:
         bounds = (LEAST_SPREAD, _MOST)
-        return np.array(
-            [
-                scipy.optimize.minimize_scalar(
-                    error, bounds=bounds, method="bounded", options={"xatol": _CLOSE}
-                ).x
-            ]
-        )
+        tolerance: Any = {"xatol": _CLOSE}
+        best = scipy.optimize.minimize_scalar(error, bounds=bounds, method="bounded", options=tolerance)
+        return np.array([best.x])
 
     # No guarantee: any clip will do, and what it costs is certified.
     (spread,) = kept_numbers(
-        "best_spread",
-        f"{trials} bits, {target!r}, {stratified}",
-        least_error,
-        np.array([LEAST_SPREAD]),
+        "best_spread", f"{trials} bits, {target!r}, {stratified}", least_error, np.array([LEAST_SPREAD])
     )
     return float(spread)

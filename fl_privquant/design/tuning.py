@@ -1,21 +1,45 @@
-"""Tuning of mechanisms with one rate: the best rate inside a privacy budget, by exact audit."""
+"""Laws inside a privacy budget: the best rate of a family, and room for the rounding to integers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_privquant.design.search import Evaluation
-from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.array_types import Floats
+from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
+from fl_privquant.statement import PrivacyStatement, Unit
 
+# How far below the budget laws are designed; most need no room beyond what their own constraints leave.
+_SLACKS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 _REFINEMENTS = 6
 _POINTS = 9
+
+CertifiedT = TypeVar("CertifiedT")
+
+
+def design_with_slack(
+    law_of: Callable[[float], Law], certify: Callable[[Law], CertifiedT], epsilon: float
+) -> CertifiedT:
+    """The first law that ``certify`` accepts, of laws designed ever further below ``epsilon``.
+
+    ``law_of`` gives the law with at most a privacy loss. ``certify`` rounds a law to integers and certifies
+    them at ``epsilon`` itself, or raises CertificationError.
+    """
+    failure: CertificationError | None = None
+    for slack in _SLACKS:
+        law = law_of(epsilon * (1.0 - slack))
+        try:
+            return certify(law)
+        except CertificationError as error:
+            failure = error
+    asked = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
+    raise CertificationError(f"no integer table inside {asked.brief} was found: {failure}")
 
 
 @dataclass(frozen=True)
@@ -24,11 +48,11 @@ class Tuned:
 
     rate: float
     law: Law
-    evaluation: Evaluation
+    error: float
 
 
 def tune_rate(
-    law_of: Callable[[float], Law], rates: NDArray[np.float64], epsilon: float, density: Density, power: int
+    law_of: Callable[[float], Law], rates: Floats, epsilon: float, density: Density, power: int
 ) -> Tuned:
     """The rate with the least error among those whose exact privacy loss is at most ``epsilon``.
 
@@ -42,9 +66,9 @@ def tune_rate(
             law = law_of(rate)
             if law.epsilon > epsilon:
                 continue
-            error = law.mae(density) if power == 1 else law.mse(density)
-            if best is None or error < best.evaluation.objective:
-                best = Tuned(rate, law, Evaluation(error))
+            error = law.error(power, density)
+            if best is None or error < best.error:
+                best = Tuned(rate, law, error)
         if best is None:
             break
         at = int(np.searchsorted(grid, best.rate))

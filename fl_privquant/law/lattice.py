@@ -78,16 +78,8 @@ def binomial_law(number: int, coin: Floats, relative: float = 0.0, cut: float = 
     From the mean outwards each probability is the one before it times a quotient, and all are divided by
     their sum: a relative error of some units for each number that is listed. With L = log(1 / cut), numbers
     further from the mean than L / 3 + sqrt(L^2 / 9 + 2 L variance) have a probability of at most ``cut`` on
-    either side (Bernstein's inequality).
-
-    Parameters
-    ----------
-    number
-        Number of throws, 1 or more.
-    coin
-        Probabilities, above 0, of a zero and of a one.
-    relative
-        Relative error of these two probabilities.
+    either side (Bernstein's inequality). There are ``number`` >= 1 throws; ``coin`` has the probabilities,
+    above 0, of a zero and of a one, which may have the error ``relative``.
 
     >>> binomial_law(3, np.array([0.5, 0.5])).values.round(6)
     array([0.125, 0.375, 0.375, 0.125])
@@ -166,11 +158,10 @@ def binomial_floors(number: int, share: float, buckets: int) -> list[tuple[int, 
 def binomial_sums(
     law: LatticeLaw, number: int, share: float, buckets: int
 ) -> tuple[list[WeightedLaw], float]:
-    """Sums of K draws from ``law``, K ~ Binomial(number, share); and what none of them covers.
+    """Sums of K draws from ``law``, K ~ Binomial(number, share), and a probability that none covers.
 
-    For whoever uses that more draws hide more: K is replaced by the floor of its bucket. What lies below the
-    lowest of them, and what was lost in computing the sums, is a probability for which nothing may be
-    counted on.
+    K is replaced by the floor of its bucket, which is a bound for whoever uses that more draws hide more.
+    Not covered is what lies below the lowest floor, and what was lost in computing the sums.
     """
     floors = binomial_floors(number, share, buckets)
     total = power(law, floors[0][0])

@@ -22,6 +22,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp, rel_entr
 
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
@@ -119,11 +120,16 @@ class Law:
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         """Mean absolute error E|M(X) - X|; ``density`` as in :func:`fl_privquant.law.density.as_density`."""
-        return self._expected_error(1, density)
+        return self.error(1, density)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         """Mean squared error E(M(X) - X)^2; ``density`` as in :func:`fl_privquant.law.density.as_density`."""
-        return self._expected_error(2, density)
+        return self.error(2, density)
+
+    def error(self, power: int, density: Density | ArrayLike | None = None) -> float:
+        """E|M(X) - X|^power: :meth:`mae` for power 1, :meth:`mse` for 2."""
+        at_start, at_end = error_costs(self.values, self.starts, self.ends, power, density)
+        return float((at_start * self.start_rows).sum() + (at_end * self.end_rows).sum())
 
     @cached_property
     def max_bias(self) -> float:
@@ -158,26 +164,16 @@ class Law:
             return self.epsilon
         worst = 0.0
         for first, second in self._row_pairs():
-            with np.errstate(divide="ignore", invalid="ignore"):
-                log_ratio = np.log(first) - np.log(second)
-                if order == 1.0:
-                    terms = np.where(first > 0.0, first * log_ratio, 0.0)
-                    divergence = terms.sum(axis=-1)
-                else:
-                    exponent = np.log(first) + (order - 1.0) * log_ratio
-                    # 0^a 0^(1-a) = 0: an output that neither input can give.
-                    exponent = np.where((first > 0.0) | (second > 0.0), exponent, -np.inf)
-                    exponent = np.where((first <= 0.0) & (second > 0.0), -np.inf, exponent)
-                    peak = np.max(exponent, axis=-1, keepdims=True)
-                    safe_peak = np.where(np.isfinite(peak), peak, 0.0)
-                    total = np.log(np.exp(exponent - safe_peak).sum(axis=-1)) + safe_peak[..., 0]
-                    divergence = total / (order - 1.0)
+            if order == 1.0:
+                divergence = rel_entr(first, second).sum(axis=-1)
+            else:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    exponent = order * np.log(first) - (order - 1.0) * np.log(second)
+                # An output that the first input cannot give adds nothing.
+                exponent = np.where(first > 0.0, exponent, -np.inf)
+                divergence = logsumexp(exponent, axis=-1) / (order - 1.0)
             worst = max(worst, float(np.max(divergence)))
         return worst
-
-    def _expected_error(self, power: int, density: Density | ArrayLike | None) -> float:
-        at_start, at_end = error_costs(self.values, self.starts, self.ends, power, density)
-        return float((at_start * self.start_rows).sum() + (at_end * self.end_rows).sum())
 
     def _row_pairs(self) -> list[tuple[Floats, Floats]]:
         rows = self.rows
@@ -188,11 +184,7 @@ class Law:
 
 
 def error_costs(
-    values: Floats,
-    starts: Floats,
-    ends: Floats,
-    power: int,
-    density: Density | ArrayLike | None = None,
+    values: Floats, starts: Floats, ends: Floats, power: int, density: Density | ArrayLike | None = None
 ) -> tuple[Floats, Floats]:
     """Coefficients of E|M(X) - X|^power, which is linear in the probabilities of a law.
 

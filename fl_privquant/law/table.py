@@ -186,16 +186,12 @@ class CertifiedTable:
 class BiasedTable(CertifiedTable):
     """A table whose rows need not be unbiased: the input of each row is given, not derived.
 
-    Privacy is certified as ever: it does not depend on where rows lie. The bias is not bounded but
+    Privacy is certified as for any table: it does not depend on where rows lie. The bias is not bounded but
     computed, from rows and inputs, by :attr:`fl_privquant.law.law.Law.max_bias`.
-
-    Parameters
-    ----------
-    inputs
-        (R,) the input in [-1, 1] of each row.
     """
 
     inputs: Floats
+    """(R,) the input in [-1, 1] of each row."""
 
     def __post_init__(self) -> None:
         inputs = np.ascontiguousarray(self.inputs, dtype=np.float64)

@@ -27,6 +27,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw
@@ -50,14 +51,8 @@ _RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 def sum_of_bits_loss(trials: int, rare: int, epsilon: float, num_honest: int = 1) -> PrivacyLoss:
     """The loss of one coordinate, in the sum of ``num_honest`` honest clients; 1 is the local view.
 
-    Parameters
-    ----------
-    trials
-        Number of bits.
-    rare
-        The integer weight, of 2^32, of a 1 where x = -1 and of a 0 where x = 1.
-    epsilon
-        The certified pure epsilon of all bits together.
+    The coordinate has ``trials`` bits, which together have the certified pure ``epsilon``. A bit is 1 where x
+    = -1, and 0 where x = 1, with the integer weight ``rare`` of 2^32.
     """
     codes = np.arange(trials + 1)
     share = rare / TOTAL_WEIGHT
@@ -76,16 +71,9 @@ def sum_of_bits_loss(trials: int, rare: int, epsilon: float, num_honest: int = 1
 
 @dataclass(frozen=True, eq=False)
 class ChordMoments:
-    """Moments of a loss from some orders: rate times the divergence is convex, so chords are above it.
+    """Moments of a loss, from bounds at a few orders: rate times the divergence is convex in the rate.
 
-    Parameters
-    ----------
-    rates
-        (k,) orders less one, increasing.
-    values
-        (k,) upper bounds of rate times the divergence of order rate + 1.
-    max_loss
-        The pure epsilon.
+    So chords lie above it. Rates are orders less one, and ``values`` bound the rate times the divergence.
 
     >>> moments = ChordMoments(np.array([1.0, 2.0]), np.array([0.5, 2.0]), 3.0)
     >>> [round(moments.log_moment(rate), 9) for rate in (0.5, 1.5, 10.0)]
@@ -108,14 +96,9 @@ class ChordMoments:
 def poisson_binomial_losses(
     trials: int, theta: float, epsilon: float, dimension: int, num_honest: int
 ) -> list[NamedLoss]:
-    """The loss of an update of any norm by the theorem; none where it says nothing.
+    """The loss of an update of any norm by the theorem; an empty list where the theorem does not apply.
 
-    Parameters
-    ----------
-    trials, theta
-        Bits of a coordinate, and how far they lean: at most so far.
-    epsilon
-        The certified pure epsilon of a coordinate.
+    A coordinate has ``trials`` bits, which lean by ``theta`` at most, and a certified pure ``epsilon``.
     """
     counted = min(num_honest, _MOST_BITS // trials)
     if counted < 2 or not 0.0 < theta < 0.5:
@@ -124,9 +107,9 @@ def poisson_binomial_losses(
 
 
 def lean_of_two_levels(table: CertifiedTable) -> float:
-    """How far the bit leans that a table of two output values is, at most.
+    """The largest lean of a table of two output values, taken as a bit of randomized response.
 
-    Every row lies between the two extreme ones; leaning as far as either way is a bound.
+    Every row lies between the two extreme ones, so that the larger lean of the two bounds all rows.
     """
     rare = int(table.weights.min())
     return math.nextafter((TOTAL_WEIGHT // 2 - rare) / TOTAL_WEIGHT, 1.0)
@@ -158,8 +141,7 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
     (0.4625, 0.0508)
     """
     check_sum(trials, num_clients, order)
-    if not 0.0 < theta < 0.5:
-        raise InvalidSpecError(f"theta: {theta} is not above 0 and below 0.5")
+    checks.inside("theta", theta, "(0, 0.5)")
     loss = trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
     # The sum with N bits as at 1 is compared to the one with N + trials such bits, for every N.
     earlier: deque[_Sum] = deque(maxlen=trials)
@@ -172,7 +154,7 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
 
 
 def probed_renyi(trials: int, theta: float, num_clients: int, order: float, loss: float) -> float:
-    """The divergence where all other clients' bits are as at input 1: of the cases, a typical one.
+    """The divergence where all other clients' bits are as at input 1: one of the cases, to search by.
 
     ``loss`` is the privacy loss of all bits of a client together.
     """
@@ -184,16 +166,14 @@ def probed_renyi(trials: int, theta: float, num_clients: int, order: float, loss
 
 def check_sum(trials: int, num_clients: int, order: float) -> None:
     """Raise InvalidSpecError for sums whose exact divergence cannot be computed."""
-    if num_clients != int(num_clients) or num_clients < 1:
-        raise InvalidSpecError(f"num_clients: {num_clients} is not a whole number above 0")
+    checks.whole("num_clients", num_clients, 1)
     if num_clients * trials > _MOST_TRIALS_IN_SUM:
         raise InvalidSpecError(
             f"num_clients: {num_clients} clients of {trials} trials are more than {_MOST_TRIALS_IN_SUM} "
             "bits, for which the exact divergence takes too long; lower levels, or give fewer clients: what "
             "holds for them holds for more"
         )
-    if not (math.isfinite(order) and order > 1.0):
-        raise InvalidSpecError(f"order: {order} is not a finite number above 1")
+    checks.inside("order", order, "(1, inf)")
 
 
 class _Sum(NamedTuple):

@@ -10,8 +10,8 @@ convolution on the lattice of codes, and as K has the same law for both inputs
 
     H(a) = sum over K of Pr(K) H_K(a),        worst case over x, x' at a pair of rows (joint convexity).
 
-H_K falls with K: one more independent draw is post-processing. So K may be replaced by a smaller number, and
-is, by the floor of one of sixteen buckets; below the lowest floor by 0, the local view.
+H_K falls with K, because one more independent draw is post-processing. So K may be replaced by a smaller
+number: here by the floor of one of sixteen buckets, and below the lowest floor by 0, which is the local view.
 
 **Mixtures.** A mixture of pairs of which the adversary knows the component has the mixture of the
 hockey-stick curves. So the pair of (K, sum) is a list of atoms, those of each K with weight Pr(K).
@@ -107,12 +107,8 @@ def covered_loss(
 ) -> PrivacyLoss:
     """The loss of one draw from a row, of integers ``codes``, seen in the sum with ``draws``.
 
-    Parameters
-    ----------
-    rows
-        (R, m) output laws between which all others lie, up to a relative distance ``gap``.
-    local
-        The loss where nothing else is in the sum.
+    All output laws lie between the (R, m) ``rows``, up to a relative distance ``gap``. ``local`` is the loss
+    where nothing else is in the sum.
     """
     sums, uncovered = binomial_sums(draws.blanket, draws.number, draws.share, _BUCKETS)
     edges = np.linspace(-1.0, 1.0, _CELLS + 1) * (local.max_loss * (1.0 + 1e-9) + 1e-12)

@@ -17,20 +17,11 @@ def gather_cells(
     first: NDArray[np.float64],
     second: NDArray[np.float64],
 ) -> None:
-    """Add the atoms of pairs of rows to the cells of their losses.
+    """Add the atoms of pairs of rows, times ``weight``, to the cells of their losses.
 
-    Parameters
-    ----------
-    spread
-        (rows, outputs) probabilities.
-    place
-        (rows, outputs) their logarithms, in widths of a cell; a loss of 0 is in the middle of the cells.
-    pairs
-        (pairs, 2) rows that give the first law and the second.
-    weight
-        Factor of the masses.
-    first, second
-        (pairs, cells) what is added to.
+    ``spread`` has the (rows, outputs) probabilities and ``place`` their logarithms, in widths of a cell; a
+    loss of 0 is in the middle of the cells. ``pairs`` names the two rows of each pair, of which ``first`` and
+    ``second`` take the (pairs, cells) masses.
     """
     cells = first.shape[1]
     middle = 0.5 * cells

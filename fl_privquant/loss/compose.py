@@ -33,8 +33,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
-from fl_privquant.errors import InvalidSpecError
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.normal import gaussian_epsilon
 from fl_privquant.loss.response import NormalLoss
@@ -103,8 +103,8 @@ class Bound:
 def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -> Bound:
     """The smallest of the valid bounds on epsilon at ``delta``, with its name.
 
-    Without ``refine`` only by bounds that take some microseconds once they have been asked for; they are a
-    few per cent larger.
+    Without ``refine`` only quick bounds are computed, which are a few per cent larger and take microseconds
+    from their second use on.
 
     >>> response = PrivacyLoss(np.array([-1.0, 1.0]), np.array([0.26894142, 0.73105858]))
     >>> composed_epsilon([Part(response, 100)], 0.0)
@@ -113,8 +113,7 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
     >>> bound.method, round(bound.epsilon, 3)
     ('pld', 79.841)
     """
-    if not 0.0 <= delta <= 1.0:
-        raise InvalidSpecError(f"delta: {delta} is outside [0, 1]")
+    checks.inside("delta", delta, "[0, 1]")
     parts = [part for part in parts if part.count > 0]
     if not parts:
         return Bound(0.0, "exact")
@@ -131,7 +130,7 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
         bounds.append(Bound(renyi, "rdp"))
         if renyi < math.inf and _worth_a_grid(parts, renyi):
             bounds.append(Bound(pld_epsilon(parts, delta, rate), "pld"))
-    # Next to the sum of losses itself a delta buys nothing: then the statement without one is worth more.
+    # Where a delta saves next to nothing, the bound that holds at delta 0 is worth more.
     return min(bounds, key=lambda bound: bound.epsilon * (1.0 - 1e-6 * (bound.method == "pure")))
 
 
@@ -145,8 +144,8 @@ def _normal_epsilon(pairs: Sequence[tuple[NormalLoss, int]], delta: float) -> fl
 def _worth_a_grid(parts: Sequence[Part], renyi: float) -> bool:
     """Whether the law of the total is known, and may give a noticeably smaller epsilon than its moments.
 
-    At a small delta epsilon exceeds the mean of the loss. Where that is next to the Rényi bound already,
-    after some 10^8 releases, a grid has nothing to gain.
+    At a small delta, epsilon exceeds the mean of the loss. After some 10^8 releases the mean is next to the
+    Rényi bound, and a grid has nothing to gain.
     """
     losses = [(part.loss, part.count) for part in parts if isinstance(part.loss, PrivacyLoss)]
     mean = math.fsum(count * loss.mean for loss, count in losses)
@@ -183,7 +182,7 @@ def epsilon_at_rate(total: float, log_delta: float, rate: float) -> float:
 
 
 def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
-    """The Rényi bound at the best of fixed rates, whose moments are kept with each loss: for every round."""
+    """The Rényi bound at the best of fixed rates, at which the moments of each loss are computed once."""
     left = delta - math.fsum(part.count * part.loss.infinity for part in parts)
     if left <= 0.0:
         return math.inf
@@ -210,16 +209,10 @@ def _moments(loss: Moments) -> Floats:
 
 
 def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:
-    """The epsilon at ``delta`` from the law of the total loss, computed on a grid: an upper bound.
+    """The epsilon at ``delta`` > 0 from the law of the total loss, computed on a grid: an upper bound.
 
-    Parameters
-    ----------
-    parts
-        What is composed; every loss a :class:`PrivacyLoss`.
-    delta
-        Above 0.
-    rate
-        Tilt r, such as :func:`renyi_epsilon` gives; any r > 0 is valid, that one is accurate.
+    Every loss of the parts is a :class:`PrivacyLoss`. ``rate`` is the tilt r of the notes: any r > 0 gives a
+    valid bound, and the one that :func:`renyi_epsilon` returns an accurate one.
 
     Notes
     -----

@@ -123,19 +123,11 @@ class PrivacyLoss:
 
 
 def from_cells(edges: Floats, first: Floats, decay: Floats, infinity: float, slack: float) -> PrivacyLoss:
-    """The dominating loss on ``edges`` of atoms that are known by cell.
+    """The dominating loss on k + 1 ``edges`` of atoms of which only the k cells between edges are known.
 
-    Parameters
-    ----------
-    edges
-        (k + 1,) losses; the atoms of cell j have losses between edge j and edge j + 1.
-    first
-        (k,) total mass of each cell under the first law.
-    decay
-        (k,) mean of exp(edge j - loss) in cell j: its mass under the second law is ``first * decay *
-        exp(-edge)``.
-    infinity, slack
-        As in :class:`PrivacyLoss`.
+    Cell j has mass ``first[j]`` under the first law, and the mean ``decay[j]`` of exp(edge j - loss), so that
+    its mass under the second law is ``first * decay * exp(-edge)``. ``infinity`` and ``slack`` are those of
+    :class:`PrivacyLoss`.
     """
     # As in on_grid, with the mean of the cell.
     share = np.clip((decay - 1.0) / np.expm1(-np.diff(edges)) * (1.0 + ROUNDING) + ROUNDING, 0.0, 1.0)

@@ -65,17 +65,10 @@ def histogram_loss(
 ) -> PrivacyLoss | None:
     """The loss of one draw from a row, seen in the histogram with those draws that are from the blanket.
 
-    Parameters
-    ----------
-    rows
-        (R, m) all rows of the table.
-    number, share
-        Other clients, and the probability that one draws from the blanket.
-    local
-        The loss where nothing else is seen.
-    floors
-        Gives, for a number of buckets, the floor of the number of blanket draws in each and the probability
-        of the bucket, in equal steps; what they lack to 1 is charged as local.
+    ``rows`` are all (R, m) rows of the table. Each of ``number`` other clients draws from the blanket with
+    probability ``share``. ``local`` is the loss where nothing else is seen. ``floors`` gives, for a number of
+    buckets, the least number of blanket draws in each bucket, in equal steps, and its probability; what the
+    probabilities lack to 1 is charged as local.
 
     None where there are too many rows and outputs to go through.
     """
@@ -119,14 +112,8 @@ def histogram_loss(
 def from_curve(losses: Floats, heights: Floats, infinity: float = 0.0) -> PrivacyLoss:
     """The loss whose curve is the least convex one through upper bounds of a symmetric curve.
 
-    Parameters
-    ----------
-    losses
-        (k,) from 0 upwards: log of the ratios a >= 1 at which the curve is bounded.
-    heights
-        (k,) upper bounds of it there; the last one is 0.
-    infinity
-        Probability of an infinite loss.
+    The curve is at most ``heights`` at the ratios e^``losses`` >= 1, increasing; the last height is 0.
+    ``infinity`` is the probability of an infinite loss.
     """
     upper = np.exp(losses) * (1.0 + ROUNDING)
     lower = 1.0 / upper[:0:-1]
@@ -169,11 +156,7 @@ def _stop_loss(rows: Floats, blanket: Floats) -> Callable[[float, Floats], Float
 
 
 def _dominating_draw(
-    rows: Floats,
-    blanket: Floats,
-    ratio: float,
-    stop_loss: Callable[[float, Floats], Floats],
-    points: int,
+    rows: Floats, blanket: Floats, ratio: float, stop_loss: Callable[[float, Floats], Floats], points: int
 ) -> tuple[LatticeLaw, float, float, float]:
     """The law of Z* on a grid, the step of the grid, its first point, and the largest value of Z*."""
     most, least = rows.max(axis=0), rows.min(axis=0)

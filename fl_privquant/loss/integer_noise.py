@@ -48,24 +48,14 @@ _DIRECT = 1 << 29
 
 @dataclass(frozen=True)
 class NoisyInteger:
-    """The release of one coordinate: an integer in 0..max_shift plus noise.
-
-    Parameters
-    ----------
-    noise
-        What is added.
-    max_shift
-        The largest difference of two integers that noise is added to.
-    reach
-        How far beyond 0..max_shift a client clamps what it sends; None: it does not clamp.
-    pure_epsilon
-        The certified pure epsilon of what is clamped; infinite where there is none.
-    """
+    """The release of one coordinate: an integer in 0..max_shift plus noise."""
 
     noise: IntegerNoise
     max_shift: int
     reach: int | None = None
+    """How far beyond 0..max_shift a client clamps what it sends; None where it does not clamp."""
     pure_epsilon: float = math.inf
+    """The certified pure epsilon of what is clamped; infinite where there is none."""
 
     def loss(self, num_honest: int = 1) -> PrivacyLoss:
         """The loss of one coordinate, in the sum of ``num_honest`` honest clients; 1 is the local view."""

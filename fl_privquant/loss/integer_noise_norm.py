@@ -86,24 +86,14 @@ _MOST_CHORDS = 64
 
 @dataclass(frozen=True)
 class NoisyUpdate:
-    """An update of bounded L2 norm whose coordinates are rounded to integers and get noise.
-
-    Parameters
-    ----------
-    integer
-        What a coordinate is released as.
-    l2
-        Largest L2 norm of an update, in units of the clip.
-    dimension
-        Number of coordinates.
-    num_honest
-        Honest clients in the sum; 1 in the local view.
-    """
+    """An update of bounded L2 norm whose coordinates are rounded to integers and get noise."""
 
     integer: NoisyInteger
     l2: float
+    """Largest L2 norm of an update, in units of the clip."""
     dimension: int
     num_honest: int
+    """Honest clients in the sum; 1 in the local view."""
 
     @property
     def squared(self) -> float:
@@ -204,12 +194,9 @@ def shift_separation(law: LatticeLaw, spare: float) -> float:
 
 @lru_cache(maxsize=256)
 def rounded_length(max_shift: int, squared: float, dimension: int, chance: float) -> float:
-    """A bound for the length of the difference of two rounded updates, exceeded with a small chance at most.
+    """A bound that the length of the difference of two rounded updates exceeds with probability ``chance``.
 
-    Parameters
-    ----------
-    squared
-        The squared distance of the two updates before they are rounded, in lattice steps.
+    ``squared`` is the squared distance of the two updates before they are rounded, in lattice steps.
     """
     grid = _Grid.of(max_shift)
 

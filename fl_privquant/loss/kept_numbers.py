@@ -1,12 +1,12 @@
-"""Numbers that take long to compute, kept on disk for searches: where a design was found once, it is again.
+"""Numbers that take long to compute, kept on disk so that a search which was made once is quick.
 
 No guarantee is read from here: what a search ends with is certified in the process that states it. The clip
 of about the least error, and estimates of errors, only say where to look.
 
 A number is kept under everything that it follows from: its arguments, and the source of the rooms ``law``,
-``loss``, ``design`` and ``mechanisms``, so that no number outlives the code that found it. A file is read
-only if its digest fits (:class:`~fl_privquant.cache.DesignCache`), which tells damage, not forgery. So what
-somebody forged in the user's own cache directory can mislead a search, and no statement.
+``loss``, ``design`` and ``mechanisms``, so that no number outlives the code that computed it. A file is read
+only if its digest fits (:class:`~fl_privquant.cache.DesignCache`), which shows damage, not forgery. A file
+that was forged in the user's own cache directory can therefore mislead a search, but no statement.
 """
 
 from __future__ import annotations
@@ -43,14 +43,8 @@ class _Numbers:
 def kept_numbers(name: str, arguments: str, compute: Callable[[], Floats], least: Floats) -> Floats:
     """The numbers that ``compute`` gives, from disk if they are kept there.
 
-    Parameters
-    ----------
-    name, arguments
-        What is computed, and everything that it depends on besides the code, as one line of text.
-    compute
-        Computes the numbers.
-    least
-        Numbers that they are never below; a file with smaller ones is refused.
+    ``name`` and ``arguments`` say what is computed, and everything that it depends on besides the code, as
+    one line of text. A file with numbers below ``least``, which they never are, is refused.
     """
 
     def computed() -> _Numbers:
@@ -67,7 +61,11 @@ def kept_numbers(name: str, arguments: str, compute: Callable[[], Floats], least
         return _Numbers(values, 0.0)
 
     spec = f"{name} of code {_code()}: {arguments}"
-    return DesignCache.default().fetch(spec, computed, parsed, lambda found: found.seconds >= _SECONDS).values
+    return (
+        DesignCache.default()
+        .fetch(spec, computed, parsed, lambda numbers: numbers.seconds >= _SECONDS)
+        .values
+    )
 
 
 @lru_cache(maxsize=1)

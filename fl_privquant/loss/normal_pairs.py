@@ -60,15 +60,9 @@ _SMALLEST = -600.0
 def pair_separation(first: Floats, second: Floats, relative: float, lost: float, spare: float) -> float:
     """The least m for which all tests of one law against the other obey (1), rounded up; maybe infinite.
 
-    Parameters
-    ----------
-    first, second
-        The two laws on the same outputs.
-    relative, lost
-        Each law is a measure within a factor 1 + ``relative``, either way, of the given one, and another of
-        mass ``lost`` at most, as in :class:`~fl_privquant.law.lattice.LatticeLaw`.
-    spare
-        The probability that may be spared, above 0.
+    Both laws are on the same outputs, and known as in :class:`~fl_privquant.law.lattice.LatticeLaw`: each is
+    a measure within a factor 1 + ``relative``, either way, of the given one, and another of mass ``lost`` at
+    most. ``spare`` is the probability that may be spared, above 0.
 
     >>> round(pair_separation(np.array([0.7, 0.3]), np.array([0.3, 0.7]), 0.0, 0.0, 1e-15), 6)
     1.048801
@@ -91,21 +85,11 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
 
 
 def spare_for(rate: float, steps: int, most: float, unequal: bool = False) -> float:
-    """The probability that each step may ignore, so that a chain reveals everything with at most ``rate``.
+    """The probability that each of so many steps may ignore, so that a chain has c' = ``rate`` at most.
 
-    Parameters
-    ----------
-    rate
-        The c' of the chain.
-    steps
-        Number of steps.
-    most
-        Largest separation of the whole chain for which this is to hold, up to 10.
-    unequal
-        Whether the first and the last step of a chain may be shorter than the others; ``rate`` is then that
-        of a chain as long as ``steps`` whole steps, and a shorter one reveals less in proportion.
-
-    Returns 0 where there is none.
+    That is 0 where there is none. It holds for chains whose whole separation is at most ``most``, up to 10.
+    With ``unequal``, the first and the last step may be shorter than the others; ``rate`` is then that of a
+    chain as long as ``steps`` whole steps, and a shorter one reveals less in proportion.
     """
 
     def revealed(spare: float) -> float:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant import checks
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.renyi import renyi_of_update
@@ -41,13 +41,10 @@ class Norms:
     l1: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("l2", "l1"):
-            bound = getattr(self, name)
-            if bound is not None and not (math.isfinite(bound) and bound > 0.0):
-                raise InvalidSpecError(
-                    f"{name} norm: {bound} is not a finite number above 0, in units of the coordinate clip; "
-                    "leave it out for updates of any norm"
-                )
+        advice = ", in units of the coordinate clip; leave it out for updates of any norm"
+        for name, bound in (("l2 norm", self.l2), ("l1 norm", self.l1)):
+            if bound is not None:
+                checks.positive(name, bound, advice)
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,19 +68,11 @@ def fisher_information(law: Law) -> float:
 
 
 def renyi_of_update(law: Law, order: float, distance: float, dimension: int) -> float:
-    """Bound of the Rényi divergence of one release of two updates, local view.
+    """Bound of the Rényi divergence, of an order above 1, of one release of two updates, local view.
 
-    Parameters
-    ----------
-    law
-        The law of each coordinate, for inputs in [-1, 1].
-    order
-        Order of the divergence, above 1.
-    distance
-        L2 distance of the two updates in units of the clip: 2 R / clip for updates of L2 norm R. That
-        coordinates are clipped to [-clip, clip] only brings them closer.
-    dimension
-        Number of coordinates, each of which may move by the sampler's rounding.
+    ``distance`` is the L2 distance of the two updates in units of the clip: 2 R / clip for updates of L2 norm
+    R. Clipping coordinates to [-clip, clip] only brings them closer. Each of ``dimension`` coordinates may
+    move by the sampler's rounding.
     """
     widened = distance + math.sqrt(dimension) * INPUT_ROUNDING
     return renyi_per_squared_distance(law, order) * widened**2

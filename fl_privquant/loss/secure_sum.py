@@ -122,16 +122,12 @@ _MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 class SumCertificate:
     """What the secure sum of ``num_honest`` clients reveals about one client's coordinate, for any distance.
 
-    Parameters
-    ----------
-    num_honest
-        Honest clients whose codes are in the sum, the protected one included.
-    information
-        Fisher information J of the sum about one input, in units of 1 / clip^2, rounded up.
+    The protected client is one of them.
     """
 
     num_honest: int
     information: float
+    """Fisher information J of the sum about one input, in units of 1 / clip^2, rounded up."""
     _strikes: Floats
     _scores: Floats
     _pairs: _Pairs
@@ -199,15 +195,7 @@ class SumCertificate:
 
 @dataclass(frozen=True)
 class UpdateBound:
-    """Two whole updates: how far apart they are, and what their certificate is charged.
-
-    Parameters
-    ----------
-    distance
-        L2 distance of two updates in units of the clip.
-    dimension
-        Number of coordinates.
-    """
+    """Two whole updates at an L2 ``distance`` in units of the clip, and what their certificate costs."""
 
     distance: float
     dimension: int
@@ -234,14 +222,9 @@ def certify_sum(
     """The certificate of a table in the sum of ``num_honest`` honest clients.
 
     None where there is none: the law jumps, nobody else is in the sum, or the law has so many pieces, or so
-    fine a lattice, that it would take too long.
-
-    Parameters
-    ----------
-    buckets
-        Numbers of blanket draws that are told apart: more are tighter, and take longer.
-    num_strikes
-        Points at which the sum and a normal pair are compared; the same holds of them.
+    fine a lattice, that it would take too long. ``buckets`` are numbers of blanket draws that are told apart,
+    ``num_strikes`` points at which the sum and a normal pair are compared: more of either give a tighter
+    certificate, and take longer.
     """
     law = table.law
     if num_honest < 2 or not is_continuous(law) or max(-law.starts[0], law.ends[-1]) > 1.0 + _OUTSIDE:

@@ -72,16 +72,11 @@ _MOST_EPSILON = 500.0
 
 
 def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> Curve | None:
-    """The curve of something whose epsilon is known for each delta; None where it is too large to help.
+    """The curve of a release whose epsilon is known for each delta; None where it is too large to help.
 
-    Parameters
-    ----------
-    epsilon_of
-        Upper bound of the epsilon at a delta above 0.
-    pure
-        Its epsilon at delta 0, or infinity.
-    points
-        Where it is asked, about: where a normal pair of the same scale would have its losses.
+    ``epsilon_of`` gives an upper bound of epsilon at a delta above 0; ``pure`` is the epsilon at delta 0, or
+    infinity. The curve is asked at about so many ``points``, where a normal pair of the same scale has its
+    losses.
     """
     typical = min(epsilon_of(_TYPICAL_DELTA), pure)
     if not typical <= _MOST_EPSILON:
@@ -107,12 +102,8 @@ def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> 
 def subsampled_loss(curve: Curve, rate: float) -> PrivacyLoss:
     """The loss of a round whose clients are drawn in secret, a client with probability ``rate`` at most.
 
-    Parameters
-    ----------
-    curve
-        What the round costs a client that is known to have taken part, by replacement of its update.
-    rate
-        Clients drawn over clients that could have been drawn: above 0, at most 1.
+    ``curve`` is what the round costs a client that is known to have taken part, by replacement of its update.
+    ``rate`` is the number of clients drawn over that of clients that could have been drawn, in (0, 1].
 
     >>> curve = curve_of(lambda delta: 1.0, 1.0, points=8)
     >>> round(subsampled_loss(curve, 0.1).max_loss, 6) == round(math.log1p(0.1 * math.expm1(1.0)), 6)

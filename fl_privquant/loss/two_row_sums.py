@@ -58,14 +58,12 @@ level smaller. Nothing is charged beside the rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 
-from fl_privquant.loss.grouped_cases import OtherClients
+from fl_privquant.loss.grouped_cases import MOST_CELLS, OtherClients, TwoRows
 from fl_privquant.loss.normal_pairs import spare_for
-from fl_privquant.loss.two_rows import MOST_CELLS, TwoRows
 
-__all__ = ["TwoRows", "probed_separation", "sum_separation"]
+__all__ = ["TwoRows", "sum_separation"]
 
 # Points of a sum beyond which nothing is certified: it would take too long.
 _MOST_POINTS = 1 << 14
@@ -79,42 +77,18 @@ _LEAST_SPARE = 1e-26
 
 @lru_cache(maxsize=256)
 def sum_separation(
-    law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False
+    law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False, probed: bool = False
 ) -> float:
     """The least certified a for the rate b: two inputs at distance D are told apart as N(0, 1) and N(a D, 1).
 
     Infinite where nothing is certified. It is computed in this process, never read from a file.
 
-    Parameters
-    ----------
-    num_honest
-        Honest clients whose codes are in the sum, the protected one included.
-    rate
-        Two inputs at distance D may reveal everything with probability ``rate`` * D.
-    bits
-        Draws from the law that each client's code is the sum of, all for one input.
-    stratified
-        Whether the number of draws from the upper row is fixed by the input, except for one of them, as in
-        step 5; else each draw has the same share, as in step 4.
+    ``num_honest`` clients have their codes in the sum, the protected one included. Two inputs at distance D
+    may reveal everything with probability ``rate`` * D. Each code is the sum of so many ``bits``, draws from
+    the law for one input: ``stratified`` as in step 5, or with the same share each, as in step 4. With
+    ``probed``, only two cases of the other clients are looked at: that is quick, and close enough to compare
+    designs, but *no guarantee*.
     """
-    return _separation(law, num_honest, rate, bits, stratified, OtherClients.worst)
-
-
-def probed_separation(
-    law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False
-) -> float:
-    """The same for two cases only, quickly: no guarantee, but close enough to compare designs."""
-    return _separation(law, num_honest, rate, bits, stratified, OtherClients.probed)
-
-
-def _separation(
-    law: TwoRows,
-    num_honest: int,
-    rate: float,
-    bits: int,
-    stratified: bool,
-    of_cases: Callable[[OtherClients], float],
-) -> float:
     copies = min(num_honest * bits, _MOST_COPIES - _MOST_COPIES % bits)
     if copies < 2 * bits or law.num_cells > MOST_CELLS or law.width(copies) > _MOST_POINTS:
         return math.inf
@@ -123,7 +97,8 @@ def _separation(
         spare = spare_for(min(rate / law.slope, 0.5), bits, most, unequal=stratified and bits > 1)
         if spare < _LEAST_SPARE:
             return math.inf
-        separation = bits * of_cases(OtherClients(law, copies - 1, spare))
+        others = OtherClients(law, copies - 1, spare)
+        separation = bits * (others.probed() if probed else others.worst())
         if separation <= most:
             return separation * law.slope
         most = _ROOM * separation

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -30,11 +30,11 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.additive_spec import MAX_WRAP_BITS, AdditiveSpec, ApproximateSpec
+from fl_privquant.mechanisms.additive_spec import MAX_WRAP_BITS, NUM_CLIENTS, WRAP_BITS, AdditiveSpec
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import calibrate, certified_delta, epsilon_at
-from fl_privquant.mechanisms.registry import checked_levels, checked_whole
+from fl_privquant.mechanisms.registry import checked_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
 from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
@@ -42,7 +42,6 @@ from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
-_MAX_CLIENTS = 1 << 31
 # Widest ring whose output probabilities are listed one by one.
 _MAX_LISTED_BITS = 20
 # Covers the rounding of tails and bounds that are computed in floats, to 12 digits or better.
@@ -67,9 +66,9 @@ class AdditiveMechanism(Mechanism):
     """What is added to the lattice point."""
     levels: int
     """Number of lattice points from -1 to 1."""
-    num_clients: int
+    num_clients: Annotated[int, NUM_CLIENTS]
     """The largest number of clients whose codes may be added up."""
-    wrap_bits: int
+    wrap_bits: Annotated[int, WRAP_BITS]
     """Codes are integers modulo 2^wrap_bits."""
     claimed_epsilon: float
     claimed_delta: float
@@ -80,8 +79,7 @@ class AdditiveMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         checked_levels(self.levels)
-        checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
-        checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
+        checks.check_declared(self)
         if not (self.epsilon <= self.claimed_epsilon and self.delta <= self.claimed_delta):
             raise CertificationError(self.statement.above(self.claimed_epsilon, self.claimed_delta))
         if not self.overflow_probability <= self.claimed_overflow_probability:
@@ -98,29 +96,31 @@ class AdditiveMechanism(Mechanism):
         )
 
     @classmethod
-    def calibrated(cls, name: str, spec: ApproximateSpec) -> Self:
-        """The certified mechanism with the least noise at ``epsilon`` and ``delta``, or of that variance."""
-        if (given := spec.noise) is not None:
-            return cls.of_variance(name, spec, given, spec.delta)
+    def of(cls, spec: AdditiveSpec) -> Self:
+        """The certified mechanism with the least noise at ``epsilon``, or noise of the given variance."""
+        delta = spec.allowed_delta
+        noise = spec.noise
+        if noise is None:
+            noise, epsilon = cls._least_noise(spec), float(spec.epsilon or 0.0)
+        else:
+            check_width(noise, spec)
+            epsilon = cls._least_epsilon(noise, spec.max_shift, delta)
+        bits = cls._ring_bits(spec, noise)
+        claims = (epsilon, delta, spec.overflow_probability)
+        return cls(cls.kind, noise, spec.levels, spec.num_clients, bits, *claims, spec.parameters())
+
+    @classmethod
+    def _least_noise(cls, spec: AdditiveSpec) -> IntegerNoise:
+        """The noise with the least variance that is certified at the spec's epsilon and delta."""
 
         def make(variance: Fraction) -> IntegerNoise:
             noise = cls.noise_type(variance)
             check_width(noise, spec)
             return noise
 
-        epsilon = float(spec.epsilon or 0.0)
-        guess = analytic_sigma(spec.max_shift, epsilon, spec.delta) ** 2
-        noise = calibrate(make, guess, spec.max_shift, epsilon, spec.delta)
-        return cls.fit(name, spec, noise, epsilon, spec.delta)
-
-    @classmethod
-    def of_variance(cls, name: str, spec: AdditiveSpec, noise: IntegerNoise, delta: float = 0.0) -> Self:
-        """The certified mechanism with this noise, which claims the loss that it has at ``delta``."""
-        if noise.largest is None:
-            raise InvalidSpecError(
-                f"variance: {spec.variance:g} is too wide for the table of the noise; use fewer levels"
-            )
-        return cls.fit(name, spec, noise, cls._least_epsilon(noise, spec.max_shift, delta), delta)
+        epsilon, delta = float(spec.epsilon or 0.0), spec.allowed_delta
+        guess = analytic_sigma(spec.max_shift, epsilon, delta) ** 2
+        return calibrate(make, guess, spec.max_shift, epsilon, delta)
 
     @classmethod
     def _least_epsilon(cls, noise: IntegerNoise, max_shift: int, delta: float) -> float:
@@ -128,35 +128,23 @@ class AdditiveMechanism(Mechanism):
         return epsilon_at(noise, max_shift, delta)
 
     @classmethod
-    def fit(cls, name: str, spec: AdditiveSpec, noise: IntegerNoise, epsilon: float, delta: float) -> Self:
-        """The certified mechanism with this noise, in the narrowest ring that is wide enough."""
-        widths = range(1, MAX_WRAP_BITS + 1)
-        enough = (
-            bits
-            for bits in widths
-            if overflow_probability(noise, spec.levels, spec.num_clients, bits) <= spec.overflow_probability
-        )
-        least = next(enough, None)
-        wrap_bits = least if spec.wrap_bits is None else spec.wrap_bits
-        if least is None or wrap_bits is None or wrap_bits < least:
-            needed = f"more than {MAX_WRAP_BITS}" if least is None else least
+    def _ring_bits(cls, spec: AdditiveSpec, noise: IntegerNoise) -> int:
+        """The bits of the ring: those that are asked for, if they are enough, or the fewest that are."""
+        allowed = spec.overflow_probability
+        for least in range(1, MAX_WRAP_BITS + 1):
+            if overflow_probability(noise, spec.levels, spec.num_clients, least) <= allowed:
+                break
+        else:
+            least = MAX_WRAP_BITS + 1
+        bits = least if spec.wrap_bits is None else spec.wrap_bits
+        if bits < least or bits > MAX_WRAP_BITS:
+            needed = f"more than {MAX_WRAP_BITS}" if least > MAX_WRAP_BITS else least
             raise InfeasibleDesignError(
-                f"{name}: the noise of {spec.num_clients} clients on {spec.levels} levels needs {needed} "
-                f"bits to overflow with probability {spec.overflow_probability:g} at most, not "
-                f"{MAX_WRAP_BITS if wrap_bits is None else wrap_bits}; raise wrap_bits or "
-                "overflow_probability, lower levels or num_clients"
+                f"{cls.kind}: the noise of {spec.num_clients} clients on {spec.levels} levels needs {needed} "
+                f"bits to overflow with probability {allowed:g} at most, not {min(bits, MAX_WRAP_BITS)}; "
+                "raise wrap_bits or overflow_probability, lower levels or num_clients"
             )
-        return cls(
-            name,
-            noise,
-            int(spec.levels),
-            int(spec.num_clients),
-            int(wrap_bits),
-            float(epsilon),
-            float(delta),
-            float(spec.overflow_probability),
-            spec.parameters(),
-        )
+        return bits
 
     @property
     def epsilon(self) -> float:
@@ -345,9 +333,8 @@ def check_width(noise: IntegerNoise, spec: AdditiveSpec) -> None:
     """Refuse noise that cannot be drawn from a table, with what to change in the spec."""
     if noise.largest is None:
         raise InvalidSpecError(
-            f"levels: {spec.levels} at epsilon {spec.epsilon:g} need noise of variance "
-            f"{float(noise.variance):.4g}, too wide for its table; use fewer levels, the noise hides so fine "
-            "a lattice anyway"
+            f"levels: {spec.levels} need noise of variance {float(noise.variance):.4g}, too wide for its "
+            "table; use fewer levels, the noise hides so fine a lattice anyway"
         )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from fl_privquant.checks import number_in, whole_in
 from fl_privquant.design.noise_lattice import (
     MOST_LEVELS,
     SPREADS,
@@ -22,16 +23,20 @@ from fl_privquant.design.noise_lattice import (
 from fl_privquant.design.spread import RunTarget
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON
-from fl_privquant.mechanisms.registry import Spec, checked_whole
+from fl_privquant.mechanisms.registry import Spec
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.discrete import IntegerNoise
 
 MAX_WRAP_BITS = 32
 """Widest ring: codes are at most uint32."""
 
-_MAX_CLIENTS = 1 << 31
-_LARGEST_OVERFLOW = 0.01
-_MOST_VARIANCE = 1e18
+NUM_CLIENTS = whole_in(1, 1 << 31)
+"""The check of a number of clients."""
+
+WRAP_BITS = whole_in(1, MAX_WRAP_BITS)
+"""The check of the width of a ring."""
+
+_OVERFLOW = number_in("(0, 0.01]", "; typical values are 1e-9 to 1e-6")
 # Codes of so many bits hold every lattice that is tried; narrower ones may have this times its error.
 _WIDE, _WORTH = 24, 1.01
 
@@ -47,13 +52,13 @@ class AdditiveSpec(Spec):
     levels: int = 16
     """Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the code
     that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`)."""
-    num_clients: int = 1
+    num_clients: Annotated[int, NUM_CLIENTS] = 1
     """The largest number of clients whose codes will be added up."""
-    wrap_bits: int | None = None
+    wrap_bits: Annotated[int | None, WRAP_BITS] = None
     """Bits of a code; by default the fewest that keep ``overflow_probability``."""
-    overflow_probability: float = 1e-9
+    overflow_probability: Annotated[float, _OVERFLOW] = 1e-9
     """Largest probability that noise carries one coordinate of the sum out of the ring."""
-    variance: float | None = None
+    variance: Annotated[float | None, number_in("(0, 1e18]")] = None
     """Variance of the noise in squared lattice steps, where it is given instead of ``epsilon``."""
 
     def __post_init__(self) -> None:
@@ -62,21 +67,16 @@ class AdditiveSpec(Spec):
                 f"epsilon={self.epsilon}, variance={self.variance}: give one of the two, the loss of a "
                 "coordinate or the variance of the noise"
             )
-        if self.variance is not None and not 0.0 < self.variance <= _MOST_VARIANCE:
-            raise InvalidSpecError(f"variance: {self.variance} is not above 0 and at most {_MOST_VARIANCE:g}")
         super().__post_init__()
         if self.epsilon is not None and self.epsilon > MAX_EPSILON:
             raise InvalidSpecError(
                 f"epsilon: {self.epsilon} is above {MAX_EPSILON:g}; for no privacy use 'stochastic'"
             )
-        checked_whole("num_clients", self.num_clients, _MAX_CLIENTS)
-        if self.wrap_bits is not None:
-            checked_whole("wrap_bits", self.wrap_bits, MAX_WRAP_BITS)
-        if not 0.0 < self.overflow_probability <= _LARGEST_OVERFLOW:
-            raise InvalidSpecError(
-                f"overflow_probability: {self.overflow_probability} is not above 0 and at most "
-                f"{_LARGEST_OVERFLOW:g}; typical values are 1e-9 to 1e-6"
-            )
+
+    @property
+    def allowed_delta(self) -> float:
+        """The delta that goes with ``epsilon``: 0, unless the mechanism's privacy is approximate."""
+        return 0.0
 
     @property
     def max_shift(self) -> int:
@@ -129,3 +129,7 @@ class ApproximateSpec(AdditiveSpec):
     """The specification of an additive mechanism of approximate differential privacy."""
 
     delta: float = 1e-6
+
+    @property
+    def allowed_delta(self) -> float:
+        return self.delta

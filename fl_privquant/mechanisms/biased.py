@@ -25,20 +25,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import scipy
 
 from fl_privquant.array_types import Array, ArrayLike, Floats
+from fl_privquant.checks import number_in, whole_in
 from fl_privquant.design.selection import intervals
-from fl_privquant.design.slack import design_with_slack
-from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.design.tuning import design_with_slack
+from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import BiasedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import Spec, register
+from fl_privquant.mechanisms.registry import POWERS, Spec, register
 from fl_privquant.mechanisms.rqm import nearest_kept, uniform_codebook
 
 _KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
@@ -56,18 +57,11 @@ class BiasedSpec(Spec):
     objective: str = "mse"
     """``mse``, in which the bias is included, or ``mae``."""
     density: Density = field(default_factory=UniformDensity)
-    margin: float | None = None
+    margin: Annotated[float | None, number_in("[0, inf)")] = None
     """How far the outermost bins lie beyond [-1, 1]."""
     keep: float | None = None
-    rows_per_interval: int = 9
+    rows_per_interval: Annotated[int, whole_in(2, 257)] = 9
     """How many rows define the law between neighbouring bins."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.margin is not None and not (math.isfinite(self.margin) and self.margin >= 0.0):
-            raise InvalidSpecError(f"margin: {self.margin} is not a finite number from 0 on")
-        if not 2 <= self.rows_per_interval <= 257:
-            raise InvalidSpecError(f"rows_per_interval: {self.rows_per_interval} is outside 2..257")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -185,7 +179,7 @@ def _tune(spec: BiasedSpec) -> tuple[float, float]:
             law = _fastest(spec, margin, keep, spec.epsilon)[1]
         except InfeasibleDesignError:
             return math.inf
-        return law.mae(spec.density) if spec.objective == "mae" else law.mse(spec.density)
+        return law.error(POWERS[spec.objective], spec.density)
 
     pairs = [min(((margin, keep) for keep in keeps), key=lambda pair: error(*pair)) for margin in margins]
     if all(math.isinf(error(*pair)) for pair in pairs):

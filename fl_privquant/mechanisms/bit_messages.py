@@ -11,7 +11,6 @@ clip. Updates outside of the ball are moved to its surface, as for every mechani
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,10 +103,6 @@ class QuantizerMechanism(UnsummableMechanism, VectorMechanism):
     """A quantizer of whole updates; its message is bits."""
 
     private: ClassVar[bool] = False
-
-    @property
-    def epsilon(self) -> float:
-        return math.inf
 
     @property
     @abstractmethod

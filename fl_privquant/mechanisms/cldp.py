@@ -28,8 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,8 +36,14 @@ from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.bit_messages import SEED_BITS, SeededVectorMechanism
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import mean_projection, normal_numbers
-from fl_privquant.mechanisms.vector import MAX_REPEATS, AxisMechanism, PrivateVectorSpec, happens, respond
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.vector import (
+    MAX_REPEATS,
+    AxisMechanism,
+    PrivateAxisSpec,
+    PrivateVectorSpec,
+    happens,
+    respond,
+)
 from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _DOMAIN = b"fl_privquant direction v1"
@@ -68,6 +73,8 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
     The answer of a draw is its sign; 1 is negative.
     """
 
+    answer_bits = 1
+
     @classmethod
     def best_repeats(cls, epsilon: float, dimension: int) -> int:
         """The number of draws with the least error for a unit vector."""
@@ -78,10 +85,6 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
     @property
     def output_norm(self) -> float:
         return self._gain / mean_projection(self.dimension)
-
-    @property
-    def answer_bits(self) -> int:
-        return 1
 
     def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
         length = float(np.linalg.norm(x))
@@ -94,26 +97,10 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         return -drawn if answer else drawn
 
 
-@register("cldp_linf", PrivateVectorSpec, 180, "#606c38", plans_for_local=True)
-def design_cldp_linf(spec: PrivateVectorSpec) -> CldpLinfMechanism:
-    """The certified mechanism for updates with coordinates in [-clip, clip]."""
-    return CldpLinfMechanism.of("cldp_linf", spec)
+register("cldp_linf", PrivateAxisSpec, 180, "#606c38", plans_for_local=True)(CldpLinfMechanism.of)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CldpL2Spec(PrivateVectorSpec):
-    """The specification of ``cldp_l2``; see :class:`PrivateVectorSpec`."""
-
-    @classmethod
-    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The number of draws is left to the design, which takes the best one."""
-        return {"repeats": None} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
-
-
-@register("cldp_l2", CldpL2Spec, 190, "#8a9a5b", plans_for_local=True)
-def design_cldp_l2(spec: CldpL2Spec) -> CldpL2Mechanism:
-    """The certified mechanism for updates of Euclidean norm at most clip."""
-    return CldpL2Mechanism.of("cldp_l2", spec)
+register("cldp_l2", PrivateVectorSpec, 190, "#8a9a5b", plans_for_local=True)(CldpL2Mechanism.of)
 
 
 def direction(seed: int, draw: int, dimension: int) -> Floats:

@@ -28,19 +28,21 @@ ICML 2022.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.array_types import Array, ArrayLike, Floats, code_type
+from fl_privquant.checks import whole_in
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.mechanisms.continuous import open_uniforms
-from fl_privquant.mechanisms.registry import checked_whole, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.stochastic import StochasticMechanism, StochasticSpec
 from fl_privquant.sampling.chunks import checked_inputs
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
-_MOST_CLIENTS = 1 << 24
+_CLIENTS = whole_in(1, 1 << 24)
 _WORDS_AT_ONCE = 1 << 20
 
 
@@ -49,23 +51,15 @@ class CorrelatedSpec(StochasticSpec):
     """The specification of correlated quantization."""
 
     levels: int = 2
-    num_clients: int = 100
+    num_clients: Annotated[int, _CLIENTS] = 100
     """Number n of clients whose errors cancel."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
     """Randomized rounding with stratified numbers; see :class:`StochasticMechanism`."""
 
-    num_clients: int = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
+    num_clients: Annotated[int, _CLIENTS] = 100
 
     def encode_ranked(
         self, x: ArrayLike, rank: int, seed: int, clip: float = 1.0, rng: Randomness = None
@@ -101,7 +95,7 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
 @register("correlated", CorrelatedSpec, 223, "#2a9d8f")
 def design_correlated(spec: CorrelatedSpec) -> CorrelatedMechanism:
     """Correlated quantization to that many levels."""
-    return CorrelatedMechanism("correlated", int(spec.levels), spec.parameters(), int(spec.num_clients))
+    return CorrelatedMechanism("correlated", spec.levels, spec.parameters(), spec.num_clients)
 
 
 def _entries(stream: RandomStream, num_clients: int, rank: int, count: int) -> Floats:

@@ -28,14 +28,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from scipy.special import ndtr
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
+from fl_privquant.checks import number_in, whole_in
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.law.codebook import Codebook
+from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
@@ -53,31 +54,23 @@ class CsgmSpec(Spec):
     """The specification of the coordinate-sampled Gaussian mechanism: give ``epsilon`` or ``noise``."""
 
     epsilon: float | None = None
-    levels: int = 16
+    levels: Annotated[int, whole_in(3, MAX_LEVELS)] = 16
     """Largest number of output values, from 3 on; an odd number is used, as far as noise often reaches."""
-    share: float = 0.5
+    share: Annotated[float, number_in("(0, 1]")] = 0.5
     """Probability with which a client reports a coordinate."""
-    noise: float | None = None
+    noise: Annotated[float | None, number_in(f"[{_LEAST_NOISE}, {_MOST_NOISE}]")] = None
     """Standard deviation of a client's noise where a bit is ±1, instead of ``epsilon``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.levels < 3:
-            raise InvalidSpecError(f"levels: {self.levels}, but csgm reports -1, 0 or 1; use 3 or more")
-        if not 0.0 < checks.number("share", self.share) <= 1.0:
-            raise InvalidSpecError(f"share: {self.share} is not a probability above 0 and up to 1")
         if self.epsilon is None and self.noise is None:
             raise InvalidSpecError("epsilon: give the privacy loss of a coordinate, or the noise")
-        if self.noise is not None and not (
-            _LEAST_NOISE <= checks.positive("noise", self.noise) <= _MOST_NOISE
-        ):
-            raise InvalidSpecError(f"noise: {self.noise} is outside {_LEAST_NOISE:g}..{_MOST_NOISE:g}")
 
 
 @register("csgm", CsgmSpec, 76, "#e07a5f")
 def design_csgm(spec: CsgmSpec) -> TableMechanism:
     """The certified mechanism, with the least noise inside epsilon unless the noise is given."""
-    most, share, noise, epsilon = (int(spec.levels) - 1) // 2, float(spec.share), spec.noise, spec.epsilon
+    most, share, noise, epsilon = (spec.levels - 1) // 2, spec.share, spec.noise, spec.epsilon
     if noise is None:
         noise = _least_noise(most, share, float(epsilon or 0.0))
     table = _table(most, share, float(noise))

@@ -21,8 +21,6 @@ from fl_privquant.mechanisms.additive_spec import ApproximateSpec
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteGaussian
 
-_NAME = "discrete_gaussian"
-
 
 @dataclass(frozen=True)
 class DiscreteGaussianSpec(ApproximateSpec):
@@ -31,7 +29,7 @@ class DiscreteGaussianSpec(ApproximateSpec):
     noise_kind = GAUSSIAN
 
 
-class DiscreteGaussianMechanism(AdditiveMechanism, kind=_NAME):
+class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
     """Rounding plus discrete Gaussian noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`."""
 
     noise_type = DiscreteGaussian
@@ -41,7 +39,12 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind=_NAME):
         return discrete_gaussian_theorem(update, self.noise)
 
 
-@register(_NAME, DiscreteGaussianSpec, 120, "#355070", cached=True, plans_for_sums=True, plans_for_local=True)
-def design_discrete_gaussian(spec: DiscreteGaussianSpec) -> DiscreteGaussianMechanism:
-    """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""
-    return DiscreteGaussianMechanism.calibrated(_NAME, spec)
+register(
+    "discrete_gaussian",
+    DiscreteGaussianSpec,
+    120,
+    "#355070",
+    cached=True,
+    plans_for_sums=True,
+    plans_for_local=True,
+)(DiscreteGaussianMechanism.of)

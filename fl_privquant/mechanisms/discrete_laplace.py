@@ -48,6 +48,17 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
         return 0.0 if epsilon >= self.epsilon else super().delta_at(epsilon)
 
     @classmethod
+    def _least_noise(cls, spec: AdditiveSpec) -> IntegerNoise:
+        """The noise with the least variance, to 6 digits."""
+        epsilon = float(spec.epsilon or 0.0)
+        for room in _ROUNDING_ROOMS:
+            noise = DiscreteLaplace(spec.max_shift / (Fraction(epsilon) * (1 - room)))
+            check_width(noise, spec)
+            if cls._least_epsilon(noise, spec.max_shift, 0.0) <= epsilon:
+                break
+        return noise
+
+    @classmethod
     def _least_epsilon(cls, noise: IntegerNoise, max_shift: int, delta: float) -> float:
         return certified_epsilon(noise, max_shift, _reach(noise, max_shift))
 
@@ -61,18 +72,9 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
         return _reach(self.noise, self.max_shift)
 
 
-@register("discrete_laplace", DiscreteLaplaceSpec, 110, "#b56576", plans_for_sums=True, plans_for_local=True)
-def design_discrete_laplace(spec: DiscreteLaplaceSpec) -> DiscreteLaplaceMechanism:
-    """The certified mechanism with the least noise at ``epsilon``, to 6 digits, or of that variance."""
-    if (given := spec.noise) is not None:
-        return DiscreteLaplaceMechanism.of_variance("discrete_laplace", spec, given)
-    epsilon = float(spec.epsilon or 0.0)
-    for room in _ROUNDING_ROOMS:
-        noise = DiscreteLaplace(spec.max_shift / (Fraction(epsilon) * (1 - room)))
-        check_width(noise, spec)
-        if certified_epsilon(noise, spec.max_shift, _reach(noise, spec.max_shift)) <= epsilon:
-            break
-    return DiscreteLaplaceMechanism.fit("discrete_laplace", spec, noise, epsilon, delta=0.0)
+register("discrete_laplace", DiscreteLaplaceSpec, 110, "#b56576", plans_for_sums=True, plans_for_local=True)(
+    DiscreteLaplaceMechanism.of
+)
 
 
 def _reach(noise: IntegerNoise, max_shift: int) -> int:

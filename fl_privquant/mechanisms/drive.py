@@ -90,10 +90,7 @@ class DriveMechanism(LengthQuantizer, kind="drive"):
         return rotated[: self.dimension]
 
 
-@register("drive", QuantizerSpec, 222, "#495057")
-def design_drive(spec: QuantizerSpec) -> DriveMechanism:
-    """The quantizer to one bit a coordinate."""
-    return DriveMechanism.of("drive", spec)
+register("drive", QuantizerSpec, 222, "#495057")(DriveMechanism.of)
 
 
 def _signs(seed: int, size: int) -> list[Floats]:

@@ -12,6 +12,7 @@ Reference: Cai, Zhang, Khalili, UAI 2024, section "Special cases".
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class ErmSpec(Spec):
     levels: int = 4
     objective: str = "mse"
     density: Density = field(default_factory=UniformDensity)
-    gamma: float | None = None
+    gamma: Annotated[float | None, checks.positive] = None
     bins: tuple[float, ...] | None = None
     lattice: bool = True
     max_code: int | None = None
@@ -56,8 +57,6 @@ class ErmSpec(Spec):
             object.__setattr__(self, "levels", len(self.bins))
         if self.epsilon is None and (self.gamma is None or self.bins is None):
             raise InvalidSpecError("epsilon: give the privacy loss to tune for, or both gamma and bins")
-        if self.gamma is not None:
-            checks.positive("gamma", self.gamma)
 
 
 @register("erm", ErmSpec, 30, "#edae49", cached=True)
@@ -103,7 +102,7 @@ def _tune(spec: ErmSpec, values: Floats) -> Tuned:
 def _search(spec: ErmSpec) -> Codebook:
     least = least_outer_value(spec.epsilon or 0.0) * (1.0 + 1e-6)
     search = BinSearch(
-        lambda values: Evaluation(_tune(spec, values).evaluation.objective),
+        lambda values: Evaluation(_tune(spec, values).error),
         spec.levels,
         least,
         spec.max_value if spec.max_value is not None else 4.0 * least,

@@ -70,8 +70,8 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
 @register("gaussian", GaussianSpec, 150, "#83c5be", plans_for_local=True)
 def design_gaussian(spec: GaussianSpec) -> GaussianMechanism:
     """The baseline with the least noise at (``epsilon``, ``delta``)."""
-    sigma = analytic_sigma(2.0, float(spec.epsilon), float(spec.delta))
-    return GaussianMechanism("gaussian", sigma, float(spec.epsilon), float(spec.delta), spec.parameters())
+    sigma = analytic_sigma(2.0, spec.epsilon, spec.delta)
+    return GaussianMechanism("gaussian", sigma, spec.epsilon, spec.delta, spec.parameters())
 
 
 def analytic_sigma(sensitivity: float, epsilon: float, delta: float) -> float:

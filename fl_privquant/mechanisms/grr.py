@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from fl_privquant.checks import whole_in
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
@@ -28,7 +30,7 @@ from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import Spec, register
 
 # The table has a row for each level.
-_MAX_LEVELS = 1024
+_LEVELS = whole_in(2, 1024, "; its error grows with the levels, use fewer")
 
 
 @dataclass(frozen=True)
@@ -36,20 +38,13 @@ class GrrSpec(Spec):
     """The specification of generalised randomized response."""
 
     epsilon: float
-    levels: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.levels > _MAX_LEVELS:
-            raise InvalidSpecError(
-                f"levels: {self.levels} is above {_MAX_LEVELS}; its error grows with the levels, use fewer"
-            )
+    levels: Annotated[int, _LEVELS] = 4
 
 
 @register("grr", GrrSpec, 160, "#bc6c25")
 def design_grr(spec: GrrSpec) -> TableMechanism:
     """The certified mechanism at ``epsilon``."""
-    table = response_table(spec.epsilon, int(spec.levels))
+    table = response_table(spec.epsilon, spec.levels)
     return TableMechanism("grr", table, spec.epsilon, spec.parameters())
 
 

@@ -28,11 +28,13 @@ Numerical Mechanism Design", ICML 2023.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from fl_privquant.design.slack import design_with_slack
-from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.checks import whole_in
+from fl_privquant.design.tuning import design_with_slack
+from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
@@ -56,15 +58,14 @@ class ImvuSpec(Spec):
     """Number of output values, 2 to 64; fewer are used where some of them coincide."""
     input_bits: int = 3
     """2^input_bits grid points of the MVU that is interpolated."""
-    rows_per_cell: int = 16
+    rows_per_cell: Annotated[int, whole_in(1, 256)] = 16
     """How many rows each grid cell gets."""
     max_code: int = 4095
     """The lattice that values are rounded to has this many steps."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.grid_spec(self.epsilon)
-        if not 1 <= self.rows_per_cell <= 256:
-            raise InvalidSpecError(f"rows_per_cell: {self.rows_per_cell} is outside 1..256")
 
     def grid_spec(self, epsilon: float) -> MvuSpec:
         """The MVU that is interpolated: bounded by a metric, or all change would be in a few cells."""

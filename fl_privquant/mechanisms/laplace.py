@@ -56,5 +56,5 @@ class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
 def design_laplace(spec: LaplaceSpec) -> LaplaceMechanism:
     """The baseline at ``epsilon``."""
     # Inputs are at most 2 apart; rounded up, so that the loss is not above epsilon.
-    scale = math.nextafter(2.0 / float(spec.epsilon), math.inf)
-    return LaplaceMechanism("laplace", scale, float(spec.epsilon), 0.0, spec.parameters())
+    scale = math.nextafter(2.0 / spec.epsilon, math.inf)
+    return LaplaceMechanism("laplace", scale, spec.epsilon, 0.0, spec.parameters())

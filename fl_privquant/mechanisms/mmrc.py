@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -55,8 +56,9 @@ class MmrcMechanism(CodebookMechanism, kind="mmrc"):
     def output_norm(self) -> float:
         return 1.0 / _mean_length(self._inner, self.levels, self.dimension)
 
-    def _usual_levels(self, dimension: int) -> int:
-        return _best_levels(self._share, dimension)
+    @classmethod
+    def best_fields(cls, epsilon: float, dimension: int) -> dict[str, Any]:
+        return {"levels": _best_levels(epsilon, dimension)}
 
     @cached_property
     def _inner(self) -> float:
@@ -85,12 +87,7 @@ class MmrcMechanism(CodebookMechanism, kind="mmrc"):
         return np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)
 
 
-@register("mmrc", MmrcSpec, 197, "#dda15e")
-def design_mmrc(spec: MmrcSpec) -> MmrcMechanism:
-    """The certified mechanism for updates of Euclidean norm at most clip."""
-    epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)
-    levels = spec.levels or _best_levels(epsilon / repeats, dimension)
-    return MmrcMechanism("mmrc", dimension, repeats, epsilon, spec.parameters(), levels)
+register("mmrc", MmrcSpec, 197, "#dda15e")(MmrcMechanism.of)
 
 
 @lru_cache(maxsize=1024)

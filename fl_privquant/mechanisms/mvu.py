@@ -22,16 +22,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
+from fl_privquant.checks import one_of, whole_in
 from fl_privquant.design.alphabet import design_alphabet
 from fl_privquant.design.free import design_free
 from fl_privquant.design.metric import METRICS, least_metric_value
-from fl_privquant.design.slack import design_with_slack
+from fl_privquant.design.tuning import design_with_slack
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.law.density import SampleDensity
@@ -40,9 +40,8 @@ from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
 from fl_privquant.mechanisms.registry import Spec, register
 
-_MOST_INPUT_BITS = 6
 _DEFAULT_INPUT_BITS = 3
-_MOST_LEVELS = 64
+_LEVELS = whole_in(2, 64, "; beyond, MVU's program takes hours: use 'optm', whose program is linear")
 # Values this close, relative to the largest, are one value that the solver left in several copies.
 _SAME_VALUE = 1e-3
 
@@ -56,27 +55,20 @@ class MvuSpec(Spec):
     epsilon: float
     """Privacy loss, as of every mechanism; under a metric, that between inputs at -clip and clip (the
     published epsilon, whose inputs lie in [0, 1])."""
-    levels: int = 4
+    levels: Annotated[int, _LEVELS] = 4
     """Number of output values, 2 to 64; fewer are used where some of them coincide."""
-    input_bits: int | None = None
+    input_bits: Annotated[int | None, whole_in(1, 6)] = None
     """2^input_bits grid points; if not given, as many bits as the output has, but 3 at most."""
-    metric: str = "none"
+    metric: Annotated[str, one_of(*METRICS)] = "none"
     """``none`` (the published "strict"), ``l1`` or ``l2-grid``."""
     max_code: int = 4095
     """The lattice that values are rounded to has this many steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.levels > _MOST_LEVELS:
-            raise InvalidSpecError(
-                f"levels: {self.levels} is above {_MOST_LEVELS}, beyond which MVU's program takes hours; use "
-                "'optm', whose program is linear"
-            )
-        checks.choice("metric", self.metric, METRICS)
         if self.input_bits is None:
             bits = min(math.ceil(math.log2(self.levels)), _DEFAULT_INPUT_BITS)
             object.__setattr__(self, "input_bits", bits)
-        checks.whole("input_bits", self.input_bits, 1, _MOST_INPUT_BITS)
         if not 4 * self.levels <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(
                 f"max_code: {self.max_code} is outside {4 * self.levels}..{FINE_MAX_CODE}, which is for "

@@ -1,39 +1,50 @@
-"""None: the update as it is, neither clipped nor quantized nor private.
+"""None: the update as it is, neither clipped nor quantized nor private; in sums, as integers in fixed point.
 
-It is the baseline that shows what training reaches without quantization and privacy. Where updates must be
-integers, as under secure aggregation, it becomes fixed point (:mod:`fl_privquant.mechanisms.fixed_point`).
+It is the baseline that shows what training reaches without quantization and privacy.
 
-Guarantee: none; ``epsilon`` is infinite. No error: floats come back bit for bit.
-Assumes: finite inputs.
+**Fixed point** is what it becomes where updates must be integers, as secure aggregation needs. Coordinates
+are clipped to [-clip, clip] and rounded at random to one of the two neighbouring points of a lattice so fine
+that learning does not notice: 2^bits - 1 points, of which one is exactly 0. Twenty bits are a step of 1.9e-6
+clip, and the sum of up to 4096 clients fits the 32 bits of a masked code.
+
+Guarantee: none; ``epsilon`` is infinite. Floats come back bit for bit. Sums of fixed-point codes are exact;
+rounding is unbiased to 2^-33 of a step, with a variance of at most a quarter of the squared step (a sixth on
+average over uniform inputs).
+Assumes: finite inputs; fixed point cuts off what lies beyond the clip.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 
-from fl_privquant.array_types import Array, ArrayLike
+from fl_privquant import checks
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
+from fl_privquant.checks import whole_in
+from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import FloatMechanism
-from fl_privquant.mechanisms.fixed_point import FixedPointMechanism, checked_bits
 from fl_privquant.mechanisms.registry import Spec, register
+from fl_privquant.mechanisms.stochastic import RoundingMechanism
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Randomness
+
+DEFAULT_BITS: Final = 20
+"""Bits of a fixed-point coordinate, unless others are asked for."""
+
+_BITS = whole_in(2, 30)
+# What secure aggregation adds up in, at most.
+_MAX_SUM_BITS: Final = 32
 
 
 @dataclass(frozen=True)
 class NoSpec(Spec):
     """Whether floats stay as they are (None), or become integers of that many bits."""
 
-    fixed_point_bits: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.fixed_point_bits is not None:
-            checked_bits(self.fixed_point_bits)
+    fixed_point_bits: Annotated[int | None, _BITS] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +58,6 @@ class NoMechanism(FloatMechanism, kind="none"):
 
     def __repr__(self) -> str:
         return f"<{self.name}: floats unchanged, not private>"
-
-    @property
-    def epsilon(self) -> float:
-        return math.inf
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """A copy of the inputs, in single or double precision as they are."""
@@ -72,12 +79,62 @@ class NoMechanism(FloatMechanism, kind="none"):
         return 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
+    """Randomized rounding to a fine lattice around 0, with ``bits`` for each coordinate.
+
+    >>> import fl_privquant as pq
+    >>> mechanism = FixedPointMechanism("none", 20)
+    >>> codes = mechanism.encode([0.0, 0.1, -7.0], clip=0.5, rng=pq.RandomStream.seeded(1))
+    >>> mechanism.decode(codes, clip=0.5).round(5)
+    array([ 0. ,  0.1, -0.5])
+    """
+
+    name: str = "none"
+    bits: Annotated[int, _BITS] = DEFAULT_BITS
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checks.check_declared(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: fixed point of {self.bits} bits, not private, mse {self.mse():.3g}>"
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return float(self.bits)
+
+    @property
+    def max_code(self) -> int:
+        # Even, so that a point in the middle stands for 0.
+        return (1 << self.bits) - 2
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        return self.decode_sum(indices, 1, clip)
+
+    def to_codes(self, indices: Array) -> Ints:
+        return np.asarray(indices, dtype=np.int64)
+
+    def sum_bits(self, num_clients: int) -> int:
+        return bits_of_sum(num_clients, self.max_code, _MAX_SUM_BITS)
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
+        sums = checked_sums(total, num_clients, self.max_code, _MAX_SUM_BITS)
+        # From the middle, so that 0 is exact.
+        steps = sums.astype(np.int64) - num_clients * self.max_code // 2
+        return np.asarray(steps * (checks.positive("clip", clip) * self.step / num_clients))
+
+    def _rounding_variance(self, density: Density | ArrayLike | None) -> float:
+        # Of uniform inputs it is known, for which so many points need not be gone through.
+        return 1.0 / 6.0 if density is None else super()._rounding_variance(density)
+
+
 @register("none", NoSpec, 100, "#111111")
 def design_none(spec: NoSpec) -> NoMechanism | FixedPointMechanism:
     """The identity, or rounding to fixed point where bits are given."""
     if spec.fixed_point_bits is None:
         return NoMechanism("none", spec.parameters())
-    return FixedPointMechanism("none", int(spec.fixed_point_bits), spec.parameters())
+    return FixedPointMechanism("none", spec.fixed_point_bits, spec.parameters())
 
 
 def _copy(chunk: Chunk) -> int:

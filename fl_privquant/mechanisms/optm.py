@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fl_privquant import checks
 from fl_privquant.array_types import Floats
+from fl_privquant.checks import number_in, one_of, whole_in
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.design.independent import design_independent
 from fl_privquant.design.linear_program import Method
@@ -28,7 +28,7 @@ from fl_privquant.design.metric import METRICS, least_metric_value
 from fl_privquant.design.monotone import design_monotone
 from fl_privquant.design.paired import design_paired
 from fl_privquant.design.search import BinSearch, Evaluation
-from fl_privquant.design.slack import design_with_slack
+from fl_privquant.design.tuning import design_with_slack
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.law.density import Density, UniformDensity
@@ -63,7 +63,7 @@ class OptmSpec(Spec):
 
     epsilon: float
     levels: int = 4
-    family: str = "free"
+    family: Annotated[str, one_of("independent", "paired", "free")] = "free"
     """``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws)."""
     objective: str = "mse"
     """``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
@@ -74,27 +74,24 @@ class OptmSpec(Spec):
     """Whether searched values have integer codes up to ``max_code``, so that sums stay narrow."""
     max_code: int | None = None
     """Largest code of a lattice; 2 levels - 1 if not given."""
-    max_value: float | None = None
+    max_value: Annotated[float | None, number_in("(-inf, inf)")] = None
     """Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. The mean
     absolute error alone would send outer values, and the squared error, to infinity."""
-    num_knots: int | None = None
+    num_knots: Annotated[int | None, whole_in(2, 4097)] = None
     """Knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With ``metric="l2-grid"``
     the inputs that the guarantee is for; 5 if not given."""
-    constraints: str = "constraint1"
+    constraints: Annotated[str, one_of("constraint1", "constraint2")] = "constraint1"
     """For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m)."""
-    metric: str = "none"
+    metric: Annotated[str, one_of(*METRICS)] = "none"
     """What the loss of two inputs may grow with: ``none`` (any two may lose ``epsilon``), ``l1`` or
     ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.choice("family", self.family, ("independent", "paired", "free"))
-        checks.choice("constraints", self.constraints, ("constraint1", "constraint2"))
         if self.constraints == "constraint2" and self.family != "independent":
             raise InvalidSpecError(
                 f"constraints: constraint2 goes with family='independent', not {self.family!r}"
             )
-        checks.choice("metric", self.metric, METRICS)
         if self.metric != "none" and self.family != "free":
             raise InvalidSpecError(
                 f"metric: {self.metric!r} goes with family='free', not {self.family!r}, whose law jumps at "
@@ -107,10 +104,6 @@ class OptmSpec(Spec):
                 f"max_code: {self.max_code} is outside {self.levels - 1}..{FINE_MAX_CODE}, which is for "
                 f"{self.levels} levels"
             )
-        if self.num_knots is not None and not 2 <= self.num_knots <= 4097:
-            raise InvalidSpecError(f"num_knots: {self.num_knots} is outside 2..4097")
-        if self.max_value is not None and not np.isfinite(self.max_value):
-            raise InvalidSpecError(f"max_value: {self.max_value} is not finite")
 
     @property
     def power(self) -> int:
@@ -183,7 +176,7 @@ def _evaluation(spec: OptmSpec) -> Callable[[Floats], Evaluation]:
             start = last[-1] if last else None
             law, selection = design_independent(values, spec.epsilon, spec.density, spec.power, start)
             last[:] = [selection]
-        return Evaluation(law.mae(spec.density) if spec.power == 1 else law.mse(spec.density))
+        return Evaluation(law.error(spec.power, spec.density))
 
     return other
 

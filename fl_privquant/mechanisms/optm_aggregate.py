@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -44,21 +44,18 @@ from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
-from fl_privquant.loss.two_row_sums import TwoRows, probed_separation
+from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism, TableMechanism
-from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
 from fl_privquant.mechanisms.pbm import PbmMechanism, binomial_bits
-from fl_privquant.mechanisms.registry import Spec, checked_delta, checked_epsilon, checked_whole, register
+from fl_privquant.mechanisms.registry import Spec, checked_delta, checked_epsilon, register
 from fl_privquant.mechanisms.stratified_bits import StratifiedBits
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.wish import Estimate, Wish, estimate_bits
 from fl_privquant.statement import Unit
 
 _NAME = "optm_aggregate"
 _MOST_LEVELS = 256
-_MOST_CLIENTS = 1 << 24
-_MOST_ROUNDS = 1 << 20
-_MOST_COORDINATES = 1 << 31
+_LEVELS = checks.whole_in(2, _MOST_LEVELS, "; for the sum of many clients 8 are enough")
 _MOST_EPSILON = 1e6
 # Independent bits are tried if the error over a central Gaussian's is at least this.
 _LAX = 1.1
@@ -86,36 +83,29 @@ class AggregateSpec(Spec):
 
     spends_on: ClassVar[Unit] = Unit.TOTAL
 
-    num_clients: int
+    num_clients: Annotated[int, checks.whole_in(1, 1 << 24)]
     """Clients that are asked in a round."""
-    dimension: int
+    dimension: Annotated[int, checks.whole_in(1, 1 << 31)]
     """Number of coordinates."""
     run_epsilon: float | None = None
     """The target with ``run_delta``: what all rounds may cost a client, in the aggregate view."""
     run_delta: float = 1e-5
-    rounds: int = 1
+    rounds: Annotated[int, checks.whole_in(1, 1 << 20)] = 1
     """Rounds that a client takes part in."""
-    mse: float | None = None
+    mse: Annotated[float | None, checks.positive] = None
     """Mean squared error of one client's coordinate, in units of clip^2, instead of a target."""
-    norm_ratio: float | None = None
+    norm_ratio: Annotated[float | None, checks.positive] = None
     """L2 clip over coordinate clip; if not given, :func:`~fl_privquant.design.spread.usual_norm_ratio`."""
-    levels: int = 4
+    levels: Annotated[int, _LEVELS] = 4
     """Largest number of output values, 2 to 256; fewer are used where they serve as well."""
-    corrupt_fraction: float = 0.0
+    corrupt_fraction: Annotated[float, checked_fraction] = 0.0
     """Share of a round's clients that may collude with the server."""
-    dropout_fraction: float = 0.0
+    dropout_fraction: Annotated[float, checked_fraction] = 0.0
     """Share of a round's clients that may be lost."""
     density: Density = field(default_factory=UniformDensity)
 
     def __post_init__(self) -> None:
-        checked_whole("num_clients", self.num_clients, _MOST_CLIENTS)
-        checked_whole("dimension", self.dimension, _MOST_COORDINATES)
-        checked_whole("rounds", self.rounds, _MOST_ROUNDS)
         super().__post_init__()
-        if self.levels > _MOST_LEVELS:
-            raise InvalidSpecError(
-                f"levels: {self.levels} is above {_MOST_LEVELS}; for the sum of many clients 8 are enough"
-            )
         if (self.run_epsilon is None) == (self.mse is None):
             raise InvalidSpecError(
                 f"run_epsilon={self.run_epsilon}, mse={self.mse}: give one of the two, a target for the "
@@ -124,12 +114,6 @@ class AggregateSpec(Spec):
         if self.run_epsilon is not None:
             checked_epsilon(self.run_epsilon, _MOST_EPSILON)
         checked_delta(self.run_delta)
-        if self.mse is not None:
-            checks.positive("mse", self.mse)
-        if self.norm_ratio is not None:
-            checks.positive("norm_ratio", self.norm_ratio)
-        for name in ("corrupt_fraction", "dropout_fraction"):
-            checked_fraction(name, getattr(self, name))
         honest = honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
         if honest < 2:
             raise InvalidSpecError(
@@ -255,10 +239,11 @@ def _independent_bits_may_lead(spec: AggregateSpec, best: SumOfBitsDesign, input
     if best.trials == 1:
         return False
     law, honest = TwoRows.bit(best.rare), spec.num_honest
-    stratified, independent = (
-        probed_separation(law, honest, spec.rate, best.trials, stratified=kind) for kind in (True, False)
+    of_strata, independent = (
+        sum_separation(law, honest, spec.rate, best.trials, stratified, probed=True)
+        for stratified in (True, False)
     )
-    further = 1.0 if independent == 0.0 else stratified / independent
+    further = 1.0 if independent == 0.0 else of_strata / independent
     lean = min((TOTAL_WEIGHT // 2 - best.rare) * further, TOTAL_WEIGHT // 2 - 1)
     rare = TOTAL_WEIGHT // 2 - int(lean)
     return error_of_bits(best.trials, rare, input_variance) < best.error
@@ -270,7 +255,7 @@ def _safest(spec: AggregateSpec, error: float, input_variance: float) -> Lattice
     trials = numbers_of_trials(spec.levels - 1, honest)[0]
     shape, of_tables = best_shape(spec.levels, error, input_variance, honest, rate)
     rare = bits_for_error(trials, error, rounding_variance(trials + 1, spec.density))
-    if probed_separation(TwoRows.bit(rare), honest, rate, trials, stratified=True) <= of_tables:
+    if sum_separation(TwoRows.bit(rare), honest, rate, trials, stratified=True, probed=True) <= of_tables:
         return _of_bits(spec, trials, rare)
     return _of_table(spec, aggregate_table(shape, error, input_variance))
 

@@ -23,12 +23,13 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.array_types import Array, ArrayLike, Floats, code_type
+from fl_privquant.checks import number_in
 from fl_privquant.design.bits import SumOfBitsDesign, error_of_bits, least_error_bits, numbers_of_trials
 from fl_privquant.design.spread import RunTarget, best_spread, clipped_moments
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
@@ -38,10 +39,9 @@ from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.loss.bit_sums import aggregate_renyi, binomial, check_sum, probed_renyi
 from fl_privquant.loss.compose import NamedLoss, Part, composed_epsilon
 from fl_privquant.loss.norms import Norms, secure_sum_loss
-from fl_privquant.mechanisms.bits_estimate import Estimate, estimate_bits
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.wish import Estimate, Wish, estimate_bits
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import Randomness, RandomStream
 from fl_privquant.statement import LOCAL, View
@@ -63,9 +63,9 @@ class PbmSpec(Spec):
     epsilon: float | None = None
     levels: int = 16
     """Number of codes: one more than trials."""
-    theta: float | None = None
+    theta: Annotated[float | None, number_in("(0, 0.5)")] = None
     """How much the probability of a success moves with the input, above 0 and below 1/2."""
-    renyi: float | None = None
+    renyi: Annotated[float | None, checks.positive] = None
     """Rényi divergence of one coordinate, one release, *aggregate view*: what the sum over ``num_clients``
     clients may reveal of any one of them."""
     order: float = 2.0
@@ -80,10 +80,7 @@ class PbmSpec(Spec):
                 f"epsilon, theta, renyi: give exactly one of them, not {' and '.join(given) or 'none'}"
             )
         super().__post_init__()
-        if self.theta is not None and not 0.0 < self.theta < 0.5:
-            raise InvalidSpecError(f"theta: {self.theta} is not above 0 and below 0.5")
         if self.renyi is not None:
-            checks.positive("renyi", self.renyi)
             if self.num_clients is None:
                 raise InvalidSpecError("num_clients: give the number of clients whose codes are added up")
             check_sum(self.levels - 1, self.num_clients, self.order)
@@ -118,7 +115,7 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
     trials = spec.levels - 1
     if spec.epsilon is not None:
         rare = _rare_for_epsilon(trials, spec.epsilon)
-        return PbmMechanism("pbm", trials, rare, float(spec.epsilon), spec.parameters())
+        return PbmMechanism("pbm", trials, rare, spec.epsilon, spec.parameters())
     if spec.theta is not None:
         rare = max(round(TOTAL_WEIGHT * (0.5 - spec.theta)), 1)
     else:

@@ -35,12 +35,14 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant import checks
 from fl_privquant.array_types import Floats
+from fl_privquant.checks import whole_in
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.cap import cap_share_bounds
 from fl_privquant.law.table import log_ratio_upper
@@ -56,7 +58,6 @@ from fl_privquant.mechanisms.sphere import (
     projection_above,
 )
 from fl_privquant.mechanisms.vector import CHANCES, PrivateVectorSpec, ResponseMechanism, happens
-from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _WORD = 32
@@ -70,18 +71,11 @@ _UNIFORMS = 1 << 53
 class PrivUnitSpec(PrivateVectorSpec):
     """The specification of PrivUnit; see :class:`PrivateVectorSpec`."""
 
-    projected: int | None = None
+    # One draw is optimal, whatever epsilon.
+    planned_repeats = 1
+
+    projected: Annotated[int | None, whole_in(1, _MOST_PROJECTED)] = None
     """Number of random directions that an update is projected onto first. None: not projected."""
-
-    @classmethod
-    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """One draw is optimal, whatever epsilon."""
-        return {"repeats": 1} | super(PrivateVectorSpec, cls).candidate(wish, epsilon)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.projected is not None:
-            _check_projected(self.projected, self.dimension)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,12 +87,12 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
     """
 
     outputs_floats: ClassVar[bool] = True
+    message_bits = _WORD
 
     projected: int = 0
 
     def __post_init__(self) -> None:
-        if self.projected:
-            _check_projected(self.projected, self.dimension)
+        checks.whole("projected", self.projected, 0, max(_MOST_PROJECTED // self.dimension, 1))
         super().__post_init__()
 
     @property
@@ -148,10 +142,6 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
     @property
     def message_size(self) -> int:
         return (_SEED_WORDS if self.projected else 0) + self.repeats * self.drawn_coordinates
-
-    @property
-    def message_bits(self) -> int:
-        return _WORD
 
     def _draw(self, x: Floats, source: Continuation) -> NDArray[np.uint32]:
         length = float(np.linalg.norm(x))
@@ -204,15 +194,4 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         return np.asarray(self._scale(clip) * total)
 
 
-@register("privunit", PrivUnitSpec, 194, "#90a955")
-def design_privunit(spec: PrivUnitSpec) -> PrivUnitMechanism:
-    """PrivUnit with the best cap, its loss certified for real numbers."""
-    return PrivUnitMechanism.of("privunit", spec, projected=int(spec.projected or 0))
-
-
-def _check_projected(projected: int, dimension: int) -> None:
-    most = max(_MOST_PROJECTED // dimension, 1)
-    if not 1 <= projected <= most:
-        raise InvalidSpecError(
-            f"projected: {projected} directions of {dimension} coordinates, expected 1 to {most}"
-        )
+register("privunit", PrivUnitSpec, 194, "#90a955")(PrivUnitMechanism.of)

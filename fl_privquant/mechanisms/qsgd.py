@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from fl_privquant.array_types import ArrayLike, Bits, Floats
-from fl_privquant.errors import CodeOverflowError, InvalidSpecError
+from fl_privquant.checks import whole_in
+from fl_privquant.errors import CodeOverflowError
+from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.mechanisms.bit_messages import LengthQuantizer, QuantizerSpec, from_bits, to_bits, uniforms
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.stream import Continuation
 
-_MOST_LEVELS = 1 << 16
+_LEVELS = whole_in(3, MAX_LEVELS)
 # Nodes of the rule that averages over a coordinate of a direction, in each step of the lattice.
 _NODES = 32
 
@@ -32,23 +35,15 @@ _NODES = 32
 class QsgdSpec(QuantizerSpec):
     """The specification of QSGD; see :class:`QuantizerSpec`."""
 
-    levels: int = 16
+    levels: Annotated[int, _LEVELS] = 16
     """Values that a coordinate can have, 3 to 65536; the largest odd number of them is used."""
-
-    def __post_init__(self) -> None:
-        _check_levels(self.levels)
-        super().__post_init__()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QsgdMechanism(LengthQuantizer, kind="qsgd"):
     """Randomized rounding of an update over its length; see :class:`LengthQuantizer`."""
 
-    levels: int = 16
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_levels(self.levels)
+    levels: Annotated[int, _LEVELS] = 16
 
     @property
     def steps(self) -> int:
@@ -102,12 +97,4 @@ class QsgdMechanism(LengthQuantizer, kind="qsgd"):
         return np.asarray(length / self.steps * (codes - self.steps))
 
 
-@register("qsgd", QsgdSpec, 220, "#adb5bd")
-def design_qsgd(spec: QsgdSpec) -> QsgdMechanism:
-    """The quantizer for so many values of a coordinate."""
-    return QsgdMechanism.of("qsgd", spec, levels=int(spec.levels))
-
-
-def _check_levels(levels: int) -> None:
-    if not 3 <= levels <= _MOST_LEVELS:
-        raise InvalidSpecError(f"levels: {levels} values of a coordinate, expected 3 to {_MOST_LEVELS}")
+register("qsgd", QsgdSpec, 220, "#adb5bd")(QsgdMechanism.of)

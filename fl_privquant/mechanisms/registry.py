@@ -19,8 +19,7 @@ from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.bits_estimate import Estimate
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import Unit
 
 POWERS = {"mae": 1, "mse": 2}
@@ -83,6 +82,7 @@ class Spec:
         for name, check in _FIELD_CHECKS.items():
             if name in given:
                 check(given[name])
+        checks.check_declared(self)
 
     def _given(self) -> dict[str, Any]:
         """The fields that are not None."""
@@ -163,44 +163,32 @@ class Entry(Generic[SpecT]):
     """Its place in lists and legends."""
     colour: str
     """Its colour in pictures; chosen by the name if empty."""
-    cached: bool
+    cached: bool = False
     """Whether designs are kept on disk, which pays where they take longer to find than to load."""
-    plans_for_sums: bool
+    plans_for_sums: bool = False
     """Whether plans for secure sums consider it by default."""
-    plans_for_local: bool
+    plans_for_local: bool = False
     """Whether plans for the local view consider it by default."""
-    scouts: bool
+    scouts: bool = False
     """Whether planners try it first, to know where to search: it is designed at once, others cost as much."""
+    variant_of: tuple[str, str, str] | None = None
+    """Another mechanism, and a parameter of ``design`` with the value that stands for this one: for a variant
+    of that mechanism with a spec of its own."""
 
 
 _ENTRIES: dict[str, Entry[Any]] = {}
-_VARIANTS: dict[str, tuple[str, str, str]] = {}
 
 
 def register(
-    name: str,
-    spec: type[SpecT],
-    rank: int = 1000,
-    colour: str = "",
-    *,
-    cached: bool = False,
-    plans_for_sums: bool = False,
-    plans_for_local: bool = False,
-    scouts: bool = False,
-    variant_of: tuple[str, str, str] | None = None,
+    name: str, spec: type[SpecT], rank: int = 1000, colour: str = "", **listing: Any
 ) -> Callable[[Callable[[SpecT], Mechanism]], Callable[[SpecT], Mechanism]]:
-    """Register the decorated function as the builder of mechanism ``name``; see :class:`Entry` for the rest.
+    """Register the decorated function as the builder of mechanism ``name``; see :class:`Entry`.
 
-    ``variant_of`` names another mechanism, and a parameter of ``design`` with the value that stands for this
-    one: for a variant of that mechanism with a spec of its own.
+    ``listing`` are the further fields of an entry.
     """
 
     def decorate(build: Callable[[SpecT], Mechanism]) -> Callable[[SpecT], Mechanism]:
-        _ENTRIES[name] = Entry(
-            name, spec, build, rank, colour, cached, plans_for_sums, plans_for_local, scouts
-        )
-        if variant_of is not None:
-            _VARIANTS[name] = variant_of
+        _ENTRIES[name] = Entry(name, spec, build, rank, colour, **listing)
         return build
 
     return decorate
@@ -221,7 +209,9 @@ def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
     For sums of updates with a norm bound (``by_norm``), a mechanism with a variant designed for them is left
     out.
     """
-    replaced = {_VARIANTS[name][0] for name in _VARIANTS if _ENTRIES[name].plans_for_sums}
+    replaced = {
+        listed.variant_of[0] for listed in _ENTRIES.values() if listed.variant_of and listed.plans_for_sums
+    }
     chosen = [
         listed
         for listed in _ENTRIES.values()
@@ -300,9 +290,10 @@ def design(
     >>> mechanism.epsilon <= 1.0, mechanism.values.round(4)
     (True, array([-2.164,  2.164]))
     """
-    for variant, (of, key, value) in _VARIANTS.items():
+    for listed in _ENTRIES.values():
+        of, key, value = listed.variant_of or ("", "", "")
         if name == of and parameters.get(key) == value:
-            name = variant
+            name = listed.name
             del parameters[key]
             break
     chosen = entry(name)
@@ -367,23 +358,13 @@ def checked_epsilon(epsilon: float, most: float = MOST_EPSILON) -> float:
 
 def checked_delta(delta: float) -> float:
     """The delta as a float, if it is one that can be designed for."""
-    value = checks.number("delta", delta)
-    if not 0.0 < value < 1.0:
-        raise InvalidSpecError(
-            f"delta: {delta} is not between 0 and 1; typical values are 1e-9 to 1e-5, for delta 0 use "
-            "'discrete_laplace'"
-        )
-    return value
+    advice = "; typical values are 1e-9 to 1e-5, for delta 0 use 'discrete_laplace'"
+    return checks.inside("delta", delta, "(0, 1)", advice)
 
 
 def checked_levels(levels: int) -> int:
     """The number of output values, if it is a whole number from 2 to 65536."""
     return checks.whole("levels", levels, 2, MAX_LEVELS)
-
-
-def checked_whole(name: str, value: int, largest: int) -> int:
-    """The value as an integer, if it is a whole number from 1 to ``largest``."""
-    return checks.whole(name, value, 1, largest)
 
 
 def _check_bins(bins: tuple[float, ...]) -> None:
@@ -397,19 +378,10 @@ def _check_bins(bins: tuple[float, ...]) -> None:
         )
 
 
-def _check_keep(keep: float) -> None:
-    if not 0.0 < keep < 1.0:
-        raise InvalidSpecError(f"keep: {keep} is not a probability between 0 and 1")
-
-
-def _check_objective(objective: str) -> None:
-    checks.choice("objective", objective, tuple(POWERS))
-
-
 _FIELD_CHECKS: dict[str, Callable[[Any], object]] = {
     "delta": checked_delta,
     "levels": checked_levels,
-    "objective": _check_objective,
+    "objective": lambda objective: checks.choice("objective", objective, POWERS),
     "bins": _check_bins,
-    "keep": _check_keep,
+    "keep": lambda keep: checks.inside("keep", keep, "(0, 1)"),
 }

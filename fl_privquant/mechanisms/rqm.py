@@ -13,6 +13,7 @@ Privacy in Federated Learning", 2023.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import scipy
@@ -46,15 +47,13 @@ class RqmSpec(Spec):
     levels: int = 4
     objective: str = "mse"
     density: Density = field(default_factory=UniformDensity)
-    margin: float | None = None
+    margin: Annotated[float | None, checks.positive] = None
     keep: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.epsilon is None and (self.margin is None or self.keep is None):
             raise InvalidSpecError("epsilon: give the privacy loss to tune for, or both margin and keep")
-        if self.margin is not None:
-            checks.positive("margin", self.margin)
 
 
 @register("rqm", RqmSpec, 20, "#d1495b", cached=True)
@@ -109,7 +108,7 @@ def _tune(spec: RqmSpec, epsilon: float) -> tuple[float, float, Law]:
             tuned = tune_rate(lambda keep: rqm_law(bins, keep), keeps, epsilon, spec.density, power)
         except InfeasibleDesignError:
             return 1e6 / margin  # wider bins are more private
-        candidate = (tuned.evaluation.objective, margin, tuned.rate, tuned.law)
+        candidate = (tuned.error, margin, tuned.rate, tuned.law)
         best = candidate if best is None or candidate[0] < best[0] else best
         return candidate[0]
 

@@ -108,10 +108,6 @@ class CodebookMechanism(SeededVectorMechanism):
         super().__post_init__()
         check_codebook(self.levels, self.dimension)
 
-    def _chosen_for(self, dimension: int) -> dict[str, Any]:
-        given = self.parameters.get("levels") is not None
-        return {} if given else {"levels": self._usual_levels(dimension)}
-
     @property
     def num_answers(self) -> int:
         return self.levels
@@ -119,10 +115,6 @@ class CodebookMechanism(SeededVectorMechanism):
     @property
     def answer_bits(self) -> int:
         return (self.levels - 1).bit_length()
-
-    @abstractmethod
-    def _usual_levels(self, dimension: int) -> int:
-        """The default number of codewords for so many coordinates."""
 
     @property
     @abstractmethod
@@ -167,8 +159,9 @@ class SharedCodebookMechanism(CodebookMechanism, kind="shared_codebook"):
     def output_norm(self) -> float:
         return 1.0 / _mean_length(self._share, self.levels, self.num_near, self.dimension)
 
-    def _usual_levels(self, dimension: int) -> int:
-        return _usual_levels(self._share, dimension)
+    @classmethod
+    def best_fields(cls, epsilon: float, dimension: int) -> dict[str, Any]:
+        return {"levels": _usual_levels(epsilon, dimension)}
 
     @cached_property
     def _weights(self) -> tuple[int, int]:
@@ -179,12 +172,9 @@ class SharedCodebookMechanism(CodebookMechanism, kind="shared_codebook"):
         return np.sort(np.argpartition(-projections, self.num_near - 1)[: self.num_near])
 
 
-@register("shared_codebook", SharedCodebookSpec, 195, "#31572c", plans_for_local=True)
-def design_shared_codebook(spec: SharedCodebookSpec) -> SharedCodebookMechanism:
-    """The certified mechanism for updates of Euclidean norm at most clip."""
-    epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)
-    levels = spec.levels or _usual_levels(epsilon / repeats, dimension)
-    return SharedCodebookMechanism("shared_codebook", dimension, repeats, epsilon, spec.parameters(), levels)
+register("shared_codebook", SharedCodebookSpec, 195, "#31572c", plans_for_local=True)(
+    SharedCodebookMechanism.of
+)
 
 
 def check_codebook(levels: int, dimension: int) -> None:

@@ -38,7 +38,6 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
         return skellam_theorem(update, self.noise)
 
 
-@register("skellam", SkellamSpec, 130, "#6ec5e9", cached=True, plans_for_sums=True, plans_for_local=True)
-def design_skellam(spec: SkellamSpec) -> SkellamMechanism:
-    """The certified mechanism with the least noise at (``epsilon``, ``delta``), or of that variance."""
-    return SkellamMechanism.calibrated("skellam", spec)
+register("skellam", SkellamSpec, 130, "#6ec5e9", cached=True, plans_for_sums=True, plans_for_local=True)(
+    SkellamMechanism.of
+)

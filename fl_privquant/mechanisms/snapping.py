@@ -35,16 +35,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from fl_privquant import checks
 from fl_privquant.array_types import Array, ArrayLike, Floats, Ints, Words, code_type
+from fl_privquant.checks import number_in, whole_in
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.registry import Spec, checked_whole, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Continuation, Randomness
@@ -72,14 +74,9 @@ class SnappingSpec(Spec):
     most_epsilon = 1e6
 
     epsilon: float
-    bound: float | None = None
+    bound: Annotated[float | None, number_in("(1, inf)")] = None
     """Outputs are clamped to [-bound, bound] times the clip, or the next multiple of the lattice's step. If
     not given, 14 scales of the noise beyond the inputs."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bound is not None and not (math.isfinite(self.bound) and self.bound > 1.0):
-            raise InvalidSpecError(f"bound: {self.bound} is not a finite number above 1, where inputs end")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +88,13 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     """The lattice's step is 2^step_exponent, for inputs in [-1, 1]."""
     rate: float
     """The step over the scale of the noise (rho), 1 to 2."""
-    reach: int
+    reach: Annotated[int, whole_in(1, _MAX_REACH)]
     """Largest output, in steps; there are 2 reach + 1 levels."""
     claimed_epsilon: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checked_whole("reach", self.reach, _MAX_REACH)
+        checks.check_declared(self)
         if not (self.step_exponent in _EXPONENTS and _LEAST_RATE <= self.rate <= 2.0):
             raise CertificationError(
                 f"{self.name}: step 2^{self.step_exponent} and rate {self.rate}, expected exponents "
@@ -254,19 +251,17 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 def design_snapping(spec: SnappingSpec) -> SnappingMechanism:
     """The certified mechanism at ``epsilon``."""
     # Inputs are at most 2 apart.
-    scale = 2.0 / max(float(spec.epsilon) * (1.0 - _RELATIVE_ROOM) - _ABSOLUTE_ROOM, 1e-12)
+    scale = 2.0 / max(spec.epsilon * (1.0 - _RELATIVE_ROOM) - _ABSOLUTE_ROOM, 1e-12)
     exponent = math.ceil(math.log2(scale * _LEAST_RATE))
     step = 2.0**exponent
-    bound = 1.0 + _DEFAULT_SCALES * scale if spec.bound is None else float(spec.bound)
+    bound = 1.0 + _DEFAULT_SCALES * scale if spec.bound is None else spec.bound
     reach = math.ceil(bound / step)
     if reach > _MAX_REACH or exponent not in _EXPONENTS:
         raise InvalidSpecError(
             f"epsilon: {spec.epsilon} with bound {bound:g} takes {2 * reach + 1} levels of step {step:g}; up "
             f"to {2 * _MAX_REACH + 1} levels and epsilon between 1e-10 and 900 are possible"
         )
-    return SnappingMechanism(
-        "snapping", exponent, step / scale, reach, float(spec.epsilon), spec.parameters()
-    )
+    return SnappingMechanism("snapping", exponent, step / scale, reach, spec.epsilon, spec.parameters())
 
 
 def _steps_down(values: list[Decimal]) -> list[Decimal]:

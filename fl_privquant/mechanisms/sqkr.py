@@ -23,20 +23,20 @@ Reference: Chen, Kairouz, Ozgur, "Breaking the Communication-Privacy-Accuracy Tr
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.bit_messages import SeededVectorMechanism, bits_of, number_of
-from fl_privquant.mechanisms.registry import checked_whole, register
+from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import mean_projection, orthonormal_rows
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens, respond
-from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.stream import Continuation
 
 _MOST_SAMPLED = 24
@@ -49,16 +49,6 @@ class SqkrSpec(PrivateVectorSpec):
     sampled: int | None = None
     """Number of coordinates in the random frame that are reported, 1 to 24; by default the best one."""
 
-    @classmethod
-    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """How many coordinates are reported is left to the design, which takes the best number."""
-        return super(PrivateVectorSpec, cls).candidate(wish, epsilon)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sampled is not None:
-            checked_whole("sampled", self.sampled, min(_MOST_SAMPLED, self.dimension))
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
@@ -70,13 +60,16 @@ class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
     sampled: int = 1
 
     def __post_init__(self) -> None:
-        checked_whole("sampled", self.sampled, min(_MOST_SAMPLED, self.dimension))
+        checks.whole("sampled", self.sampled, 1, min(_MOST_SAMPLED, self.dimension))
         super().__post_init__()
 
-    def _chosen_for(self, dimension: int) -> dict[str, Any]:
-        if self.parameters.get("sampled") is not None:
-            return {"sampled": min(self.sampled, dimension)}
-        return {"sampled": best_sampled(self.claimed_epsilon / self.repeats, dimension)}
+    @classmethod
+    def best_fields(cls, epsilon: float, dimension: int) -> dict[str, Any]:
+        return {"sampled": best_sampled(epsilon, dimension)}
+
+    def for_dimension(self, dimension: int) -> Self:
+        fitting = dataclasses.replace(self, sampled=min(self.sampled, dimension))
+        return super(SqkrMechanism, fitting).for_dimension(dimension)
 
     @property
     def num_answers(self) -> int:
@@ -106,12 +99,7 @@ class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
         return checks.positive("clip", clip) * (self.output_norm / (length * self.repeats))
 
 
-@register("sqkr", SqkrSpec, 196, "#bc6c25")
-def design_sqkr(spec: SqkrSpec) -> SqkrMechanism:
-    """The certified mechanism for updates of Euclidean norm at most clip."""
-    epsilon, dimension, repeats = float(spec.epsilon), int(spec.dimension), int(spec.repeats or 1)
-    sampled = int(spec.sampled or best_sampled(epsilon / repeats, dimension))
-    return SqkrMechanism("sqkr", dimension, repeats, epsilon, spec.parameters(), sampled)
+register("sqkr", SqkrSpec, 196, "#bc6c25")(SqkrMechanism.of)
 
 
 @lru_cache(maxsize=256)

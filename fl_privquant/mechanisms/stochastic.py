@@ -12,21 +12,22 @@ Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD", NeurIPS 2017.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from fl_privquant import checks
 from fl_privquant.array_types import Array, ArrayLike, Floats
-from fl_privquant.law.codebook import Codebook
+from fl_privquant.checks import whole_in
+from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.additive import rounding_variance
 from fl_privquant.mechanisms.base import LatticeMechanism, Mechanism
-from fl_privquant.mechanisms.registry import Spec, checked_levels, register
+from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import Randomness
@@ -46,10 +47,6 @@ class RoundingMechanism(Mechanism):
     @abstractmethod
     def max_code(self) -> int:
         """The last lattice point."""
-
-    @property
-    def epsilon(self) -> float:
-        return math.inf
 
     @property
     def step(self) -> float:
@@ -80,11 +77,11 @@ class StochasticMechanism(RoundingMechanism, LatticeMechanism, kind="stochastic"
     """Randomized rounding to ``levels`` values from -1 to 1; see :class:`RoundingMechanism`."""
 
     name: str
-    levels: int
+    levels: Annotated[int, whole_in(2, MAX_LEVELS)]
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checked_levels(self.levels)
+        checks.check_declared(self)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.levels} levels, not private, mse {self.mse():.5g}, mae {self.mae():.5g}>"
@@ -107,4 +104,4 @@ class StochasticMechanism(RoundingMechanism, LatticeMechanism, kind="stochastic"
 @register("stochastic", StochasticSpec, 90, "#a3a380")
 def design_stochastic(spec: StochasticSpec) -> StochasticMechanism:
     """Randomized rounding to that many levels."""
-    return StochasticMechanism("stochastic", int(spec.levels), spec.parameters())
+    return StochasticMechanism("stochastic", spec.levels, spec.parameters())

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant import checks
 
 # Rates in units of 1 / standard deviation at which Chernoff's bound is tried: any of them gives a bound.
 _RATES = np.geomspace(1e-6, 1e2, 400)
@@ -117,12 +117,9 @@ def sum_limits(
     There are ``dimension`` sums of ``num_clients`` values. ``l2_bound`` is the largest L2 norm of a client's
     inputs in units of the clip (None: that of inputs at the clip), ``odds`` are those of a false alarm.
     """
-    if not 0.0 < odds < 1.0:
-        raise InvalidSpecError(f"odds: {odds} of a false alarm, expected a number between 0 and 1")
-    if num_clients < 1 or dimension < 1:
-        raise InvalidSpecError(
-            f"num_clients {num_clients}, dimension {dimension}: expected 1 or more of both"
-        )
+    checks.inside("odds", odds, "(0, 1)")
+    checks.whole("num_clients", num_clients, 1)
+    checks.whole("dimension", dimension, 1)
     n, root = float(num_clients), math.sqrt(dimension)
     log_odds = math.log(4.0 / odds)
     reach = min(noise.tail(n, log_odds + math.log(dimension)), n * noise.largest)

@@ -69,7 +69,4 @@ class TernGradMechanism(LengthQuantizer, kind="terngrad"):
         return np.asarray(length * (digits.reshape(-1)[: self.dimension] - 1.0))
 
 
-@register("terngrad", QuantizerSpec, 221, "#868e96")
-def design_terngrad(spec: QuantizerSpec) -> TernGradMechanism:
-    """The quantizer to three values."""
-    return TernGradMechanism.of("terngrad", spec)
+register("terngrad", QuantizerSpec, 221, "#868e96")(TernGradMechanism.of)

@@ -12,27 +12,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from scipy import special
 
 from fl_privquant import checks
 from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints
-from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.checks import number_in
+from fl_privquant.errors import CodeOverflowError, InvalidUpdateError
 from fl_privquant.mechanisms.bit_messages import QuantizerMechanism, QuantizerSpec, from_bits, to_bits
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import largest_sum
 from fl_privquant.sampling.stream import Continuation
 
 _VALUE_BITS = 32
+_SHARE = number_in("(0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopKSpec(QuantizerSpec):
     """The specification of top-k; see :class:`QuantizerSpec`."""
 
-    share: float = 0.01
+    share: Annotated[float, _SHARE] = 0.01
     """Share of the coordinates that is sent, above 0 and up to 1; at least one is."""
 
 
@@ -42,12 +44,7 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
 
     outputs_floats: ClassVar[bool] = True
 
-    share: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < checks.number("share", self.share) <= 1.0:
-            raise InvalidSpecError(f"share: {self.share} of the coordinates, expected above 0 and up to 1")
+    share: Annotated[float, _SHARE] = 0.01
 
     def kept(self, dimension: int) -> int:
         """How many coordinates of an update of that dimension are sent."""
@@ -104,10 +101,7 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
         return np.asarray(checks.positive("clip", clip) * estimate)
 
 
-@register("top_k", TopKSpec, 223, "#ced4da")
-def design_top_k(spec: TopKSpec) -> TopKMechanism:
-    """The quantizer that keeps a share of the coordinates."""
-    return TopKMechanism.of("top_k", spec, share=float(spec.share))
+register("top_k", TopKSpec, 223, "#ced4da")(TopKMechanism.of)
 
 
 def _largest(x: Floats, count: int) -> Ints:

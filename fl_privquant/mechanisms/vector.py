@@ -22,18 +22,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.array_types import Array, ArrayLike, Floats, Ints, code_type
+from fl_privquant.checks import whole_in
 from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, checked_whole
+from fl_privquant.mechanisms.registry import Spec, checked_epsilon
 from fl_privquant.mechanisms.sum_limits import SumLimits
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.packing.wire_format import PackedIntegers
@@ -47,7 +48,8 @@ CHANCES = 1 << 128
 MAX_REPEATS = 1024
 """The most draws of a message."""
 
-_MAX_DIMENSION = 1 << 31
+_DIMENSIONS = whole_in(1, 1 << 31)
+_REPEATS = whole_in(1, MAX_REPEATS)
 # Of a whole round: that of all draws together.
 _MOST_EPSILON = 1e6
 _SHARES = 1 << 53
@@ -57,17 +59,11 @@ _SHARES = 1 << 53
 class VectorSpec(Spec):
     """The specification of a vector mechanism."""
 
-    dimension: int = 1
+    dimension: Annotated[int, _DIMENSIONS] = 1
     """Number of coordinates of an update. A codec sets it to that of its layout."""
-    repeats: int | None = None
+    repeats: Annotated[int | None, _REPEATS] = None
     """Independent draws that a message holds. Their average has 1 / repeats of the variance. None: the number
     with the least error where the mechanism knows it, else 1."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_whole("dimension", self.dimension, _MAX_DIMENSION)
-        if self.repeats is not None:
-            checked_whole("repeats", self.repeats, MAX_REPEATS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +73,26 @@ class PrivateVectorSpec(VectorSpec):
     most_epsilon = _MOST_EPSILON
     spends_on: ClassVar[Unit] = Unit.ROUND
 
+    planned_repeats: ClassVar[int | None] = None
+    """Draws of a message in plans; None leaves their number to the design."""
+
     epsilon: float
     """Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """One draw reports at most a bit or a coordinate: a large epsilon is better spent on several."""
+        return {"repeats": cls.planned_repeats} | super().candidate(wish, epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateAxisSpec(PrivateVectorSpec):
+    """The specification of a private :class:`AxisMechanism`."""
+
+    @classmethod
+    def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """One draw reports one axis at most: a large epsilon is better spent on several."""
         repeats = min(max(round(epsilon), 1), MAX_REPEATS)
-        return {"repeats": repeats} | super().candidate(wish, epsilon)
+        return super().candidate(wish, epsilon) | {"repeats": repeats} | dict(wish.parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +105,9 @@ class VectorMechanism(Mechanism):
     """
 
     name: str
-    dimension: int
+    dimension: Annotated[int, _DIMENSIONS]
     """Number of coordinates; :meth:`for_dimension` gives the mechanism for another one."""
-    repeats: int
+    repeats: Annotated[int, _REPEATS]
     """Independent draws in a message."""
     claimed_epsilon: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -109,8 +117,7 @@ class VectorMechanism(Mechanism):
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checked_whole("dimension", self.dimension, _MAX_DIMENSION)
-        checked_whole("repeats", self.repeats, MAX_REPEATS)
+        checks.check_declared(self)
         if self.private:
             checked_epsilon(self.claimed_epsilon, _MOST_EPSILON)
         if not self.epsilon <= self.claimed_epsilon:
@@ -125,30 +132,38 @@ class VectorMechanism(Mechanism):
         )
 
     @classmethod
-    def of(cls, name: str, spec: VectorSpec, **fields: Any) -> Self:
-        """The certified mechanism that meets the spec, with further fields of its own class."""
-        epsilon = float(spec.epsilon) if isinstance(spec, PrivateVectorSpec) else math.inf
-        dimension = int(spec.dimension)
-        repeats = int(spec.repeats or cls.best_repeats(epsilon, dimension))
-        return cls(name, dimension, repeats, epsilon, spec.parameters(), **fields)
+    def of(cls, spec: VectorSpec) -> Self:
+        """The certified mechanism that meets the spec; it has the name of its class's kind."""
+        given = spec.parameters()
+        epsilon = given.get("epsilon", math.inf)
+        own = {field.name: given[field.name] for field in dataclasses.fields(cls) if field.name in given}
+        fields = cls._chosen(epsilon, spec.dimension, spec.repeats) | own
+        return cls(name=cls.kind, claimed_epsilon=epsilon, parameters=given, **fields)
+
+    @classmethod
+    def _chosen(cls, epsilon: float, dimension: int, repeats: int | None) -> dict[str, Any]:
+        """The fields that the design chooses where its user does not; ``repeats`` if they are given."""
+        draws = repeats or cls.best_repeats(epsilon, dimension)
+        return {"repeats": draws} | cls.best_fields(epsilon / draws, dimension)
 
     @classmethod
     def best_repeats(cls, epsilon: float, dimension: int) -> int:
         """The number of draws with the least error."""
         return 1
 
+    @classmethod
+    def best_fields(cls, epsilon: float, dimension: int) -> dict[str, Any]:
+        """Further fields of the class with the least error, for an epsilon of one draw."""
+        return {}
+
     def for_dimension(self, dimension: int) -> Self:
         if dimension == self.dimension:
             return self
         parameters = {**self.parameters, "dimension": dimension}
-        chosen = self._chosen_for(dimension)
-        return dataclasses.replace(self, dimension=dimension, parameters=parameters, **chosen)
-
-    def _chosen_for(self, dimension: int) -> dict[str, Any]:
-        """The fields that the design chooses by the number of coordinates, unless its user gave them."""
-        if self.parameters.get("repeats") is not None:
-            return {}
-        return {"repeats": self.best_repeats(self.claimed_epsilon, dimension)}
+        repeats = None if parameters.get("repeats") is None else self.repeats
+        chosen = self._chosen(self.claimed_epsilon, dimension, repeats)
+        free = {name: value for name, value in chosen.items() if parameters.get(name) is None}
+        return dataclasses.replace(self, dimension=dimension, parameters=parameters, **free)
 
     @property
     @abstractmethod
@@ -187,8 +202,7 @@ class VectorMechanism(Mechanism):
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """The random message of one update, a vector of ``dimension`` floats; one thread is enough."""
-        if threads < 1:
-            raise InvalidSpecError(f"threads: {threads} is below 1")
+        checks.whole("threads", threads, 1)
         inputs = self._in_ball(x, clip)
         stream = rng if rng is not None else RandomStream.secure()
         source = Continuation(stream, stream.reserve(1))
@@ -263,10 +277,7 @@ class ResponseMechanism(VectorMechanism):
         """Euclidean norm of every draw's estimate, for inputs in the unit ball."""
 
     def squared_error(self, x: ArrayLike) -> float:
-        """Exact mean squared Euclidean error for an input in the unit ball.
-
-        Draws are unbiased and of one length, so their variance is the square of it less that of the input.
-        """
+        # Draws are unbiased and of one length, so their variance is the square of it less that of the input.
         inputs = np.asarray(x, dtype=np.float64)
         return (self.output_norm**2 - float(np.sum(inputs * inputs))) / self.repeats
 

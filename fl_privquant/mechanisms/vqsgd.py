@@ -30,7 +30,7 @@ import numpy as np
 
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.vector import AxisMechanism, PrivateVectorSpec, VectorSpec, respond
+from fl_privquant.mechanisms.vector import AxisMechanism, PrivateAxisSpec, VectorSpec, respond
 from fl_privquant.sampling.stream import Continuation
 
 _SHARES = 1 << 53
@@ -63,16 +63,10 @@ class PrivateVqsgdMechanism(VqsgdMechanism, kind="vqsgd_private"):
         return [respond(corner, self._weights, source) for corner in super()._draw(x, source)]
 
 
-@register("vqsgd", VectorSpec, 200, "#c77dff")
-def design_vqsgd(spec: VectorSpec) -> VqsgdMechanism:
-    """The quantizer without privacy."""
-    return VqsgdMechanism.of("vqsgd", spec)
+register("vqsgd", VectorSpec, 200, "#c77dff")(VqsgdMechanism.of)
 
 
-@register("vqsgd_private", PrivateVectorSpec, 210, "#7b2cbf", plans_for_local=True)
-def design_private_vqsgd(spec: PrivateVectorSpec) -> PrivateVqsgdMechanism:
-    """The certified mechanism at ``epsilon`` a client round."""
-    return PrivateVqsgdMechanism.of("vqsgd_private", spec)
+register("vqsgd_private", PrivateAxisSpec, 210, "#7b2cbf", plans_for_local=True)(PrivateVqsgdMechanism.of)
 
 
 def _corner(x: Floats, cumulated: Floats, source: Continuation) -> int:

@@ -1,42 +1,52 @@
-"""The run and the target for which mechanisms propose designs."""
+"""The run and the target for which mechanisms propose designs, and quick estimates of sums of bits in it.
+
+Estimates are no guarantee: a caller that chooses by one designs and certifies what was chosen.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any
+
+import numpy as np
 
 from fl_privquant import checks
-from fl_privquant.design.spread import RunTarget, usual_norm_ratio
+from fl_privquant.checks import number_in, whole_in
+from fl_privquant.design.bits import numbers_of_trials
+from fl_privquant.design.spread import RunTarget, best_spread, bits_at_norm_bound, usual_norm_ratio
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.law.codebook import bits_of_sum
 from fl_privquant.law.lattice import coarse_count
+from fl_privquant.law.table import TOTAL_WEIGHT
+from fl_privquant.loss.kept_numbers import kept_numbers
 from fl_privquant.loss.norms import Norms
+from fl_privquant.mechanisms.sum_ring import bits_of_reach, honest_reach, log_wrap_odds
 from fl_privquant.statement import Unit, View
 
 MOST_CLIENTS = 10_000_000
 """The most clients that a run is planned for."""
-
-_MOST = {"num_clients": MOST_CLIENTS, "dimension": 1 << 31, "rounds": 10**9, "bits": 16, "epsilon": 10**9}
 
 
 @dataclass(frozen=True)
 class Wish:
     """The run and the privacy target that a plan is made for."""
 
-    num_clients: int
+    num_clients: Annotated[int, whole_in(1, MOST_CLIENTS)]
     """Clients whose updates are averaged in a round."""
-    dimension: int
+    dimension: Annotated[int, whole_in(1, 1 << 31)]
     """Number of coordinates."""
-    rounds: int
+    rounds: Annotated[int, whole_in(1, 10**9)]
     """Number of rounds that a client takes part in."""
-    epsilon: float
+    epsilon: Annotated[float, number_in("(0, 1e9]")]
     """The target, with ``delta``."""
-    delta: float = 1e-5
+    delta: Annotated[float, number_in("[0, 1)", "; typical values are 1e-9 to 1e-5")] = 1e-5
     unit: Unit = Unit.TOTAL
     """What the target is for: one coordinate and release, one round of a client, or all its rounds."""
     in_sum: bool = True
     """Whether the target is for the aggregate view (secure aggregation), or for the local one."""
-    bits: int = 2
+    bits: Annotated[int, whole_in(1, 16)] = 2
     """Bits of a code before it is masked: 2^bits output values. Integer noise for a target takes more bits
     where so few cannot hold it; else it has 2^bits lattice points."""
     corrupt: int = 0
@@ -54,15 +64,7 @@ class Wish:
     """Further parameters of designs, each a name and its value."""
 
     def __post_init__(self) -> None:
-        for name in ("num_clients", "dimension", "rounds", "bits"):
-            checks.whole(name, getattr(self, name), 1)
-        if not 0.0 < self.epsilon < math.inf:
-            raise InvalidSpecError(f"epsilon: {self.epsilon} is not a finite number above 0")
-        if not 0.0 <= self.delta < 1.0:
-            raise InvalidSpecError(f"delta: {self.delta} is outside 0..1; typical values are 1e-9 to 1e-5")
-        for name, most in _MOST.items():
-            if getattr(self, name) > most:
-                raise InvalidSpecError(f"{name}: {getattr(self, name)} is above {most}, the most planned for")
+        checks.check_declared(self)
         if self.num_clients - self.corrupt - self.dropped < 1 or self.corrupt < 0 or self.dropped < 0:
             raise InvalidSpecError(
                 f"{self.num_clients} clients less {self.corrupt} corrupt, {self.dropped} dropped leave none"
@@ -101,3 +103,54 @@ class Wish:
     def survivors(self) -> int:
         """Clients whose updates are averaged."""
         return self.num_clients - self.dropped
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A rough forecast of a design for a run."""
+
+    ratio_to_central: float
+    """Squared error of the mean of rotated updates at the norm bound, over that of a central Gaussian."""
+    sum_bits: int
+    """Bits of a coordinate in the secure sum."""
+
+
+def estimate_bits(wish: Wish, stratified: bool) -> Estimate | None:
+    """The sum of at most 2^bits - 1 bits at its best clip; None where none is known to meet the target."""
+    if not wish.in_sum or wish.delta == 0.0:
+        return None
+    return _estimate(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified)
+
+
+@lru_cache(maxsize=1024)
+def _estimate(
+    target: RunTarget, survivors: int, most_bits: int, exact_sums: bool, stratified: bool
+) -> Estimate | None:
+    ratio, width = kept_numbers(
+        "estimate_bits",
+        f"{target!r}, {survivors} survivors, {most_bits} bits, {exact_sums}, {stratified}",
+        lambda: np.array(_estimated(target, survivors, most_bits, exact_sums, stratified)),
+        np.zeros(2),
+    )
+    return None if math.isinf(ratio) else Estimate(float(ratio), int(width))
+
+
+def _estimated(
+    target: RunTarget, survivors: int, most_bits: int, exact_sums: bool, stratified: bool
+) -> tuple[float, float]:
+    """The fields of the estimate; infinite where there is none."""
+    trials = numbers_of_trials(2**most_bits - 1, target.num_honest)[0]
+    spread = best_spread(trials, target, stratified)
+    bits = bits_at_norm_bound(spread, trials, target, stratified)
+    if bits is None:
+        return math.inf, math.inf
+    width = bits_of_sum(target.num_clients, trials)
+    if not exact_sums:
+        share = bits.rare / TOTAL_WEIGHT
+        rows = np.array([[1.0 - share, share], [share, 1.0 - share]])
+        # The sum of all clients' bits, however they are grouped into codes.
+        odds = log_wrap_odds(target.dimension)
+        reach = honest_reach(np.array([-0.5, 0.5]), rows, target.num_clients * trials, odds)
+        width = min(width, bits_of_reach(reach))
+    central = 4.0 * target.dimension / (target.separation**2 * survivors)
+    return bits.error / central, width

@@ -86,23 +86,11 @@ def encode_in_chunks(
 ) -> NDArray[Any]:
     """The inputs encoded by ``encode_chunk``, in their shape.
 
-    Parameters
-    ----------
-    x
-        Floating-point inputs of any shape and strides. Integers are refused: an update that holds
-        counts or indices is a mistake upstream.
-    encode_chunk
-        Writes the codes of a chunk, and returns how many of its inputs are not finite.
-    dtype
-        Type of the codes; None for that of the inputs (single or double precision).
-    clip
-        Half the width of the input range.
-    stream
-        Where randomness comes from: by default a stream with a fresh key from the operating system.
-    threads
-        Threads that share the work; more than one pays off from some 10^5 inputs on.
-    words_per_input
-        Random words that an input takes, 0 to 2.
+    Inputs are floating-point numbers of any shape and strides. Integers are refused: an update that holds
+    counts or indices is a mistake upstream. ``encode_chunk`` writes the codes of a chunk, of type ``dtype``
+    (None for that of the inputs, single or double precision), and returns how many of its inputs are not
+    finite. An input takes 0 to 2 random words from the stream, by default one with a fresh key from the
+    operating system. More than one thread pays off from some 10^5 inputs on.
 
     Raises InvalidUpdateError if an input is not a finite floating-point number; nothing is encoded then.
     """

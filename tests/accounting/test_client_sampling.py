@@ -201,7 +201,7 @@ def test_poisson_with_secure_sums_needs_a_least_number() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: FixedSampling(0.0), r"share of 0.0 is outside \(0, 1\]"),
+        (lambda: FixedSampling(0.0), r"clients: 0.0 is outside \(0, 1\]"),
         (lambda: FixedSampling(0), "clients: 0"),
         (lambda: PoissonSampling(1.5), "probability: 1.5"),
         (lambda: CohortSampling(0), "rounds_apart: 0"),

@@ -20,7 +20,7 @@ from fl_privquant.accounting import Accountant, PrivacyStatement, Release, accou
 from fl_privquant.loss import kept_numbers
 from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.two_row_sums import sum_separation
-from fl_privquant.mechanisms import bits_estimate
+from fl_privquant.mechanisms import wish
 from fl_privquant.mechanisms.sum_of_bits import loss_of_bits
 
 TARGET = pq.Target(epsilon=4.0, rounds=5, num_clients=40)
@@ -33,7 +33,7 @@ def forget() -> None:
     """Let the process compute everything anew, as a fresh one does."""
     for known in (
         sum_separation,
-        bits_estimate._estimate,
+        wish._estimate,
         accountant._update_losses,
         accountant._unit_loss,
     ):

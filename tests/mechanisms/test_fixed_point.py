@@ -12,8 +12,7 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError, InvalidUpdateError
-from fl_privquant.mechanisms.fixed_point import DEFAULT_BITS, FixedPointMechanism
-from fl_privquant.mechanisms.none import NoMechanism
+from fl_privquant.mechanisms.none import DEFAULT_BITS, FixedPointMechanism, NoMechanism
 from fl_privquant.packing.pack import pack_codes
 
 

@@ -101,7 +101,7 @@ def test_the_same_every_time() -> None:
     [
         ({"input_bits": 0}, "input_bits: 0"),
         ({"input_bits": 7}, "input_bits: 7"),
-        ({"levels": 128}, "levels: 128 is above 64"),
+        ({"levels": 128}, "levels: 128 is not a whole number from 2 to 64"),
         ({"metric": "l3"}, "metric"),
         ({"max_code": 9}, "max_code: 9"),
     ],

@@ -162,7 +162,7 @@ def test_values_are_on_a_lattice_and_unbiased() -> None:
         ({"run_epsilon": None}, "give one of the two"),
         ({"mse": 3.0}, "give one of the two"),
         ({"run_epsilon": -1.0}, "epsilon"),
-        ({"levels": 512}, "levels: 512 is above 256"),
+        ({"levels": 512}, "levels: 512 is not a whole number from 2 to 256"),
         ({"num_clients": 1}, "a sum needs 2 or more"),
         ({"dropout_fraction": 1.0}, "dropout_fraction: 1.0 is outside"),
         ({"norm_ratio": 0.0}, "norm_ratio"),
