@@ -19,7 +19,7 @@ from fl_privquant.accounting import ClientSampling
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import label_of
 from simulations.app_keys import AppMetricsConfig, settled
-from simulations.config_checks import at_least, one_of, positive
+from simulations.config_checks import at_least, one_of, positive, unit_interval
 from simulations.encodings import EncodingConfig
 from simulations.engine_keys import EngineConfig
 from simulations.mechanism_keys import (
@@ -137,13 +137,10 @@ class FederationConfig:
             at_least("federation.local_steps", self.local_steps, 1)
         for name in ("learning_rate", "server_learning_rate"):
             positive(f"federation.{name}", getattr(self, name))
-        if not 0.0 < self.fraction <= 1.0:
-            raise InvalidSpecError(f"federation.fraction: {self.fraction} is outside (0, 1]")
+        unit_interval("federation.fraction", self.fraction, "(0, 1]")
         for name in ("momentum", "server_momentum"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InvalidSpecError(f"federation.{name}: {getattr(self, name)} is outside [0, 1)")
-        if not self.proximal >= 0.0:
-            raise InvalidSpecError(f"federation.proximal: {self.proximal} is below 0")
+            unit_interval(f"federation.{name}", getattr(self, name), "[0, 1)")
+        at_least("federation.proximal", self.proximal, 0)
         object.__setattr__(self, "optimizer", self._checked_optimizer())
 
     def _checked_optimizer(self) -> dict[str, Any]:
@@ -187,8 +184,7 @@ class PrivacyConfig:
 
     def __post_init__(self) -> None:
         one_of("privacy.randomness", self.randomness, ("seeded", "secure"))
-        if not 0.0 < self.delta < 1.0:
-            raise InvalidSpecError(f"privacy.delta: {self.delta} is outside (0, 1)")
+        unit_interval("privacy.delta", self.delta)
         for name in ("epsilon", "max_epsilon", "budget"):
             if getattr(self, name) is not None:
                 positive(f"privacy.{name}", getattr(self, name))
@@ -222,8 +218,7 @@ class SecaggConfig:
 
     def __post_init__(self) -> None:
         for name in ("corrupt_fraction", "dropout_fraction"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InvalidSpecError(f"secagg.{name}: {getattr(self, name)} is outside [0, 1)")
+            unit_interval(f"secagg.{name}", getattr(self, name), "[0, 1)")
 
 
 @dataclass(frozen=True)

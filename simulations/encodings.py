@@ -14,7 +14,7 @@ from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from simulations.config_checks import at_least, one_of, positive
+from simulations.config_checks import at_least, one_of, positive, unit_interval
 
 if TYPE_CHECKING:
     # Flower takes a second to import: not for a configuration that is only read.
@@ -56,8 +56,7 @@ class ClipPolicyConfig:
         path = "encoding.clip_policy"
         one_of(f"{path}.name", self.name, ("constant", "quantile"))
         for name in ("coordinate_quantile", "client_quantile"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InvalidSpecError(f"{path}.{name}: {getattr(self, name)} is outside (0, 1)")
+            unit_interval(f"{path}.{name}", getattr(self, name))
         positive(f"{path}.rate", self.rate)
 
     def applied(self, encoding: Encoding | Policy) -> Encoding | Policy:
@@ -108,8 +107,7 @@ class BitsPolicyConfig:
         at_least(f"{path}.bits", min(self.bits), 1)
         at_least(f"{path}.most_bits", self.most_bits, 1)
         at_least(f"{path}.window", self.window, 1)
-        if not 0.0 <= self.smoothing < 1.0:
-            raise InvalidSpecError(f"{path}.smoothing: {self.smoothing} is outside [0, 1)")
+        unit_interval(f"{path}.smoothing", self.smoothing, "[0, 1)")
 
     def applied(self, encoding: Encoding, design: Callable[[int], Mechanism]) -> Encoding | Policy:
         """The encoding, with the mechanism of each round; ``design`` makes it for a number of levels."""

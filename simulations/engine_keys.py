@@ -47,8 +47,7 @@ class EngineConfig:
                 "of them at 1"
             )
         positive("engine.client_cpus", self.client_cpus)
-        if not self.client_gpus >= 0.0:
-            raise InvalidSpecError(f"engine.client_gpus: {self.client_gpus} is below 0")
+        at_least("engine.client_gpus", self.client_gpus, 0)
 
     @property
     def in_one_process(self) -> bool:

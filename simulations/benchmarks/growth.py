@@ -19,6 +19,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import Release, View
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.design.free import design_free, place_knots
+from fl_privquant.design.linear_program import Method
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.engines import Federation
 from fl_privquant.flower.engines.inline import InlineGrid
@@ -113,7 +114,8 @@ def _levels() -> list[Point]:
         calls.append(("the same law in numpy", levels, peer))
     for levels in [count for count in LEVELS if count in PROGRAM_LEVELS]:
         values = np.linspace(-3.0, 3.0, levels)
-        knots, method = place_knots(values, 2 * levels + 1), "ipm" if levels > 24 else "simplex"
+        knots = place_knots(values, 2 * levels + 1)
+        method: Method = "ipm" if levels > 24 else "simplex"
         program = partial(design_free, values, 1.0, UniformDensity(), 2, knots, method)
         calls.append(("one linear program, 2 m + 1 knots", levels, program))
     for levels in DESIGN_LEVELS:

@@ -20,6 +20,10 @@ ALLOWED_LOSS = 0.01
 """What a clip may cost in accuracy, against the widest that was tried; no private run chooses a clip."""
 
 
+TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
+"""What tasks are called in figures and on pages."""
+
+
 def write_page(study: Study, store: Store) -> Path:
     """Write the page of a study from the tables in a store."""
     store.page.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +50,7 @@ def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
     environment.filters |= {
         "number": number,
         "rounded_up": rounded_up,
+        "span": span,
         "cell": _cell,
         "epsilon": epsilon_cell,
     }
@@ -120,6 +125,12 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or math.isnan(value):
         return ""
     return "∞" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def span(values: pd.Series, digits: int) -> str:
+    """The least and the largest value, or the one value that all have."""
+    ends = [number(float(value), digits) for value in (values.min(), values.max())]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def rounded_up(value: float, digits: int = 4) -> str:

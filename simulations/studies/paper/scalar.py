@@ -11,7 +11,6 @@ import pandas as pd
 from scipy import stats
 
 import fl_privquant as pq
-from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density, as_density
@@ -19,7 +18,7 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper.authors import design_as_authors, design_symmetric_as_authors
-from simulations.studies.study import Computed, Figure, ReadTable, Tell
+from simulations.studies.study import Computed, Tell
 
 COORDINATE = "certified ε: one coordinate, one release, local view"
 """What the epsilons of most tables are for."""
@@ -170,29 +169,6 @@ def error_curves() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def draw_error_curves(read: ReadTable) -> Any:
-    """Draw the absolute error against the input at three ε: the paper's parameters and our best."""
-    frame = read("figure-scalar-error")
-    figure, axes = pyplot().subplots(1, 3, figsize=(12.5, 3.8), layout="constrained")
-    coloured = {"OPTM": "optm paper", "OPTM free (ours)": "optm", "one bit": "one_bit"}
-    handles = {}
-    for axis, (epsilon, at_epsilon) in zip(axes, frame.groupby("epsilon"), strict=True):
-        lines = list(at_epsilon.groupby("mechanism", sort=False))
-        # Tuned peers often coincide: thinner lines on top let the ones below be seen.
-        for width, (label, line) in zip(np.linspace(4.0, 1.6, len(lines)), lines, strict=True):
-            colour = colour_of(coloured.get(label, label.lower()))
-            (handles[label],) = axis.plot(line["x"], line["error"], color=colour, linewidth=width)
-        axis.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x")
-        axis.set_xticks([-1, -0.5, 0, 0.5, 1])
-        axis.set_title(f"ε = {epsilon:g} per coordinate release, local view", fontsize=10)
-    axes[0].set_ylabel("expected absolute error")
-    names = {"OPTM": "OPTM as in the paper"}
-    figure.legend(
-        handles.values(), [names.get(label, label) for label in handles], loc="outside lower center", ncols=6
-    )
-    return figure
-
-
 def _tuned(name: str, epsilon: float) -> TableMechanism | None:
     try:
         return table_mechanism(name, epsilon=epsilon, levels=4, objective="mae")
@@ -208,22 +184,23 @@ def _table(setting: str, rows: Iterator[Row], count: int, tell: Tell) -> pd.Data
     return pd.DataFrame(records)
 
 
-TABLE1 = Computed(
-    name="table1",
-    title="Table 1: mean absolute error, uniform inputs, 4 levels",
-    function=lambda scale, tell: _table("epsilon", table1(), 36, tell),
-    note=COORDINATE,
+PARTS = (
+    Computed(
+        name="table1",
+        title="Table 1: mean absolute error, uniform inputs, 4 levels",
+        function=lambda scale, tell: _table("epsilon", table1(), 36, tell),
+        note=COORDINATE,
+    ),
+    Computed(
+        name="table2",
+        title="Table 2: mean absolute error, inputs from N(0.5, σ), 4 levels, ε = 1",
+        function=lambda scale, tell: _table("sigma", table2(), 27, tell),
+        note=COORDINATE,
+    ),
+    Computed(
+        name="figure-scalar-error",
+        title="Figure: mean absolute error against the input",
+        function=lambda scale, tell: error_curves(),
+        note=COORDINATE,
+    ),
 )
-TABLE2 = Computed(
-    name="table2",
-    title="Table 2: mean absolute error, inputs from N(0.5, σ), 4 levels, ε = 1",
-    function=lambda scale, tell: _table("sigma", table2(), 27, tell),
-    note=COORDINATE,
-)
-CURVES = Computed(
-    name="figure-scalar-error",
-    title="Figure: mean absolute error against the input",
-    function=lambda scale, tell: error_curves(),
-    note=COORDINATE,
-)
-FIGURE = Figure("scalar-error", draw_error_curves, ("figure-scalar-error",))

@@ -11,15 +11,13 @@ from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.config import CENTRAL
 from simulations.report.marks import mark_of
 from simulations.studies.drawing import draw_curve
-from simulations.studies.page import table_or_none
-from simulations.studies.payload.accuracy import MECHANISMS, TASKS
-from simulations.studies.payload.sizes import ERRORS
+from simulations.studies.page import TASKS, table_or_none
+from simulations.studies.payload.sizes import ERRORS, MECHANISMS
 from simulations.studies.study import Figure, ReadTable
 
 __all__ = ["FIGURES"]
 
 _FLOATS = "central Gaussian (32-bit floats, trusted server)"
-_TITLES = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 
 
 def _who_needs_how_many_bytes(read: ReadTable) -> Any:
@@ -41,7 +39,7 @@ def _who_needs_how_many_bytes(read: ReadTable) -> Any:
         for axis, (task, table) in zip(lower, tables.items(), strict=True):
             _draw_accuracies(axis, table)
             size = int(table["kept"].max())
-            axis.set_title(f"accuracy, {_TITLES[task]}, {size:,} coordinates")
+            axis.set_title(f"accuracy, {TASKS[task]}, {size:,} coordinates")
         lower[0].set_ylabel("test accuracy, 95 % over seeds")
     handles, labels = upper[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)

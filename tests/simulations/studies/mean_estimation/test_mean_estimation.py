@@ -11,7 +11,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.cli.plots import save
-from simulations.studies.mean_estimation import STUDY
+from simulations.studies.catalogue import study_of
 from simulations.studies.mean_estimation.local import (
     CHECK,
     CLIENTS,
@@ -28,6 +28,7 @@ from simulations.studies.mean_estimation.secure import SAMPLED, central_error
 from simulations.studies.study import Figure, Store
 from simulations.studies.sum_grid.grid import Setting, cells_of
 
+STUDY = study_of("mean_estimation")
 STORE = Store(STUDY.home)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fl_privquant.cli.plots import save
 from simulations.studies.paper import scalar
-from tests.simulations.studies.paper.committed import STORE
+from tests.simulations.studies.paper.committed import STORE, figure_of
 
 REFERENCE_2 = {0.1: 1.774, 0.2: 1.839, 0.3: 1.969}
 
@@ -70,5 +70,7 @@ def test_the_curves_as_committed_are_what_the_command_gives(tmp_path: Path) -> N
     found, expected = scalar.error_curves(), STORE.read("figure-scalar-error")
     assert len(found) == len(expected)
     assert found["error"].to_numpy() == pytest.approx(expected["error"].to_numpy(), rel=2e-4)
-    path = save(scalar.draw_error_curves({"figure-scalar-error": found}.__getitem__), tmp_path / "error.png")
+    path = save(
+        figure_of("scalar-error").draw({"figure-scalar-error": found}.__getitem__), tmp_path / "error.png"
+    )
     assert path.stat().st_size > 10_000
