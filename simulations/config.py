@@ -15,25 +15,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fl_privquant as pq
+from fl_privquant import checks
 from fl_privquant.accounting import ClientSampling
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import label_of
-from simulations.app_keys import AppMetricsConfig, settled
-from simulations.config_checks import at_least, one_of, positive, unit_interval
-from simulations.encodings import EncodingConfig
-from simulations.engine_keys import EngineConfig
-from simulations.mechanism_keys import (
+from simulations.apps.user_app import user_app
+from simulations.keys.app_keys import AppMetricsConfig, settled
+from simulations.keys.config_checks import at_least, unit_interval
+from simulations.keys.encodings import EncodingConfig
+from simulations.keys.engine_keys import EngineConfig
+from simulations.keys.mechanism_keys import (
     CENTRAL,
     checked_mechanism,
     designed_for_target,
     has_levels,
     has_parameter,
 )
-from simulations.participation import SamplingConfig
-from simulations.resolvers import register_resolvers
-from simulations.schema import build
+from simulations.keys.participation import SamplingConfig
+from simulations.keys.resolvers import register_resolvers
+from simulations.keys.schema import build
 from simulations.targets import TARGET, checked, located, options_of
-from simulations.user_app import user_app
 
 __all__ = ["CENTRAL", "designed_for_target"]
 
@@ -74,8 +75,8 @@ class PartitionConfig:
     shards_per_client: int = 2
 
     def __post_init__(self) -> None:
-        one_of("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew", "natural"))
-        positive("partition.alpha", self.alpha)
+        checks.choice("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew", "natural"))
+        checks.positive("partition.alpha", self.alpha)
         at_least("partition.shards_per_client", self.shards_per_client, 1)
 
 
@@ -129,14 +130,16 @@ class FederationConfig:
     optimizer: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        one_of("federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian"))
+        checks.choice(
+            "federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian")
+        )
         at_least("federation.rounds", self.rounds, 0)
         for name in ("num_clients", "local_epochs", "batch_size"):
             at_least(f"federation.{name}", getattr(self, name), 1)
         if self.local_steps is not None:
             at_least("federation.local_steps", self.local_steps, 1)
         for name in ("learning_rate", "server_learning_rate"):
-            positive(f"federation.{name}", getattr(self, name))
+            checks.positive(f"federation.{name}", getattr(self, name))
         unit_interval("federation.fraction", self.fraction, "(0, 1]")
         for name in ("momentum", "server_momentum"):
             unit_interval(f"federation.{name}", getattr(self, name), "[0, 1)")
@@ -183,11 +186,11 @@ class PrivacyConfig:
     budget: float | None = None
 
     def __post_init__(self) -> None:
-        one_of("privacy.randomness", self.randomness, ("seeded", "secure"))
+        checks.choice("privacy.randomness", self.randomness, ("seeded", "secure"))
         unit_interval("privacy.delta", self.delta)
         for name in ("epsilon", "max_epsilon", "budget"):
             if getattr(self, name) is not None:
-                positive(f"privacy.{name}", getattr(self, name))
+                checks.positive(f"privacy.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ class TrackerConfig:
     uri: str | None = None
 
     def __post_init__(self) -> None:
-        one_of("tracker.name", self.name, ("none", "tensorboard", "mlflow"))
+        checks.choice("tracker.name", self.name, ("none", "tensorboard", "mlflow"))
 
 
 @dataclass(frozen=True)

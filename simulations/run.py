@@ -38,12 +38,12 @@ from rich.markup import escape
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit
 from fl_privquant.cli import program
 from fl_privquant.errors import PrivQuantError
-from simulations.app_keys import configured_app
+from simulations.apps.user_app import UserApp
 from simulations.config import RunConfig
+from simulations.keys.app_keys import configured_app
 from simulations.overrides import CONF, check_overrides, composed
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
-from simulations.user_app import UserApp
 from simulations.users import with_users
 
 _SESSION = "FL_PRIVQUANT_SESSION"
@@ -111,7 +111,7 @@ def _components(config: RunConfig) -> tuple[str, str]:
         app = configured_app(config)
         app.server()
         app.client()
-        return "simulations.app_run:server_app", "simulations.app_run:client_app"
+        return "simulations.apps.app_run:server_app", "simulations.apps.app_run:client_app"
     from simulations.tasks import task_of
 
     task_of(config)

@@ -15,10 +15,10 @@ import pytest
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower.engines import Federation, InlineEngine
+from simulations.apps.user_app import UserApp, user_app
 from simulations.config import RunConfig
 from simulations.results import RunDirectory
 from simulations.run import execute
-from simulations.user_app import UserApp, user_app
 from tests.simulations.flower_apps import CUSTOM, SCIKIT_LEARN, TORCH, write_app
 
 SHAPES = {"torch": TORCH, "scikit-learn": SCIKIT_LEARN, "custom": CUSTOM}

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import sem
 
 import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
@@ -143,14 +144,10 @@ def local_row(data: str, dimension: int, epsilon: float, name: str, draws: int) 
         "ratio_to_bound": error / bound,
         # Draws on their own vectors, corrected by what these lack of the sample's exact error.
         "drawn": float(np.mean(errors)) + error - _exact_error(mechanism, x[:draws]),
-        "drawn_standard_error": _standard_error(errors),
+        "drawn_standard_error": float(sem(errors)),
         "draws": draws,
         "time_ratio": seconds / compared,
     }
-
-
-def _standard_error(values: list[float]) -> float:
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
 def local_name(dimension: int) -> str:
@@ -192,7 +189,7 @@ def _check(scale: Scale, tell: Tell) -> pd.DataFrame:
             "trials": trials,
             "error": _exact_error(mechanism, x) / clients,
             "drawn": float(np.mean(squares)),
-            "drawn_standard_error": _standard_error(squares),
+            "drawn_standard_error": float(sem(squares)),
         }
 
     return rows_of(((name,) for name in PRIVATE), row, tell)

@@ -31,8 +31,6 @@ from simulations.studies.mean_estimation.local import CLIENTS, DELTA, DIMENSIONS
 from simulations.studies.study import Computed, Scale, Tell, rows_of
 from simulations.studies.sum_grid.grid import NORMAL, Cell, Setting, cells_of, central_cell
 
-__all__ = ["PARTS", "SAMPLED", "WIDTHS", "central_error", "sampled_cell", "secure_name"]
-
 WIDTHS = (2, 8)
 """Bits of a client's codes before they are masked, noise included."""
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import sem
 
 import fl_privquant as pq
 from fl_privquant.accounting import LOCAL, Release, View, round_statement
@@ -129,16 +130,13 @@ class _Part:
             "paper_runs_deviation": paper.std(),
             "runs": curves.final.size,
             "mean": curves.final.mean(),
-            "standard_error": _standard_error(curves.final),
-            **self.ahead(curves.final, optm),
+            "standard_error": sem(curves.final, ddof=0),
+            # Runs are paired: a mean of differences is sharper than a difference of means.
+            "ahead_of_optm": (curves.final - optm).mean(),
+            "ahead_standard_error": sem(curves.final - optm, ddof=0),
             "held_out": curves.held_out.mean(),
             **self.privacy(problem),
         }
-
-    @staticmethod
-    def ahead(final: NDArray[np.float64], optm: NDArray[np.float64]) -> dict[str, float]:
-        """How far it is ahead of OPTM: runs are paired, so that this is sharper than two means."""
-        return {"ahead_of_optm": (final - optm).mean(), "ahead_standard_error": _standard_error(final - optm)}
 
     def privacy(self, problem: Problem) -> dict[str, float]:
         """Certified epsilon of a coordinate; and of all of an example, by itself and in a batch's sum."""
@@ -154,10 +152,6 @@ class _Part:
         views = (LOCAL, View.aggregate(last))
         epsilons = [_epsilon(Release(self.mechanism, problem.dimension, view)) for view in views]
         return dict(zip(names, (coordinate, math.nan, *epsilons), strict=True))
-
-
-def _standard_error(values: NDArray[np.float64]) -> float:
-    return float(values.std() / math.sqrt(values.size))
 
 
 def _epsilon(release: Release) -> float:

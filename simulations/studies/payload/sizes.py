@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import sem
 
 import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
@@ -140,7 +141,6 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
         # At unit gain, as planned: divided by what both clips leave of the update.
         off = codec.decode_sum(opened, clients)["update"] / gain - update
         ratios.append(float(off @ off) / dimension / (plan.central_error or math.nan))
-    spread = float(np.std(ratios, ddof=1)) / math.sqrt(rounds)
     mechanism = plan.encoding.mechanism
     return Measured(
         dimension=dimension,
@@ -151,7 +151,7 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
         kilobytes=plan.bytes_per_round / 1000.0,
         predicted=plan.ratio_to_central or math.nan,
         measured=float(np.mean(ratios)),
-        error=spread,
+        error=float(sem(ratios)),
         rounds_measured=rounds,
         wrapped_sums=wrapped,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
-from simulations.config_checks import at_least, one_of, positive
+from simulations.keys.config_checks import at_least
 
 __all__ = ["EngineConfig"]
 
@@ -38,7 +39,7 @@ class EngineConfig:
     client_gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        one_of("engine.name", self.name, ("inline", "ray"))
+        checks.choice("engine.name", self.name, ("inline", "ray"))
         at_least("engine.threads", self.threads, 1)
         at_least("engine.processes", self.processes, 1)
         if self.threads > 1 and self.processes > 1:
@@ -46,7 +47,7 @@ class EngineConfig:
                 f"engine.threads: {self.threads}, together with engine.processes {self.processes}; leave one "
                 "of them at 1"
             )
-        positive("engine.client_cpus", self.client_cpus)
+        checks.positive("engine.client_cpus", self.client_cpus)
         at_least("engine.client_gpus", self.client_gpus, 0)
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fl_privquant.errors import InvalidSpecError
-from simulations.user_app import ROUND_KEYS, UserApp, fused, user_app
+from simulations.apps.user_app import ROUND_KEYS, UserApp, fused, user_app
 
 if TYPE_CHECKING:
     from simulations.config import FederationConfig, RunConfig

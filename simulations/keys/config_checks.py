@@ -1,12 +1,8 @@
-"""Checks of values in a configuration: a refusal names the key, the value, and the nearest valid word."""
+"""Checks of numbers in a configuration: a refusal names the key, the value and the bound."""
 
 from __future__ import annotations
 
-from fl_privquant.checks import choice as one_of
-from fl_privquant.checks import nearest, positive
 from fl_privquant.errors import InvalidSpecError
-
-__all__ = ["at_least", "nearest", "one_of", "positive", "unit_interval"]
 
 
 def at_least(path: str, value: float, least: int) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
-from simulations.config_checks import nearest
 
 __all__ = ["CENTRAL", "checked_mechanism", "designed_for_target", "has_levels", "has_parameter"]
 
@@ -55,7 +54,7 @@ def checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
                 continue
             raise InvalidSpecError(
                 f"mechanism.{key}: not a parameter of {registered.name!r}, which takes "
-                f"{', '.join(sorted(known))}{nearest(key, known)}"
+                f"{', '.join(sorted(known))}{checks.nearest(key, known)}"
             )
         if key == "bits":
             checks.whole("mechanism.bits", values[key], 1, 16)

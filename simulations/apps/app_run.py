@@ -30,13 +30,13 @@ from fl_privquant.flower import PrivQuantMod, SecureAggregationMod, StoppedResul
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.private_grid import RECORD_REQUEST
 from fl_privquant.flower.protocol import KEY_ROUND
-from simulations.app_keys import configured_app
+from simulations.apps.user_app import UserApp
+from simulations.apps.watched_grid import WatchedGrid
 from simulations.config import RunConfig
+from simulations.keys.app_keys import configured_app
 from simulations.recording import OnRow
 from simulations.results import RunDirectory
 from simulations.run_setup import Outputs, PrivateSetup, config_of, policy_of, probe_of, seed_of
-from simulations.user_app import UserApp
-from simulations.watched_grid import WatchedGrid
 
 __all__ = ["client_app", "passes_through", "server_app"]
 

@@ -25,7 +25,7 @@ from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.private_grid import refuse_pushed, trains
 from fl_privquant.flower.protocol import is_request
-from simulations.app_keys import AppMetricsConfig
+from simulations.keys.app_keys import AppMetricsConfig
 from simulations.probe import Probe
 from simulations.recording import OnRow, Row, first_columns, measured, round_columns, spent_columns
 from simulations.run_setup import PrivateSetup

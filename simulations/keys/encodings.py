@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fl_privquant import checks
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from simulations.config_checks import at_least, one_of, positive, unit_interval
+from simulations.keys.config_checks import at_least, unit_interval
 
 if TYPE_CHECKING:
     # Flower takes a second to import: not for a configuration that is only read.
@@ -54,10 +55,10 @@ class ClipPolicyConfig:
 
     def __post_init__(self) -> None:
         path = "encoding.clip_policy"
-        one_of(f"{path}.name", self.name, ("constant", "quantile"))
+        checks.choice(f"{path}.name", self.name, ("constant", "quantile"))
         for name in ("coordinate_quantile", "client_quantile"):
             unit_interval(f"{path}.{name}", getattr(self, name))
-        positive(f"{path}.rate", self.rate)
+        checks.positive(f"{path}.rate", self.rate)
 
     def applied(self, encoding: Encoding | Policy) -> Encoding | Policy:
         """The encoding, with the clip of each round."""
@@ -102,7 +103,7 @@ class BitsPolicyConfig:
 
     def __post_init__(self) -> None:
         path = "encoding.bits_policy"
-        one_of(f"{path}.name", self.name, ("constant", "schedule", "doubling"))
+        checks.choice(f"{path}.name", self.name, ("constant", "schedule", "doubling"))
         _check_schedule(path, self.rounds, self.bits, "bits", "bits")
         at_least(f"{path}.bits", min(self.bits), 1)
         at_least(f"{path}.most_bits", self.most_bits, 1)
@@ -146,7 +147,7 @@ class KeepPolicyConfig:
 
     def __post_init__(self) -> None:
         path = "encoding.keep_policy"
-        one_of(f"{path}.name", self.name, ("constant", "schedule", "adaptive"))
+        checks.choice(f"{path}.name", self.name, ("constant", "schedule", "adaptive"))
         _check_schedule(path, self.rounds, self.keep, "keep", "shares")
         for share in self.keep:
             checked_keep(float(share))
@@ -211,7 +212,7 @@ class EncodingConfig:
     def __post_init__(self) -> None:
         for name in ("clip", "l2_clip"):
             if getattr(self, name) is not None:
-                positive(f"encoding.{name}", getattr(self, name))
+                checks.positive(f"encoding.{name}", getattr(self, name))
         if self.keep is not None:
             checked_keep(self.keep)
         _ = self.arrays
