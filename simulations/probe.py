@@ -1,6 +1,6 @@
-"""The true updates of a simulation's clients, on their way to whoever measures errors.
+"""The true updates of a simulation's clients, kept until the error of their mean is measured.
 
-Only a simulation can know them. Clients leave them aside here, never in a message: in the memory of the
+Only a simulation can know them. Clients leave them here, never in a message: in the memory of the
 process where there is room, otherwise in files. Each process writes one file a round, one record after the
 other. A record is a header of two numbers (the client, and how many bytes of names follow), names, types and
 shapes of the arrays as JSON, and the arrays; all parts are filled up to a multiple of 8 bytes. What a process

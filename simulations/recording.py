@@ -2,7 +2,7 @@
 
 ``RecordingStrategy`` sits between PrivQuantStrategy and the strategy that aggregates, where updates
 are ordinary arrays again, and listens to the records of rounds that PrivQuantStrategy hands out. Only a
-simulation can know the true updates: clients leave them aside (``Probe``), never in a message. Rows are part
+simulation can know the true updates: clients leave them in a ``Probe``, never in a message. Rows are part
 of the checkpoint, so that the rounds of an interrupted run are there once, and only once.
 """
 
@@ -139,7 +139,7 @@ class RecordingStrategy(StrategyWrapper):
 
 
 def first_columns(secure: bool) -> Row:
-    """What there is to say before the first round, when nothing was sent."""
+    """The columns of the row before the first round, when nothing was sent."""
     nothing = math.nan
     return {
         "mean_squared_error": nothing,
@@ -158,7 +158,7 @@ def first_columns(secure: bool) -> Row:
 
 
 def round_columns(record: RoundRecord, last: Row, secure: bool) -> Row:
-    """What the record of a round says; ``last`` is the row before, from which bytes are counted on."""
+    """The columns that the record of a round gives; bytes are added to those of ``last``, the row before."""
     return {
         "clip": record.encoding.clip,
         "bits_per_coordinate": float(record.encoding.mechanism.bits_per_coordinate),

@@ -59,7 +59,7 @@ def seed_of(context: Context) -> int | None:
 
 
 def policy_of(context: Context) -> ClientPolicy:
-    """Clients of a simulation insist on what the run is configured for."""
+    """What clients of a simulation demand of secure aggregation: what the run is configured for."""
     config = config_of(context)
     return ClientPolicy(
         min_clients=min(3, config.federation.num_clients),

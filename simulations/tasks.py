@@ -1,4 +1,4 @@
-"""Tasks: where a model starts, what a client makes of it, and how good it is.
+"""Tasks: the initial model, the local training of a client, and the evaluation of a model.
 
 A run's task is any class with the methods of :class:`Task`, named by its import path::
 
@@ -52,7 +52,7 @@ class Task(Protocol):
         ...
 
     def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
-        """What the client's training makes of the model; clients may train in several threads at once."""
+        """The model after the client's local training; clients may train in several threads at once."""
         ...
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
@@ -64,7 +64,7 @@ class Task(Protocol):
         ...
 
     def plot_partition(self, path: Path) -> None:
-        """Draw who holds what, where there is something to draw."""
+        """Draw how examples are divided among clients, if there is something to draw."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""A Flower app of the user's: found by its folder, imported, and refused where it cannot work.
+"""A Flower app of a user: it is found by its folder, imported, and refused where it cannot work.
 
 An app is a folder with a ``pyproject.toml`` that has ``[tool.flwr.app.components]``, as ``flwr run`` takes
-it. Several apps may have modules of the same names in one process: those of an app are in place while it is
-the *active* one, and are put away when another becomes it.
+it. Several apps in one process may have modules of the same names: the modules of an app are in
+``sys.modules`` while the app is the *active* one, and are taken out when another one becomes active.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _App = TypeVar("_App")
 
 @dataclass(eq=False)
 class UserApp:
-    """An app in a folder.
+    """A Flower app in a folder.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class UserApp:
         return component
 
     def activate(self) -> None:
-        """Put the app's modules in place, and those of the app before away."""
+        """Put the app's modules into ``sys.modules``, and take those of the app before out."""
         with UserApp._lock:
             if UserApp._active is self:
                 return
@@ -127,12 +127,12 @@ class UserApp:
 
     @classmethod
     def active(cls) -> UserApp | None:
-        """The app whose modules are in place."""
+        """The app whose modules are in ``sys.modules``."""
         return cls._active
 
     @classmethod
     def deactivate(cls) -> None:
-        """Put the modules of the active app away, and what they stood before back in place."""
+        """Take the modules of the active app out, and restore those that they had replaced."""
         with cls._lock:
             app, cls._active = cls._active, None
             if app is None:

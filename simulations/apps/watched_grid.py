@@ -1,7 +1,7 @@
-"""A grid that an app's server talks to: it makes rounds private, and a row of each.
+"""The grid that an app's server talks to: it makes training rounds private, and records a row for each.
 
-What the app evaluates is known from its messages alone: evaluate replies after a round are about the model of
-that round. Whatever the server app computes for itself is not seen.
+What the app evaluates is read from its messages: replies to evaluate messages after a round are about the
+model of that round. What the server app computes by itself is not recorded.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class WatchedGrid(GridWrapper):
         return replies
 
     def _noted(self, replies: Iterable[Message]) -> list[Message]:
-        """The replies to messages that are not for training, with note taken of what they tell."""
+        """The replies to messages that are not for training; what they tell is noted as not counted."""
         received = list(replies)
         for reply in received:
             told = {"texts of errors"} if reply.has_error() else set(_told(reply))
@@ -190,7 +190,7 @@ class WatchedGrid(GridWrapper):
         self._add(0, first_columns(self.setup.config.secagg.enabled))
 
     def _check_failures(self, number: int, asked: int, errors: Mapping[int, str]) -> None:
-        """Refuse an app of which no client has ever trained: it is wrong, not a client."""
+        """Refuse an app of which no client has ever trained: then the app is at fault, not single clients."""
         failures = {**errors, **self._probe.take_failures()}
         self._has_trained = self._has_trained or len(failures) < asked
         if not failures:
@@ -271,7 +271,7 @@ def _evaluations(replies: Iterable[Message]) -> list[Message]:
 
 
 def _told(reply: Message) -> Iterable[str]:
-    """Names of what a reply holds: metrics and settings by their own, arrays by that of their record."""
+    """Names of what a reply holds: of metrics and settings, and for arrays that of their record."""
     for name, record in reply.content.items():
         if isinstance(record, ArrayRecord):
             yield f"arrays {name!r}"

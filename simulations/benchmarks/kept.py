@@ -1,4 +1,4 @@
-"""What it takes to send few of many rotated coordinates: time of the codec, and of planning such a run.
+"""The cost of sending few of many rotated coordinates: time of the codec, and of planning such a run.
 
 Encoding and decoding are compared with the same codec that sends all coordinates, in one process and taking
 turns. Each call has a rotation and a subset of its own, as each round has. A plan is made by the command line

@@ -1,4 +1,4 @@
-"""The engine that runs a simulation, as the configuration says it."""
+"""The keys of ``conf/engine``: which engine runs a simulation, and what it may use of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is asked in a round of a simulation, as the configuration says it."""
+"""The keys of ``conf/sampling``: which clients are asked in a round."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_an_interrupted_app_begins_anew_or_is_refused(
     path = RunDirectory.of(run).path
     (path / "summary.json").unlink()
     again = execute(run)
-    assert "begins anew: an app's own loop cannot be gone on with" in capsys.readouterr().out
+    assert "starts again: the loop of an app cannot be resumed" in capsys.readouterr().out
     assert again["mean_squared_error"] == summary["mean_squared_error"]
     secure = config(folder, **LOCAL, privacy={"randomness": "secure"})
     execute(secure)

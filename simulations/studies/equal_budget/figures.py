@@ -64,7 +64,7 @@ def _draw_errors(axis: Any, errors: pd.DataFrame) -> None:
             linewidth=0.0,
             label=LABELS[mechanism],
         )
-        # There is room for one number beside each other's bars: that of ours, to the left of them.
+        # Each group of bars has room for one number: that of our mechanism, whose bar is the first.
         for bar, value in zip(bars if mechanism == PEERS[0] else (), extra, strict=False):
             right = bar.get_x() + bar.get_width()
             axis.text(right, value + 0.1, f"{value:.1f} %", ha="right", va="bottom", fontsize=12)

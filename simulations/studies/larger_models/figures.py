@@ -17,7 +17,7 @@ _TITLES = {
     "shakespeare-gru": "Shakespeare, a GRU",
     "shakespeare-gru-61": "Shakespeare, each role once, a GRU",
 }
-# Vermillion beside the orange of our mechanism: eyes that see some colours alike tell them by brightness.
+# Darker than the orange of our mechanism, so that colour-blind readers can tell the two by brightness.
 _ONE_BIT = "#a33c00"
 _GREY = "#555555"
 # Labels stand at least so far apart, as a share of the height.
@@ -60,7 +60,7 @@ def _label(axis: Any, ends: list[tuple[float, str, str]]) -> None:
     low, high = axis.get_ylim()
     ordered = sorted(ends)
     wanted = np.array([(value - low) / (high - low) for value, _, _ in ordered])
-    # Each pushes the next one up, or the one before down: half of both keeps a bunch where it should be.
+    # Labels that overlap are pushed up, or pulled down: the mean of both keeps a group centred on its curves.
     steps = np.arange(len(wanted)) * _LABEL_HEIGHT
     pushed = np.maximum.accumulate(wanted - steps) + steps
     pulled = np.minimum.accumulate((wanted - steps)[::-1])[::-1] + steps

@@ -15,7 +15,7 @@ from simulations.studies.page import together
 from simulations.studies.side_by_side.numbers import Numbers
 from simulations.studies.study import Figure, ReadTable
 
-# A narrower axis would make a sight of what is chance.
+# A narrower axis would make differences that are due to chance look large.
 _LEAST_SPAN = 0.02
 
 
