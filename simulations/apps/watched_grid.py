@@ -252,7 +252,9 @@ def averaged(replies: Iterable[Message], weight: str) -> dict[str, float]:
     return {
         name: float(np.average([metrics[name] for metrics in reported], weights=weights))
         for name in reported[0]
-        if name in names and name != weight and all(isinstance(m[name], int | float) for m in reported)
+        if name in names
+        and name != weight
+        and all(isinstance(metrics[name], int | float) for metrics in reported)
     }
 
 

@@ -34,8 +34,8 @@ def flower_round(graph: GraphParameters, dimension: int) -> Cost:
     parameters = ndarrays_to_parameters([values])
     grid: Any = _FlowerGrid(parameters)
     clients = SimpleClientManager()
-    for i in range(1, n + 1):
-        clients.register(GridClientProxy(i, grid, 1))
+    for node_id in range(1, n + 1):
+        clients.register(GridClientProxy(node_id, grid, 1))
     strategy = FedAvg(fraction_fit=1.0, min_fit_clients=n, min_available_clients=n)
     context = LegacyContext(_flower_context(0), strategy=strategy, client_manager=clients)
     context.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1})

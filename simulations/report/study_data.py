@@ -187,7 +187,8 @@ class Study:
         seen: dict[tuple[Any, ...], set[bool]] = {}
         for run in self.runs:
             config = self.configs[run.name]
-            problem = tuple(sorted((k, str(v)) for k, v in config.items() if k.partition(".")[0] in _PROBLEM))
+            kept = {key: str(value) for key, value in config.items() if key.partition(".")[0] in _PROBLEM}
+            problem = tuple(sorted(kept.items()))
             seen.setdefault((run.label, problem), set()).add(bool(config.get("secagg.enabled", False)))
         return {label for (label, _), values in seen.items() if len(values) > 1}
 

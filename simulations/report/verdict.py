@@ -268,7 +268,8 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
         LOSS: f"differences below {least:.2g} of loss",
         ERROR: f"errors that differ by less than a factor of {least:.3g}",
     }[measure]
-    seeds = " to ".join(map(str, sorted({end(d.seeds for _, d in same) for end in (min, max)})))
+    counts = [difference.seeds for _, difference in same]
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     return f"With {seeds} seeds, {what} cannot be told from chance{_open_ones(same, least)}."
 
 

@@ -180,7 +180,7 @@ def test_an_interrupted_app_begins_anew_or_is_refused(
     secure = config(folder, **LOCAL, privacy={"randomness": "secure"})
     execute(secure)
     (RunDirectory.of(secure).path / "summary.json").unlink()
-    with pytest.raises(InvalidSpecError, match="delete the folder to begin anew"):
+    with pytest.raises(InvalidSpecError, match="delete the folder to start again from the beginning"):
         execute(secure)
 
 

@@ -85,7 +85,9 @@ def best_design(name: str, epsilon: float, dimension: int) -> tuple[Any, str]:
         return pq.design(name, epsilon=epsilon, delta=DELTA), f"δ = {DELTA:g}"
     if name in FLOORS:
         given = FLOORS[name]
-        return pq.design(name, dimension=dimension, **given), ", ".join(f"{k} {v}" for k, v in given.items())
+        return pq.design(name, dimension=dimension, **given), ", ".join(
+            f"{key} {value}" for key, value in given.items()
+        )
     if name == "vqsgd_private":
         tried = [
             pq.design(name, epsilon=epsilon, dimension=dimension, repeats=repeats) for repeats in _REPEATS

@@ -119,7 +119,7 @@ def one_bit(configurations: int) -> Finding:
         free.append(scalar.best(epsilon, "mse").mse())
     measured = _by_value("optm", scalar.OPTM_BINS, optm) | _by_value("one_bit", scalar.OPTM_BINS, one_bit)
     return Finding(
-        all(a > b > c for a, b, c in zip(optm, one_bit, free, strict=True)),
+        bool(np.all(np.greater(optm, one_bit)) and np.all(np.greater(one_bit, free))),
         measured | _by_value("free", scalar.OPTM_BINS, free),
     )
 
@@ -139,11 +139,13 @@ def features(configurations: int) -> Finding:
 
     logits = noisy(gradient)[0, :, :1] * x[0]
     whole = noisy((gradient[..., None] * x[:, :, None, :]).astype(np.float32))[0, :, 0]
-    likeness = {
-        name: float(np.mean([abs(np.corrcoef(a, b)[0, 1]) for a, b in zip(pictures, x[0], strict=True)]))
-        for name, pictures in (("logits", logits), ("whole", whole))
-    }
-    return Finding(likeness["logits"] > 0.999 and likeness["whole"] < 0.6, likeness)
+
+    def likeness(shares: np.ndarray) -> float:
+        pairs = zip(shares, x[0], strict=True)
+        return float(np.mean([abs(np.corrcoef(share, features)[0, 1]) for share, features in pairs]))
+
+    measured = {"logits": likeness(logits), "whole": likeness(whole)}
+    return Finding(measured["logits"] > 0.999 and measured["whole"] < 0.6, measured)
 
 
 def accuracy(configurations: int) -> Finding:

@@ -127,7 +127,8 @@ def constraint2_feasible(configurations: int) -> Finding:
     """Theorem constraint2 on the bins that the paper prints, and on uniform ones."""
     printed = {*scalar.OPTM_BINS.values(), *dpsgd.OPTM_BINS.values(), vector_error.OPTM_BINS}
     forced = {
-        bins: (bins[-1] - bins[-2]) / (bins[-1] - bins[-3]) for bins in sorted(printed, key=lambda b: b[-1])
+        bins: (bins[-1] - bins[-2]) / (bins[-1] - bins[-3])
+        for bins in sorted(printed, key=lambda bins: bins[-1])
     }
     refused = 0
     for bins in printed:

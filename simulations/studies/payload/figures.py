@@ -9,13 +9,10 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.config import CENTRAL
-from simulations.report.marks import mark_of
-from simulations.studies.drawing import draw_curve
+from simulations.studies.drawing import draw_curve, look_of
 from simulations.studies.page import TASKS, table_or_none
 from simulations.studies.payload.sizes import ERRORS, MECHANISMS
 from simulations.studies.study import Figure, ReadTable
-
-__all__ = ["FIGURES"]
 
 _FLOATS = "central Gaussian (32-bit floats, trusted server)"
 
@@ -49,20 +46,12 @@ def _who_needs_how_many_bytes(read: ReadTable) -> Any:
 def _draw_errors(axis: Any, cells: pd.DataFrame) -> None:
     for mechanism in MECHANISMS:
         sizes = cells[cells["mechanism"] == mechanism].sort_values("kilobytes")
-        colour, mark = colour_of(mechanism), mark_of(mechanism)
         # The two kinds of integer noise have the same plans: one is drawn inside the other.
-        inner = {"markersize": 4.0} if mechanism == MECHANISMS[-1] else {"markersize": 7.0}
-        axis.plot(sizes["kilobytes"], sizes["predicted"], color=colour, linewidth=1.2)
-        axis.errorbar(
-            sizes["kilobytes"],
-            sizes["measured"],
-            2.0 * sizes["error"],
-            fmt=mark.marker,
-            color=colour,
-            capsize=2,
-            label=f"{mechanism} (± 2 standard errors)",
-            **inner,
-        )
+        size = 4.0 if mechanism == MECHANISMS[-1] else 7.0
+        look = {"linestyle": "", "markersize": size, "capsize": 2, **look_of(mechanism)}
+        label = f"{mechanism} (± 2 standard errors)"
+        axis.plot(sizes["kilobytes"], sizes["predicted"], color=colour_of(mechanism), linewidth=1.2)
+        axis.errorbar(sizes["kilobytes"], sizes["measured"], 2.0 * sizes["error"], label=label, **look)
     axis.axhline(1.0, color=colour_of(CENTRAL), linestyle=":", label=_FLOATS)
     _in_kilobytes(axis)
 

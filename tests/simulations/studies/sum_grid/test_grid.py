@@ -90,7 +90,7 @@ def test_ours_leads_in_every_committed_cell(cells: pd.DataFrame) -> None:
         ["dimension", "num_clients", "run_epsilon"]
     )
     assert (widths["bits"].nunique() >= 3).all()
-    assert len(Numbers(STORE.read).settings) == 36
+    assert len(Numbers(STORE.read).errors) == 36
 
 
 def test_the_poisson_binomial_mechanism_leads_by_less_than_is_told_apart(cells: pd.DataFrame) -> None:
