@@ -41,9 +41,9 @@ __all__ = ["CENTRAL", "designed_for_target"]
 _USUAL_CLIP = 0.05
 _TARGET_L2_CLIP = 1.0
 
-# What task files have: a class of the user's, put in the place of ours, may not take them.
+# Keys that task files have in common; a user's class in place of ours need not take them.
 _COMMON_OF_TASKS = ("name", "data", "model", "hidden", "max_examples", "max_test_examples", "device")
-# Keys that came later: they count in a run's name only where they are set, so that older names stay.
+# Keys that were added later count in a run's name only where they are set, so that older names stay.
 _LATER_KEYS = (
     ("encoding", "keep"),
     ("encoding", "clip_scales"),
@@ -312,9 +312,9 @@ class RunConfig:
             for key, value in settled(self).items():
                 object.__setattr__(self, key, value)
         if self.mechanism["name"] == CENTRAL:
-            # Its server is trusted with the updates themselves: there is nothing to hide in a sum.
+            # Its server is trusted with single updates, so that secure aggregation has nothing to hide.
             object.__setattr__(self, "secagg", SecaggConfig())
-        # What is wrong with the sampling is said before anything starts.
+        # An invalid sampling is refused before anything starts.
         self.sampling.built(self.federation.fraction, None)
         if not self.secagg.masked and self.privacy.randomness != "seeded":
             raise InvalidSpecError(
@@ -369,7 +369,7 @@ class RunConfig:
             )
         for key, policy in self.encoding.changes.items():
             if policy == "adaptive":
-                # It plans for every number of coordinates that it chooses.
+                # An adaptive policy plans for every number of coordinates that it chooses.
                 continue
             raise InvalidSpecError(
                 f"{key}: {policy}, but {target}, which plans one encoding for all rounds; use {key}=constant"
@@ -428,11 +428,11 @@ class RunConfig:
             for key in ("app", "app_config", "app_metrics", "app_digest"):
                 del values[key]
         else:
-            # What it does counts, which its digest says, not where it is.
+            # The digest says what the app does; where it lies makes no difference.
             del values["app"]
-        # The order of scales matters, which a hash of mappings forgets.
+        # The order of scales matters, and hashes of mappings sort their keys.
         values["encoding"]["clip_scales"] = list((values["encoding"]["clip_scales"] or {}).items())
-        # Where a choice is not made use of, runs have the name that they had before there was that choice.
+        # Runs that do not use a later choice keep the name that they had before it was added.
         for group, key in _LATER_KEYS:
             if not values[group][key]:
                 del values[group][key]

@@ -87,7 +87,7 @@ class RecordingStrategy(StrategyWrapper):
     ) -> Iterable[Message]:
         """Delegate, and remember the model that was sent."""
         self._before = read_arrays(arrays)
-        # A run that was killed in this round may have left something.
+        # A run that was killed in this round may have left updates.
         self._probe.clear(server_round)
         # Flower's strategies sample clients with Python's generator, which other threads may use too.
         random.seed(f"{self._seed}:{server_round}")
@@ -98,7 +98,7 @@ class RecordingStrategy(StrategyWrapper):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Delegate, and keep the decoded updates and the new model until the round's record is there."""
         received = list(replies)
-        # As they came: each is decoded when it is measured, and not kept. FedMedian empties the records.
+        # Not decoded yet, so that one at a time is in memory. Copied, as FedMedian empties the records.
         records = (cast(ArrayRecord, message.content[self.arrayrecord_key]) for message in received)
         self._updates = [dict(record.items()) for record in records]
         arrays, metrics = super().aggregate_train(server_round, received)
@@ -181,7 +181,7 @@ def measured(
     What clients trained in the round is read from the probe, and then deleted there.
     """
     codec, names = record.codec, record.codec.layout.names
-    # One pass for each figure: what is held meanwhile is one update, and what is made of it.
+    # One pass over updates for each figure, so that only one update is in memory at a time.
     shares = (
         list(map(partial(codec.clipped_share, old=before), probe.read(record.round)))
         if codec.carries_difference
@@ -225,14 +225,14 @@ def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bo
             seen_by = {"local": "", "models": "_models"}.get(statement.view.split(" of ")[0], "_sum")
             cells[f"{name}{seen_by}"] = statement
         elif math.isinf(statement.epsilon):
-            # The models view is stated by samplings, and by the central baseline in its own way.
+            # The view of the models is stated by samplings; the central baseline states its own.
             bare = replace(statement, delta=0.0, method="not private")
             cells = {name: None if name.endswith("_models") else bare for name in cells}
     epsilons = {f"epsilon_{name}": cell.epsilon if cell else math.nan for name, cell in cells.items()}
     local, in_sum = cells["client_total"] or nothing, cells["client_total_sum"]
     return {
         **epsilons,
-        # Of all totals: one that holds without a delta holds with one.
+        # The largest delta of all totals: a statement with a smaller delta holds for it too.
         "delta_client_total": max(cell.delta for name, cell in cells.items() if "total" in name and cell),
         "composition_method": local.method,
         "composition_method_sum": in_sum.method if in_sum else "no sums",
@@ -251,7 +251,7 @@ def _mean_of(names: Iterable[str], updates: Iterable[Arrays]) -> dict[str, NDArr
                 total[name] += update[name]
             else:
                 total[name] = np.array(update[name], np.float64)
-        # Before the next one is there.
+        # Freed before the next update is read.
         del update
     for array in total.values():
         array /= count

@@ -157,7 +157,7 @@ def _json(content: Any) -> str:
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
-# What a process has loaded stays what it is: the runs of a sweep need not ask again.
+# Cached, as the packages that a process has loaded do not change during a sweep.
 @cache
 def version_of(package: str) -> str:
     """The installed version of a package."""

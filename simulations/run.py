@@ -63,7 +63,7 @@ def execute(config: RunConfig) -> dict[str, Any]:
         with directory.held():
             # The process that held it before may have finished the run.
             finished = directory.summary() or _run(config, directory)
-    # Also after a kill between the summary and this.
+    # Also for a run that was killed after its summary was written.
     directory.tidy()
     return finished
 
@@ -74,7 +74,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     from fl_privquant.flower.engines import Federation, engine
 
-    # What is wrong with a task or an app of the user's is said before anything starts.
+    # An invalid task or app is refused before anything starts.
     components = _components(config)
     limits = {"privquant-max-epsilon": config.privacy.max_epsilon}
     if config.privacy.budget is not None and not config.secagg.enabled:

@@ -89,7 +89,7 @@ def _mods(text: str) -> tuple[Mod, ...]:
     return (SecureAggregationMod(policy_of), private) if masked else (private,)
 
 
-# Its files are read once a run, not for each message.
+# The files of the app are read once for a run, not for each message.
 @lru_cache(maxsize=4)
 def _app(text: str) -> UserApp:
     return configured_app(config_of(text))
@@ -111,7 +111,7 @@ def _called(app: ClientApp, message: Message, context: Context) -> Message:
     )
     received = _shapes(message)
     try:
-        # Threads share the generators that are seeded.
+        # With several threads, clients share the global generators, which are then not seeded for each.
         alone = config.engine.name != "inline" or config.engine.threads == 1
         with _seeded([config.seed, partition, number]) if alone else contextlib.nullcontext():
             reply = app(message, own)
@@ -204,7 +204,7 @@ def main(grid: Grid, context: Context) -> None:
             return setup, made[0].on_row
 
         plain, probe = passes_through(config), probe_of(config)
-        # Of a run that was interrupted.
+        # Failures that an interrupted run has left are not of this one.
         probe.take_failures()
         watched = WatchedGrid(grid, config.app_metrics, begin, probe, plain, seed_of(context))
         state, stopped = _served(server, watched, config, context, app)

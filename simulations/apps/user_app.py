@@ -23,7 +23,7 @@ from fl_privquant.checks import nearest
 from fl_privquant.errors import InvalidSpecError, one_line
 
 if TYPE_CHECKING:
-    # Flower takes a second to import: not for a configuration that is only read.
+    # Importing Flower takes a second, which reading a configuration need not.
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
 
@@ -34,7 +34,7 @@ ROUND_KEYS = ("num-server-rounds", "num-rounds")
 
 _MOST_CHARACTERS = 300
 _NEEDED = {"__main__", "fl_privquant", "flwr", "simulations"}
-# Folders of packages that are installed: users have their environment in the folder of their app.
+# Folders of installed packages: users may have their environment in the folder of their app.
 _INSTALLED = {"site-packages", "dist-packages"}
 _LEGACY = "is of Flower's legacy API ({kind}), whose messages hold no arrays of a model; port it to {instead}"
 

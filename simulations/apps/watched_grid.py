@@ -70,7 +70,7 @@ class WatchedGrid(GridWrapper):
         self.model = ArrayRecord()
         self.private: PrivateGrid | None = None
         self.setup: PrivateSetup | None = None
-        # What clients answer outside of all accounting, by the kind of message.
+        # Names of what clients answer outside of the privacy accounting, by kind of message.
         self.uncounted: dict[str, set[str]] = {}
         self._evaluations: list[Message] = []
         self._records: list[RoundRecord] = []
@@ -152,7 +152,7 @@ class WatchedGrid(GridWrapper):
         self.close_round()
         number, start = self.num_rounds + 1, time.perf_counter()
         self._records = []
-        # A run that was killed in this round may have left something.
+        # A run that was killed in this round may have left updates.
         self._probe.clear(number)
         try:
             grid = self._grid if self.private is None else self.private
@@ -160,7 +160,7 @@ class WatchedGrid(GridWrapper):
         except BudgetExhaustedError:
             raise
         except PrivQuantError:
-            # What the app did wrong says more than that no reply was usable.
+            # The error of an app says more than that no reply was usable.
             self._check_failures(number, len(messages), {})
             raise
         errors = {

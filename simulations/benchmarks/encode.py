@@ -21,7 +21,7 @@ MEMORY_COORDINATES = 10**8
 LEVELS = (4, 16)
 ROUNDS = 7
 CODEBOOK_COORDINATES, CODEBOOK_BITS, CODEBOOK_ROUNDS = 10**5, 10, 3
-# The other encoders take n x m temporaries: blocks keep these in cache, which is to their advantage.
+# The other encoders need n x m temporary numbers; blocks keep these in the cache, to their advantage.
 BLOCK = 1 << 16
 
 
@@ -128,7 +128,7 @@ def _torch_encoder(law: Law, update: NDArray[np.float32]) -> Call | None:
 
 
 def _memory() -> Row:
-    # A process of its own: a peak cannot be taken back, and others may have left memory to reuse.
+    # In a new process: a peak cannot be reset, and earlier work may have left memory to reuse.
     code = "from simulations.benchmarks.encode import _extra_megabytes; print(_extra_megabytes())"
     name = f"m = 16: MB beyond input and output, {MEMORY_COORDINATES:.0e} coordinates"
     return Row(name, float(output_of("-c", code)), 64.0, at_least=False)
@@ -137,7 +137,7 @@ def _memory() -> Row:
 def _extra_megabytes() -> float:
     """Peak memory of this process beyond what it held before it encoded, less the output."""
     sampler = Sampler(dithered_table(16))
-    # Compiled code and its compiler count as the program, not as the encoding.
+    # The memory of compiled code and of its compiler is not counted as that of encoding.
     sampler.encode(np.zeros(1 << 17, dtype=np.float32))
     update = np.full(MEMORY_COORDINATES, 0.25, dtype=np.float32)
     before = resident_bytes("VmRSS")

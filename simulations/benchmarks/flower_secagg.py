@@ -87,7 +87,7 @@ class _FlowerGrid:
         replies = []
         for message in messages:
             node_id = message.metadata.dst_node_id
-            # The mod changes the records it is given, and the workflow gives one to all.
+            # The mod changes the records that it is given, and the workflow gives all clients the same ones.
             content = RecordDict(
                 {
                     key: ConfigRecord(dict(record)) if isinstance(record, ConfigRecord) else record

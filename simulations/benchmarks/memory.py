@@ -139,14 +139,14 @@ def peak_models(kind: str, dimension: int, num_clients: int) -> float:
     call = strategy_round if kind == "strategy" else simulated_round
     call(_FIRST_DIMENSION, num_clients)
     before = resident_bytes("VmRSS")
-    # The peak so far is forgotten.
+    # Linux then forgets the peak so far.
     _CLEAR.write_text("5", encoding="ascii")
     call(dimension, num_clients)
     return (resident_bytes("VmHWM") - before) / (4 * dimension)
 
 
 if __name__ == "__main__":
-    # By its name in the package, which configurations name.
+    # Imported by its name, so that the task's class is the one that the configuration names.
     from simulations.benchmarks import memory
 
     print(memory.peak_models(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -28,7 +28,7 @@ COORDINATES = 10**7
 LEVELS = (2, 3, 4, 5, 16, 256, 1000)
 WIDTHS = (11, 16, 20, 32)
 ROUNDS = 7
-# Far below what is measured: a layout that loses its vector code falls below this, noise does not.
+# Far below what is measured: only a layout that loses its vectorised code falls below this.
 SHARE_OF_COPY = 0.05
 
 

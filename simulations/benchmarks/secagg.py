@@ -191,7 +191,7 @@ def _growth() -> list[Row]:
         kilobytes = longest[n].bytes_per_client / 1e3
         note = f" ({1e3 * whole[n]:.3g} ms and {kilobytes:.4g} kB a client)"
         rows.append(Row(name + note, per_holder[n] / per_holder[least], 1.5, False))
-    # Where the graph is complete a client has no more neighbours than there are others: not comparable.
+    # In a complete graph the number of neighbours is bounded by that of clients: such sizes are left out.
     sparse = [n for n, graph in chosen.items() if graph.num_neighbors < n - 1]
     first, last = sparse[0], sparse[-1]
     neighbors = " / ".join(str(chosen[n].num_neighbors) for n in (last, first))

@@ -18,17 +18,17 @@ from fl_privquant.mechanisms.base import Mechanism
 from simulations.keys.config_checks import at_least, unit_interval
 
 if TYPE_CHECKING:
-    # Flower takes a second to import: not for a configuration that is only read.
+    # Importing Flower takes a second, which reading a configuration need not.
     from fl_privquant.accounting import Plan
     from fl_privquant.flower.policies import Policy
 
-# Groups of before, and where their keys are now.
+# Former groups of keys, and where their keys are now.
 _RENAMED = {
     "codec": "encoding",
     "clip_policy": "encoding.clip_policy",
     "bits_policy": "encoding.bits_policy",
 }
-# Files of before whose name is another one now.
+# Former names of files, and their names now.
 _RENAMED_CHOICES = {"constant": "plain"}
 
 
@@ -233,7 +233,7 @@ class EncodingConfig:
         self, mechanism: Mechanism, l2_clip: float | None, design: Callable[[int], Mechanism]
     ) -> Encoding | Policy:
         """The encoding of each round of a run without a plan; ``l2_clip`` is the one that the run has."""
-        # Of the central baseline, which clips the norm alone, no coordinate is clipped.
+        # The central baseline clips the norm alone: no coordinate exceeds that.
         clip = (l2_clip or 1.0) if self.clip is None else self.clip
         encoding = Encoding(mechanism, clip, l2_clip, bool(self.rotate), self.keep)
         return self.clip_policy.applied(self.keep_policy.applied(self.bits_policy.applied(encoding, design)))

@@ -16,7 +16,7 @@ __all__ = ["CENTRAL", "checked_mechanism", "designed_for_target", "has_levels", 
 CENTRAL = "central_gaussian"
 """The baseline that trusts the server: no mechanism of clients, so not in the registry."""
 
-# What every mechanism file has, so that one sweep can hold private and other mechanisms.
+# Keys that every mechanism file has, so that one sweep can have mechanisms with and without privacy.
 _COMMON_PARAMETERS = ("epsilon", "bits", "levels")
 # Parameters of a mechanism for the secure sum that its plan fills in.
 _SET_BY_TARGET = (

@@ -100,7 +100,7 @@ def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
             words += [study.setting_of(run)] if study.varying else []
             if run.statement and "; ".join(words) not in speaks[run.statement]:
                 speaks[run.statement].append("; ".join(words))
-        # What is said of many runs needs no list of them.
+        # A statement about many runs needs no list of them.
         named = [
             (" | ".join(words) if len(words) <= 3 else "", lines) for lines, words in speaks.items() if words
         ]

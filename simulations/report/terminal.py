@@ -33,7 +33,7 @@ def print_summary(study: Study, console: Console | None = None) -> None:
     for setting, rows in table.by_setting().items():
         cells: list[list[str | Text]] = []
         for series, *texts in map(dict.values, rows):
-            # The colour that is readable on dark: terminals are that more often than not.
+            # The colour for dark backgrounds, which most terminals have.
             name = Text.assemble((marks[series].glyph, marks[series].dark), " ", series)
             cells.append([name, *texts])
         print_table(console, columns, cells, setting)

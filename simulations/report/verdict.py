@@ -258,7 +258,7 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
     known = [(compared, difference) for compared, difference in stated if not math.isnan(difference.low)]
     if not known:
         return "One seed cannot tell a difference from chance: run several, for example seed=0,1,2,3,4."
-    # By accuracy or loss where there is one of them: factors between errors are far better known.
+    # By accuracy or loss where there is one: few seeds tell factors between errors far better apart.
     measure = next((compared.measure for compared, _ in known if compared.measure != ERROR), ERROR)
     same = [(compared, difference) for compared, difference in known if compared.measure == measure]
     # Half of the shortest interval: no pair of series can be told apart by less.

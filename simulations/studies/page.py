@@ -39,7 +39,7 @@ def markdown_environment(*folders: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        # Markdown, written by us from numbers of ours.
+        # Markdown from our own numbers: there is nothing to escape.
         autoescape=False,
     )
 
@@ -138,7 +138,7 @@ def rounded_up(value: float, digits: int = 4) -> str:
     if not math.isfinite(value):
         return number(value)
     scale = 10.0**digits
-    # Tables keep seven digits: what is above a rounded figure by less than that is meant to be it.
+    # Tables have seven digits: a value that exceeds a rounded figure by less is that figure.
     return f"{math.ceil(value * scale * (1.0 - 1e-7)) / scale:.{digits}f}"
 
 

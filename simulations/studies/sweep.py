@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,9 +44,6 @@ _PAIRED = [
     *("accuracy_lost", "accuracy_lost_error", "epsilon_total_aggregate"),
 ]
 _SIZES = ["kept", "kilobytes"]
-
-_Setting = tuple[float, str, float, int]
-"""Run epsilon, mechanism, bits (0 for none), and how many coordinates are sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +96,7 @@ class Sweep(Part):
         runs: dict[str, RunConfig] = {}
         for more in ((), *self.variants):
             for config in _composed(self.experiment, (*self.overrides, *more, *placed)):
-                # What a mechanism ignores does not multiply its runs.
+                # Overrides that a mechanism ignores do not add runs.
                 runs.setdefault(config.run_name, config)
         return list(runs.values())
 
@@ -116,11 +114,8 @@ class PairedSweep(Sweep):
         """Run what is missing; both tables."""
         (means,) = super().compute(scale, tell).values()
         configs, dimension = self.runs(scale), int(means["dimension"].iloc[0])
-        settings = [_setting(config, dimension) for config in configs]
-        # Groups of seeds are in the order of their first runs, as in the table of the sweep.
-        firsts = dict(zip(settings[::-1], configs[::-1], strict=True))
-        planned = pd.DataFrame([_planned(firsts[setting], dimension) for setting in dict.fromkeys(settings)])
-        by_seed = _by_seed(configs, settings)
+        planned = pd.DataFrame([_planned(group[0], dimension) for group in _by_setting(configs)])
+        by_seed = _by_seed(configs, dimension)
         sizes = _SIZES if by_seed["kept"].nunique() > 1 else []
         means = pd.concat([means, planned], axis=1)[_PAIRED + sizes]
         tables = means, by_seed if sizes else by_seed.drop(columns="kept")
@@ -171,7 +166,7 @@ def _flat(overrides: Iterable[str | list[str]]) -> Iterator[str]:
         yield from [override] if isinstance(override, str) else _flat(override)
 
 
-# Composing takes a tenth of a second for each run.
+# Cached, as composing takes a tenth of a second for each run.
 @lru_cache(maxsize=128)
 def _composed(experiment: str, overrides: tuple[str, ...]) -> tuple[RunConfig, ...]:
     return tuple(_swept(experiment, overrides))
@@ -208,17 +203,22 @@ def collect(configs: Iterable[RunConfig]) -> pd.DataFrame:
     ResultsError
         A run is not finished.
     """
-    groups: dict[str, list[RunConfig]] = {}
-    for config in configs:
-        values = config.to_mapping()
-        del values["seed"]
-        groups.setdefault(json.dumps(values, sort_keys=True), []).append(config)
-    table = pd.DataFrame([_row(group) for group in groups.values()])
+    table = pd.DataFrame([_row(group) for group in _by_setting(configs)])
     lost = [_lost_to_central(row, table) for row in table.itertuples()]
     return table.drop(columns="accuracies").assign(
         accuracy_lost=[losses.mean() for losses in lost],
         accuracy_lost_error=[losses.sem() for losses in lost],
     )
+
+
+def _by_setting(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
+    """The configs of runs that differ in their seed only, together, in the order of their first runs."""
+    groups: dict[str, list[RunConfig]] = defaultdict(list)
+    for config in configs:
+        values = config.to_mapping()
+        del values["seed"]
+        groups[json.dumps(values, sort_keys=True)].append(config)
+    return list(groups.values())
 
 
 def _lost_to_central(row: Any, table: pd.DataFrame) -> pd.Series:
@@ -260,7 +260,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "num_clients": clients,
         "run_epsilon": first.privacy.epsilon,
         **_privacy(first, mechanism, dimension, runs[0]["totals"]),
-        # Of a single run: with secure aggregation and without, it must be the same.
+        # The model of a single run, which must be the same with and without secure aggregation.
         "model_sha256": runs[0]["model"] if len(runs) == 1 else "",
     }
 
@@ -374,16 +374,11 @@ def _privacy(
     return figures
 
 
-def _setting(config: RunConfig, dimension: int) -> _Setting:
-    bits = float(config.mechanism.get("bits", 0))
-    return float(config.privacy.epsilon or 0.0), config.label, bits, kept_of(config.encoding.keep, dimension)
-
-
 def _planned(config: RunConfig, dimension: int) -> dict[str, Any]:
     """What the plan says: the squared error over the central Gaussian's, and what a client sends."""
     plan = plan_of(config, dimension)
     if plan is None:
-        # A central Gaussian is sent 32-bit floats.
+        # With a central Gaussian, clients send 32-bit floats.
         return {"ratio_to_central": 1.0, "kept": dimension, "kilobytes": 4 * dimension / 1000.0}
     return {
         "ratio_to_central": plan.ratio_to_central,
@@ -392,12 +387,20 @@ def _planned(config: RunConfig, dimension: int) -> dict[str, Any]:
     }
 
 
-def _by_seed(configs: Sequence[RunConfig], settings: Sequence[_Setting]) -> pd.DataFrame:
+def _by_seed(configs: Sequence[RunConfig], dimension: int) -> pd.DataFrame:
     """The accuracy of every run, and what it loses to the central Gaussian's run of its budget and seed."""
-    runs = pd.DataFrame(settings, columns=["run_epsilon", "mechanism", "bits", "kept"]).assign(
-        bits=lambda table: table["bits"].where(table["bits"] > 0),
-        seed=[config.seed for config in configs],
-        accuracy=[finished(config)["accuracy"] for config in configs],
+    runs = pd.DataFrame(
+        [
+            {
+                "run_epsilon": config.privacy.epsilon,
+                "mechanism": config.label,
+                "bits": config.mechanism.get("bits", math.nan),
+                "kept": kept_of(config.encoding.keep, dimension),
+                "seed": config.seed,
+                "accuracy": finished(config)["accuracy"],
+            }
+            for config in configs
+        ]
     )
     pair = ["run_epsilon", "seed"]
     central = runs[runs["mechanism"] == CENTRAL].set_index(pair)["accuracy"]

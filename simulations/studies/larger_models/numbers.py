@@ -17,7 +17,7 @@ BUDGETS = (2, 4, 8)
 
 
 def series_of(row: Any) -> str:
-    """What a row's mechanism is called beside its like with other bits, or other coordinates kept."""
+    """The label of a row: its mechanism, with its bits and the share of coordinates that it sends."""
     if row.mechanism == CENTRAL:
         return "central Gaussian, server trusted"
     kept = "" if pd.isna(row.keep) else f", {row.keep:.0%} kept"
@@ -58,7 +58,7 @@ class Setting:
 
     @property
     def compared(self) -> pd.DataFrame:
-        """The private rows beside the central Gaussian of the same budget, paired by seed.
+        """The private rows, compared with the central Gaussian of the same budget, paired by seed.
 
         A row ``differs`` where the 95 % interval (Student t) of what is lost leaves out zero.
         """

@@ -81,7 +81,7 @@ DATA: dict[str, Callable[[np.random.Generator, int, int], Floats]] = {
 def best_design(name: str, epsilon: float, dimension: int) -> tuple[Any, str]:
     """The mechanism at its best setting, and what that is."""
     if name == "gaussian":
-        # Of a vector in the unit ball, two are at most 2 apart: as two coordinates in [-1, 1].
+        # Two vectors in the unit ball are at most 2 apart, as are two coordinates in [-1, 1].
         return pq.design(name, epsilon=epsilon, delta=DELTA), f"δ = {DELTA:g}"
     if name in FLOORS:
         given = FLOORS[name]
@@ -144,7 +144,7 @@ def local_row(data: str, dimension: int, epsilon: float, name: str, draws: int) 
         "bits": round(dimension * mechanism.bits_per_coordinate),
         "error": error,
         "ratio_to_bound": error / bound,
-        # Draws on their own vectors, corrected by what these lack of the sample's exact error.
+        # Draws use the first vectors, whose exact error differs from the sample's: that is corrected for.
         "drawn": float(np.mean(errors)) + error - _exact_error(mechanism, x[:draws]),
         "drawn_standard_error": float(sem(errors)),
         "draws": draws,

@@ -1,4 +1,4 @@
-"""The numbers of the page, from the tables of the study: errors, and who has the least where."""
+"""The numbers of the page, from the tables of the study: errors, and which mechanism has the least."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ CORRELATED, ALIKE = "correlated", "alike"
 
 _COORDINATES = 50
 _AT_ONCE = 1 << 20
-# Whole means that are drawn, where clients are few.
+# Where there are at most so many clients, so many whole means are drawn too.
 _DRAWN_CLIENTS, _TRIALS = 100, 20
 
 

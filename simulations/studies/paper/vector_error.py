@@ -200,7 +200,7 @@ def _row(
 ) -> Row:
     whole = isinstance(mechanism, VectorMechanism)
     count = vector_trials if whole else trials
-    # The same vectors and words for every mechanism: differences between lines are no luck of the draw.
+    # The same vectors and random words for every mechanism, so that lines do not differ by chance.
     x = setting.draw(np.random.default_rng(7), count, setting.dimension)
     stream = pq.RandomStream.seeded(7, round=position)
     if whole:

@@ -11,7 +11,7 @@ from simulations.studies.study import ReadTable
 
 @dataclass(frozen=True)
 class Paired:
-    """Runs that send fewer bytes beside runs that send more, each a table by seed, with equal seeds."""
+    """Runs that send fewer bytes, compared with runs that send more: two tables by seed, with equal seeds."""
 
     fewer: pd.DataFrame
     more: pd.DataFrame
@@ -52,14 +52,14 @@ class Numbers:
 
     @property
     def paired(self) -> Paired:
-        """The least share of the coordinates beside all of them, through Flower."""
+        """Runs with the least share of the coordinates, compared with runs that send all, through Flower."""
         shares = {
             keep: runs.set_index("seed") for keep, runs in self._read("payload-flower-mnist").groupby("keep")
         }
         return Paired(fewer=shares[min(shares)], more=shares[1.0])
 
     def adapted(self, task: str) -> dict[float, Paired]:
-        """By share of the plan, adaptive shares beside constant ones on a task, the larger share first."""
+        """Adaptive shares compared with constant ones on a task, by share of the plan, the largest first."""
         lines = {}
         for keep, runs in sorted(self._read(f"payload-adaptive-{task}").groupby("keep"), reverse=True):
             policies = {policy: own.set_index("seed") for policy, own in runs.groupby("keep_policy")}

@@ -40,14 +40,15 @@ LIMITS = {
 }
 """Coordinates, clients, rounds, epsilon, delta of a run; kilobytes that are allowed at an error of 1.1."""
 
-# Coordinates, and sizes in kilobytes.
+# By number of coordinates, the sizes in kilobytes that are planned for.
 _MEASURED = {10_000: (0.1, 0.25, 0.5, 1.0, 2.5), 1_000_000: (2.5, 10.0, 50.0)}
 MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared, ours first."""
 
 # Bits of a code that are chosen from; integer noise takes as many as it needs.
 _MOST_BITS, _CLIENTS = 3, 100
-# The error of a round varies by a share of sqrt(2 / k): so many rounds have a mean that varies by about this.
+# The error of a round with k coordinates has a relative deviation of sqrt(2 / k), and the mean over rounds
+# is to have this one.
 _PRECISION, _FEWEST_ROUNDS, _MOST_MEASURED = 0.014, 3, 150
 _TARGET = pq.Target(epsilon=4.0, rounds=50, num_clients=_CLIENTS, delta=1e-5)
 _BUDGET = PrivacyStatement(_TARGET.epsilon, _TARGET.delta, Unit.TOTAL, "aggregate")
@@ -100,7 +101,7 @@ def _needed(dimension: int, name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A plan for a size, and what came of it; ``error`` is one standard error of the measured ratio."""
+    """A plan for a size, with its measured error; ``error`` is one standard error of the measured ratio."""
 
     dimension: int
     num_clients: int

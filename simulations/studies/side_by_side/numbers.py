@@ -50,7 +50,7 @@ class Numbers:
 
     @cached_property
     def settings(self) -> list[dict[str, Any]]:
-        """OPTM beside no privacy, for each task, model and partition."""
+        """OPTM and no privacy, for each task, model and partition."""
         rows = []
         for label, name, epsilon in _SETTINGS:
             table = table_or_none(self._read, name)
