@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulations import app_run
+from simulations.apps import app_run
 from simulations.apps.watched_grid import WatchedGrid
 from simulations.config import RunConfig
 from simulations.results import RunDirectory
