@@ -59,7 +59,7 @@ def train(message: Message, context: Context) -> Message:
     arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
     trained = task.train(arrays, client, server_round)
     probe.leave(server_round, client, trained)
-    # As they are: they are written only if they have to travel, and the mod around this sends codes instead.
+    # Arrays are serialised only if they have to travel; the mod around this function sends codes instead.
     record = made(ArrayRecord, {name: DecodedArray.of(value) for name, value in trained.items()})
     examples = made(MetricRecord, {"num-examples": int(task.num_examples(client))})
     return reply_to(message, made(RecordDict, {"arrays": record, "metrics": examples}))

@@ -15,34 +15,35 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fl_privquant as pq
+from fl_privquant import checks
 from fl_privquant.accounting import ClientSampling
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import label_of
-from simulations.app_keys import AppMetricsConfig, settled
-from simulations.config_checks import at_least, one_of, positive
-from simulations.encodings import EncodingConfig
-from simulations.engine_keys import EngineConfig
-from simulations.mechanism_keys import (
+from simulations.apps.user_app import user_app
+from simulations.keys.app_keys import AppMetricsConfig, settled
+from simulations.keys.config_checks import at_least, unit_interval
+from simulations.keys.encodings import EncodingConfig
+from simulations.keys.engine_keys import EngineConfig
+from simulations.keys.mechanism_keys import (
     CENTRAL,
     checked_mechanism,
     designed_for_target,
     has_levels,
     has_parameter,
 )
-from simulations.participation import SamplingConfig
-from simulations.resolvers import register_resolvers
-from simulations.schema import build
+from simulations.keys.participation import SamplingConfig
+from simulations.keys.resolvers import register_resolvers
+from simulations.keys.schema import build
 from simulations.targets import TARGET, checked, located, options_of
-from simulations.user_app import user_app
 
 __all__ = ["CENTRAL", "designed_for_target"]
 
 _USUAL_CLIP = 0.05
 _TARGET_L2_CLIP = 1.0
 
-# What task files have: a class of the user's, put in the place of ours, may not take them.
+# Keys that task files have in common; a user's class in place of ours need not take them.
 _COMMON_OF_TASKS = ("name", "data", "model", "hidden", "max_examples", "max_test_examples", "device")
-# Keys that came later: they count in a run's name only where they are set, so that older names stay.
+# Keys that were added later count in a run's name only where they are set, so that older names stay.
 _LATER_KEYS = (
     ("encoding", "keep"),
     ("encoding", "clip_scales"),
@@ -74,8 +75,8 @@ class PartitionConfig:
     shards_per_client: int = 2
 
     def __post_init__(self) -> None:
-        one_of("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew", "natural"))
-        positive("partition.alpha", self.alpha)
+        checks.choice("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew", "natural"))
+        checks.positive("partition.alpha", self.alpha)
         at_least("partition.shards_per_client", self.shards_per_client, 1)
 
 
@@ -129,21 +130,20 @@ class FederationConfig:
     optimizer: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        one_of("federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian"))
+        checks.choice(
+            "federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian")
+        )
         at_least("federation.rounds", self.rounds, 0)
         for name in ("num_clients", "local_epochs", "batch_size"):
             at_least(f"federation.{name}", getattr(self, name), 1)
         if self.local_steps is not None:
             at_least("federation.local_steps", self.local_steps, 1)
         for name in ("learning_rate", "server_learning_rate"):
-            positive(f"federation.{name}", getattr(self, name))
-        if not 0.0 < self.fraction <= 1.0:
-            raise InvalidSpecError(f"federation.fraction: {self.fraction} is outside (0, 1]")
+            checks.positive(f"federation.{name}", getattr(self, name))
+        unit_interval("federation.fraction", self.fraction, "(0, 1]")
         for name in ("momentum", "server_momentum"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InvalidSpecError(f"federation.{name}: {getattr(self, name)} is outside [0, 1)")
-        if not self.proximal >= 0.0:
-            raise InvalidSpecError(f"federation.proximal: {self.proximal} is below 0")
+            unit_interval(f"federation.{name}", getattr(self, name), "[0, 1)")
+        at_least("federation.proximal", self.proximal, 0)
         object.__setattr__(self, "optimizer", self._checked_optimizer())
 
     def _checked_optimizer(self) -> dict[str, Any]:
@@ -186,12 +186,11 @@ class PrivacyConfig:
     budget: float | None = None
 
     def __post_init__(self) -> None:
-        one_of("privacy.randomness", self.randomness, ("seeded", "secure"))
-        if not 0.0 < self.delta < 1.0:
-            raise InvalidSpecError(f"privacy.delta: {self.delta} is outside (0, 1)")
+        checks.choice("privacy.randomness", self.randomness, ("seeded", "secure"))
+        unit_interval("privacy.delta", self.delta)
         for name in ("epsilon", "max_epsilon", "budget"):
             if getattr(self, name) is not None:
-                positive(f"privacy.{name}", getattr(self, name))
+                checks.positive(f"privacy.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -222,8 +221,7 @@ class SecaggConfig:
 
     def __post_init__(self) -> None:
         for name in ("corrupt_fraction", "dropout_fraction"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InvalidSpecError(f"secagg.{name}: {getattr(self, name)} is outside [0, 1)")
+            unit_interval(f"secagg.{name}", getattr(self, name), "[0, 1)")
 
 
 @dataclass(frozen=True)
@@ -242,7 +240,7 @@ class TrackerConfig:
     uri: str | None = None
 
     def __post_init__(self) -> None:
-        one_of("tracker.name", self.name, ("none", "tensorboard", "mlflow"))
+        checks.choice("tracker.name", self.name, ("none", "tensorboard", "mlflow"))
 
 
 @dataclass(frozen=True)
@@ -314,9 +312,9 @@ class RunConfig:
             for key, value in settled(self).items():
                 object.__setattr__(self, key, value)
         if self.mechanism["name"] == CENTRAL:
-            # Its server is trusted with the updates themselves: there is nothing to hide in a sum.
+            # Its server is trusted with single updates, so that secure aggregation has nothing to hide.
             object.__setattr__(self, "secagg", SecaggConfig())
-        # What is wrong with the sampling is said before anything starts.
+        # An invalid sampling is refused before anything starts.
         self.sampling.built(self.federation.fraction, None)
         if not self.secagg.masked and self.privacy.randomness != "seeded":
             raise InvalidSpecError(
@@ -371,7 +369,7 @@ class RunConfig:
             )
         for key, policy in self.encoding.changes.items():
             if policy == "adaptive":
-                # It plans for every number of coordinates that it chooses.
+                # An adaptive policy plans for every number of coordinates that it chooses.
                 continue
             raise InvalidSpecError(
                 f"{key}: {policy}, but {target}, which plans one encoding for all rounds; use {key}=constant"
@@ -430,11 +428,11 @@ class RunConfig:
             for key in ("app", "app_config", "app_metrics", "app_digest"):
                 del values[key]
         else:
-            # What it does counts, which its digest says, not where it is.
+            # The digest says what the app does; where it lies makes no difference.
             del values["app"]
-        # The order of scales matters, which a hash of mappings forgets.
+        # The order of scales matters, and hashes of mappings sort their keys.
         values["encoding"]["clip_scales"] = list((values["encoding"]["clip_scales"] or {}).items())
-        # Where a choice is not made use of, runs have the name that they had before there was that choice.
+        # Runs that do not use a later choice keep the name that they had before it was added.
         for group, key in _LATER_KEYS:
             if not values[group][key]:
                 del values[group][key]

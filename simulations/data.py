@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 
-# What task.data may name.
+# The names that task.data may have.
 __all__ = ["Examples", "cancer", "digits", "fashion_mnist", "images", "mnist", "shakespeare"]
 
 _TEST_SHARE = 0.2
@@ -182,7 +182,7 @@ def images(dataset: str) -> Examples:
 
     try:
         examples = load_dataset(dataset)
-    except Exception as error:  # the library raises many kinds, for one reason: it cannot be had
+    except Exception as error:  # the library raises many kinds of errors where a download fails
         raise InvalidSpecError(
             f"task: {dataset!r} could not be downloaded ({type(error).__name__}: {error}); without a network "
             "give IDX files with task.data_root=DIRECTORY"

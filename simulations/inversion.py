@@ -99,7 +99,7 @@ def draw(
                 seen[: _CLASSES * _PIXELS].reshape(_CLASSES, _PIXELS), seen[_CLASSES * _PIXELS :]
             )
             likeness = correlation(reconstructed, pixels)
-            # Each picture on a scale of its own: an attacker would do that too.
+            # Each picture has a grey scale of its own, as an attacker would choose it.
             axis.imshow(reconstructed.reshape(8, 8), cmap="gray_r")
             axis.set_title(f"{name}\ncorrelation {likeness:.2f}", fontsize=9)
             print(f"{rounds:3d} rounds, {mechanism!r}: correlation {likeness:.4f}")

@@ -12,10 +12,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
-from simulations.app_keys import FEDERATION_KEYS
-from simulations.config_checks import nearest
-from simulations.encodings import renamed_key
+from simulations.keys.app_keys import FEDERATION_KEYS
+from simulations.keys.encodings import renamed_key
 
 CONF = Path(__file__).parents[1] / "conf"
 """The configuration's directory."""
@@ -115,7 +115,7 @@ def choices_of(override: Override) -> list[str]:
 def _check_choice(group: str, choice: str, known: list[str]) -> None:
     if choice not in known and choice not in ("None", "null"):
         raise InvalidSpecError(
-            f"{group}: {choice!r} is not one of {', '.join(known)}{nearest(choice, known)}"
+            f"{group}: {choice!r} is not one of {', '.join(known)}{checks.nearest(choice, known)}"
         )
 
 
@@ -126,6 +126,6 @@ def _check_key(config: DictConfig, key: str, groups: list[str]) -> None:
         if not OmegaConf.is_dict(node) or part not in node:
             known = [str(key) for key in node] if OmegaConf.is_dict(node) else []
             known += groups if not path else []
-            raise InvalidSpecError(f"{path}{part}: unknown key{nearest(part, known)}")
+            raise InvalidSpecError(f"{path}{part}: unknown key{checks.nearest(part, known)}")
         node = node[part]
         path += f"{part}."

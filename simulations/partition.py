@@ -27,11 +27,11 @@ def deal(examples: Examples, num_clients: int, config: PartitionConfig, seed: in
     if not examples.labelled:
         if config.name in ("dirichlet", "shards"):
             raise InvalidSpecError(f"partition: {config.name} deals by labels, which these data do not have")
-        # All have the same: these partitions do not look at it.
+        # The other partitions ignore labels, so that all examples may have the same.
         labels = np.zeros(len(labels), np.int64)
     order = np.random.default_rng([seed, 1]).permutation(labels.size)
     if config.name == "iid":
-        # As flwr-datasets deals them, which takes milliseconds for each client.
+        # The same parts as flwr-datasets', which takes milliseconds for each client.
         return [np.sort(part) for part in np.array_split(order, num_clients)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyarrow and datasets disagree on deprecated options
@@ -62,7 +62,7 @@ def _natural(users: NDArray[np.int64] | None, num_clients: int, seed: int) -> li
     """The examples of so many users, drawn at random."""
     if users is None:
         raise InvalidSpecError("partition: natural, but the task's data do not say whose an example is")
-    # As a stable sort leaves them, the examples of one user stand together and in order.
+    # After a stable sort, the examples of one user are adjacent and in order.
     order = np.argsort(users, kind="stable")
     names, starts = np.unique(users[order], return_index=True)
     if num_clients > len(names):

@@ -35,7 +35,7 @@ from simulations.config import CENTRAL, RunConfig
 TRUSTED = "central"
 """The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
 
-# They compare single updates, which a sum of codes does not have.
+# Strategies that compare single updates, which a sum of codes does not give.
 _NEED_SINGLE_UPDATES = ("fedmedian",)
 
 
@@ -45,7 +45,7 @@ def aggregation_of(config: RunConfig) -> Aggregation:
     if secagg.enabled:
         summed = SecureSum if secagg.masked else SimulatedSum
         return summed(secagg.corrupt_fraction, secagg.dropout_fraction, secagg.exact_sums)
-    # An app is handed one reply for each client, as without us.
+    # An app is handed one reply for each client, as in plain Flower.
     single = config.app is not None or config.federation.strategy in _NEED_SINGLE_UPDATES
     return PerClient() if single else SumOfCodes()
 
@@ -114,7 +114,7 @@ def run_statement(
     return _counted(mechanism.to_bytes(), kept, view, Norms(l2=ratio), rounds, delta)
 
 
-# The seeds of a sweep share it.
+# Cached, as the runs of a sweep that differ in seeds have the same statement.
 @lru_cache(maxsize=256)
 def _counted(
     mechanism: bytes, dimension: int, view: View, norms: Norms, rounds: int, delta: float
@@ -129,12 +129,12 @@ def _participants(config: RunConfig) -> int:
     """Clients that are asked in a round, in the smallest that is run."""
     sampling, population = config.client_sampling, config.federation.num_clients
     if config.sampling.name == "flower":
-        # As Flower's strategies draw them.
+        # The number that Flower's strategies draw.
         return max(1, int(population * config.federation.fraction))
     return sampling.planned_clients(population, aggregation_of(config))
 
 
-# 1 is one coordinate, 1.0 all of them.
+# By type too: a keep of 1 is one coordinate, and one of 1.0 all of them.
 @lru_cache(maxsize=64, typed=True)
 def _planned(
     target: Target,

@@ -1,6 +1,6 @@
-"""The true updates of a simulation's clients, on their way to whoever measures errors.
+"""The true updates of a simulation's clients, kept until the error of their mean is measured.
 
-Only a simulation can know them. Clients leave them aside here, never in a message: in the memory of the
+Only a simulation can know them. Clients leave them here, never in a message: in the memory of the
 process where there is room, otherwise in files. Each process writes one file a round, one record after the
 other. A record is a header of two numbers (the client, and how many bytes of names follow), names, types and
 shapes of the arrays as JSON, and the arrays; all parts are filled up to a multiple of 8 bytes. What a process
@@ -27,7 +27,7 @@ __all__ = ["Arrays", "Probe"]
 
 Arrays = dict[str, NDArray[Any]]
 
-# What the updates of a round may take in memory; the others wait in files.
+# Bytes that the updates of a round may take in memory; the others are written to files.
 _MOST_BYTES_KEPT = 1 << 25
 _HEADER = struct.Struct("<qq")
 _ALIGNMENT = 8
@@ -52,7 +52,7 @@ class Probe:
         self._kept = self._in_memory.setdefault(directory, {}) if same_process else None
         self._failed = self._failed_in_memory.setdefault(directory, {}) if same_process else None
         self._lock = threading.Lock()
-        # The file that this process writes to; one that was forked since has none yet.
+        # The file that this process writes to; a process that was forked since opens its own.
         self._open: tuple[int, int, BinaryIO] | None = None
 
     def leave_failure(self, client: int, reason: str) -> None:

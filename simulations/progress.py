@@ -23,7 +23,7 @@ _LINES = 4
 
 
 class _Bars(Progress):
-    """Bars, and below them what is said of the run: at 80 columns there is no room beside them."""
+    """Progress bars, with a line about the run below them: 80 columns have no room for it beside them."""
 
     note = ""
 

@@ -2,7 +2,7 @@
 
 ``RecordingStrategy`` sits between PrivQuantStrategy and the strategy that aggregates, where updates
 are ordinary arrays again, and listens to the records of rounds that PrivQuantStrategy hands out. Only a
-simulation can know the true updates: clients leave them aside (``Probe``), never in a message. Rows are part
+simulation can know the true updates: clients leave them in a ``Probe``, never in a message. Rows are part
 of the checkpoint, so that the rounds of an interrupted run are there once, and only once.
 """
 
@@ -86,7 +86,7 @@ class RecordingStrategy(StrategyWrapper):
     ) -> Iterable[Message]:
         """Delegate, and remember the model that was sent."""
         self._before = read_arrays(arrays)
-        # A run that was killed in this round may have left something.
+        # A run that was killed in this round may have left updates.
         self._probe.clear(server_round)
         # Flower's strategies sample clients with Python's generator, which other threads may use too.
         random.seed(f"{self._seed}:{server_round}")
@@ -97,7 +97,7 @@ class RecordingStrategy(StrategyWrapper):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Delegate, and keep the decoded updates and the new model until the round's record is there."""
         received = list(replies)
-        # As they came: each is decoded when it is measured, and not kept. FedMedian empties the records.
+        # Not decoded yet, so that one at a time is in memory. Copied, as FedMedian empties the records.
         records = (cast(ArrayRecord, message.content[self.arrayrecord_key]) for message in received)
         self._updates = [dict(record.items()) for record in records]
         arrays, metrics = super().aggregate_train(server_round, received)
@@ -138,7 +138,7 @@ class RecordingStrategy(StrategyWrapper):
 
 
 def first_columns(secure: bool) -> Row:
-    """What there is to say before the first round, when nothing was sent."""
+    """The columns of the row before the first round, when nothing was sent."""
     nothing = math.nan
     return {
         "mean_squared_error": nothing,
@@ -157,7 +157,7 @@ def first_columns(secure: bool) -> Row:
 
 
 def round_columns(record: RoundRecord, last: Row, secure: bool) -> Row:
-    """What the record of a round says; ``last`` is the row before, from which bytes are counted on."""
+    """The columns that the record of a round gives; bytes are added to those of ``last``, the row before."""
     return {
         "clip": record.encoding.clip,
         "bits_per_coordinate": float(record.encoding.mechanism.bits_per_coordinate),
@@ -229,14 +229,14 @@ def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bo
             seen_by = {"local": "", "models": "_models"}.get(statement.view.split(" of ")[0], "_sum")
             cells[f"{name}{seen_by}"] = statement
         elif math.isinf(statement.epsilon):
-            # The models view is stated by samplings, and by the central baseline in its own way.
+            # The view of the models is stated by samplings; the central baseline states its own.
             bare = replace(statement, delta=0.0, method="not private")
             cells = {name: None if name.endswith("_models") else bare for name in cells}
     epsilons = {f"epsilon_{name}": cell.epsilon if cell else math.nan for name, cell in cells.items()}
     local, in_sum = cells["client_total"] or nothing, cells["client_total_sum"]
     return {
         **epsilons,
-        # Of all totals: one that holds without a delta holds with one.
+        # The largest delta of all totals: a statement with a smaller delta holds for it too.
         "delta_client_total": max(cell.delta for name, cell in cells.items() if "total" in name and cell),
         "composition_method": local.method,
         "composition_method_sum": in_sum.method if in_sum else "no sums",
@@ -255,7 +255,7 @@ def _mean_of(names: Iterable[str], updates: Iterable[Arrays]) -> dict[str, NDArr
                 total[name] += update[name]
             else:
                 total[name] = np.array(update[name], np.float64)
-        # Before the next one is there.
+        # Freed before the next update is read.
         del update
     for array in total.values():
         array /= count

@@ -137,9 +137,9 @@ def provenance(
     for name in sorted(model):
         digest.update(f"{name} {model[name].dtype} {model[name].shape} ".encode() + model[name].tobytes())
     return {
-        "versions": {"python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}},
+        "versions": {"python": sys.version.split()[0], **{name: version_of(name) for name in _PACKAGES}},
         "git_commit": _git_commit(),
-        "solver": f"HiGHS {_version('highspy')} through PuLP {_version('pulp')}",
+        "solver": f"HiGHS {version_of('highspy')} through PuLP {version_of('pulp')}",
         "seed": config.seed,
         "mechanism_label": config.label,
         "certified_epsilon": mechanism.epsilon,
@@ -157,9 +157,10 @@ def _json(content: Any) -> str:
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
-# What a process has loaded stays what it is: the runs of a sweep need not ask again.
+# Cached, as the packages that a process has loaded do not change during a sweep.
 @cache
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """The installed version of a package."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

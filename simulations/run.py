@@ -38,12 +38,12 @@ from rich.markup import escape
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit
 from fl_privquant.cli import program
 from fl_privquant.errors import PrivQuantError
-from simulations.app_keys import configured_app
+from simulations.apps.user_app import UserApp
 from simulations.config import RunConfig
+from simulations.keys.app_keys import configured_app
 from simulations.overrides import CONF, check_overrides, composed
 from simulations.progress import SWEEP_POSITION
 from simulations.results import RunDirectory
-from simulations.user_app import UserApp
 from simulations.users import with_users
 
 _SESSION = "FL_PRIVQUANT_SESSION"
@@ -63,7 +63,7 @@ def execute(config: RunConfig) -> dict[str, Any]:
         with directory.held():
             # The process that held it before may have finished the run.
             finished = directory.summary() or _run(config, directory)
-    # Also after a kill between the summary and this.
+    # Also for a run that was killed after its summary was written.
     directory.tidy()
     return finished
 
@@ -74,7 +74,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     from fl_privquant.flower.engines import Federation, engine
 
-    # What is wrong with a task or an app of the user's is said before anything starts.
+    # An invalid task or app is refused before anything starts.
     components = _components(config)
     limits = {"privquant-max-epsilon": config.privacy.max_epsilon}
     if config.privacy.budget is not None and not config.secagg.enabled:
@@ -111,7 +111,7 @@ def _components(config: RunConfig) -> tuple[str, str]:
         app = configured_app(config)
         app.server()
         app.client()
-        return "simulations.app_run:server_app", "simulations.app_run:client_app"
+        return "simulations.apps.app_run:server_app", "simulations.apps.app_run:client_app"
     from simulations.tasks import task_of
 
     task_of(config)

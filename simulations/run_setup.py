@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from flwr.app import Array, Context
@@ -60,7 +59,7 @@ def seed_of(context: Context) -> int | None:
 
 
 def policy_of(context: Context) -> ClientPolicy:
-    """Clients of a simulation insist on what the run is configured for."""
+    """What clients of a simulation demand of secure aggregation: what the run is configured for."""
     config = config_of(context)
     return ClientPolicy(
         min_clients=min(3, config.federation.num_clients),
@@ -143,24 +142,19 @@ class PrivateSetup:
         }
 
 
-class Outputs:
+class Outputs(contextlib.ExitStack):
     """Where the rows of a run go while it lasts: its directory, the display, a tracker."""
 
     def __init__(self, config: RunConfig, directory: RunDirectory, setup: PrivateSetup) -> None:
+        super().__init__()
         self._config, self._directory, self._setup = config, directory, setup
         self._shown = progress.rounds(config)
         self._tracker = trackers.tracker(config, directory)
-        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._shown)
-        self._stack.enter_context(self._tracker)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        self.enter_context(self._shown)
+        self.enter_context(contextlib.closing(self._tracker))
+        return super().__enter__()
 
     def on_row(self, rows: list[Row], spent: PrivacyStatement | None) -> None:
         """Write the rows so far, of which the last is new, and what a client has spent by then."""

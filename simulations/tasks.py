@@ -1,4 +1,4 @@
-"""Tasks: where a model starts, what a client makes of it, and how good it is.
+"""Tasks: the initial model, the local training of a client, and the evaluation of a model.
 
 A run's task is any class with the methods of :class:`Task`, named by its import path::
 
@@ -34,7 +34,7 @@ from simulations.targets import TARGET, located, options_of, refuse_unknown
 Arrays = dict[str, NDArray[Any]]
 
 _DATA, _MODELS, _LOSSES = "simulations.data", "simulations.models", "torch.nn.functional"
-# What a model's function is given beside the options of the task.
+# Arguments of a model's function besides the options of the task.
 _KNOWN_TO_MODELS = ("shape", "classes")
 _LIMITS = ("max_examples", "max_test_examples")
 _MOST_LABELS_DRAWN = 100
@@ -52,7 +52,7 @@ class Task(Protocol):
         ...
 
     def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
-        """What the client's training makes of the model; clients may train in several threads at once."""
+        """The model after the client's local training; clients may train in several threads at once."""
         ...
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
@@ -64,7 +64,7 @@ class Task(Protocol):
         ...
 
     def plot_partition(self, path: Path) -> None:
-        """Draw who holds what, where there is something to draw."""
+        """Draw how examples are divided among clients, if there is something to draw."""
         ...
 
 
@@ -192,7 +192,7 @@ class TorchTask:
     def _model(self, arrays: Arrays) -> Iterator[Any]:
         """A model with these arrays that nobody else uses meanwhile: clients may train in many threads."""
         try:
-            # Taking from a list and adding to it are each one step, which threads cannot divide.
+            # pop and append of a list are atomic, so that threads need no lock.
             space = self._free.pop()
         except IndexError:
             model = copy.deepcopy(self._template)
@@ -218,7 +218,7 @@ def _model(name: str) -> Callable[..., Any]:
     return located("task.model", name, _MODELS)
 
 
-# The runs of a sweep share these: a mechanism changes none of them.
+# Cached for the runs of a sweep: they do not depend on the mechanism.
 @lru_cache(maxsize=4)
 def _examples(data: str, options: str, max_examples: int | None, max_tests: int | None) -> Examples:
     examples = _data(data)(**json.loads(options))

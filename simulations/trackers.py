@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fl_privquant.errors import PrivQuantError
 from simulations.config import RunConfig
@@ -12,15 +11,7 @@ from simulations.results import RunDirectory
 
 
 class Tracker:
-    """Takes rows and does nothing with them; a context manager."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    """Takes rows and does nothing with them."""
 
     def log(self, row: dict[str, Any]) -> None:
         """Take the row of a round."""

@@ -33,16 +33,12 @@ def test_functions_and_modules_are_short(room: str) -> None:
     assert {path: count for path, count in lines.items() if count > MOST_LINES_OF_A_MODULE} == {}
 
 
-# What a file of these folders is called says which part it plays there: in every study, example or benchmark.
-PARTS = {
-    "studies": {"figures", "numbers"},
-    "examples": {"client_app", "server_app", "task"},
-    "benchmarks": {"handshake", "sweep", "wire"},
-}
+# Every study and every example is a folder with files of the same names, which say what each file is for.
+PARTS = {"studies": {"figures", "numbers"}, "examples": {"client_app", "server_app", "task"}}
 
 
 def shared_names(paths: Iterable[Path]) -> list[str]:
-    """Names that two modules have, other than those of the parts of studies, examples and benchmarks."""
+    """Names that two modules have, other than those of the parts of studies and examples."""
     names = Counter(
         path.stem
         for path in paths

@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             measured = module.run()
         except Exception:
-            # What others take an hour to measure is not given up for one that fails.
+            # One benchmark that fails does not discard what the others measure, which takes an hour.
             traceback.print_exc()
             failed = True
             continue

@@ -6,9 +6,6 @@ the ratio, as absolute times say more about the machine than about the code.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,14 +14,14 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.sampling.kernel import Sampler
-from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows, resident_bytes
+from simulations.benchmarks.measure import Call, Row, median_seconds, output_of, print_rows, resident_bytes
 
 COORDINATES = 10**7
 MEMORY_COORDINATES = 10**8
 LEVELS = (4, 16)
 ROUNDS = 7
 CODEBOOK_COORDINATES, CODEBOOK_BITS, CODEBOOK_ROUNDS = 10**5, 10, 3
-# The other encoders take n x m temporaries: blocks keep these in cache, which is to their advantage.
+# The other encoders need n x m temporary numbers; blocks keep these in the cache, to their advantage.
 BLOCK = 1 << 16
 
 
@@ -131,22 +128,16 @@ def _torch_encoder(law: Law, update: NDArray[np.float32]) -> Call | None:
 
 
 def _memory() -> Row:
-    # A process of its own: a peak cannot be taken back, and others may have left memory to reuse.
+    # In a new process: a peak cannot be reset, and earlier work may have left memory to reuse.
     code = "from simulations.benchmarks.encode import _extra_megabytes; print(_extra_megabytes())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
     name = f"m = 16: MB beyond input and output, {MEMORY_COORDINATES:.0e} coordinates"
-    return Row(name, float(done.stdout), 64.0, at_least=False)
+    return Row(name, float(output_of("-c", code)), 64.0, at_least=False)
 
 
 def _extra_megabytes() -> float:
     """Peak memory of this process beyond what it held before it encoded, less the output."""
     sampler = Sampler(dithered_table(16))
-    # Compiled code and its compiler count as the program, not as the encoding.
+    # The memory of compiled code and of its compiler is not counted as that of encoding.
     sampler.encode(np.zeros(1 << 17, dtype=np.float32))
     update = np.full(MEMORY_COORDINATES, 0.25, dtype=np.float32)
     before = resident_bytes("VmRSS")

@@ -6,11 +6,9 @@ in turns with it. What is read off is the slope, and the distance between two li
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
 import numpy as np
 from flwr.app import ConfigRecord
@@ -21,6 +19,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import Release, View
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.design.free import design_free, place_knots
+from fl_privquant.design.linear_program import Method
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.engines import Federation
 from fl_privquant.flower.engines.inline import InlineGrid
@@ -29,9 +28,11 @@ from fl_privquant.law.density import UniformDensity
 from fl_privquant.packing.pack import pack_indices, unpack_indices
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.secagg import GraphParameters, choose_parameters
-from simulations.benchmarks import flower, secagg
+from simulations.benchmarks import flower
 from simulations.benchmarks.encode import dithered_table, numpy_encode
+from simulations.benchmarks.flower_secagg import flower_round
 from simulations.benchmarks.measure import Call, median_seconds
+from simulations.benchmarks.secagg_rounds import own_round
 
 DIMENSIONS = (10**3, 10**4, 10**5, 10**6, 10**7)
 LEVELS = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -86,83 +87,68 @@ def _coordinates() -> list[Point]:
         indices = sampler.encode(update)
         payload = pack_indices(indices, 4)
         calls: dict[str, Call] = {
-            "encode, 2 bits": functools.partial(sampler.encode, update),
-            "the same law in numpy": functools.partial(numpy_encode, table.law, update, generator),
-            "pack": functools.partial(pack_indices, indices, 4),
-            "unpack": functools.partial(unpack_indices, payload, 4, dimension),
-            "decode": functools.partial(mechanism.decode, indices),
+            "encode, 2 bits": partial(sampler.encode, update),
+            "the same law in numpy": partial(numpy_encode, table.law, update, generator),
+            "pack": partial(pack_indices, indices, 4),
+            "unpack": partial(unpack_indices, payload, 4, dimension),
+            "decode": partial(mechanism.decode, indices),
         }
         repeats = max(1, 10**6 // dimension)
         points += [
             Point("coordinates", name, dimension, _cost(call, repeats)) for name, call in calls.items()
         ]
         if dimension <= 10**6:
-            graph = GraphParameters(10, 8, 6)
-            call = functools.partial(secagg.own_round, graph, dimension)
-            points.append(
-                Point("coordinates", "secure aggregation, a client of 10", dimension, _cost(call) / 10)
-            )
+            cost = _cost(partial(own_round, GraphParameters(10, 8, 6), dimension)) / 10
+            points.append(Point("coordinates", "secure aggregation, a client of 10", dimension, cost))
     return points
 
 
 def _levels() -> list[Point]:
-    points = []
+    calls: list[tuple[str, int, Call]] = []
     update = np.random.default_rng(0).normal(0.0, 0.3, LEVELS_DIMENSION).astype(np.float32)
     generator = np.random.default_rng(1)
     for levels in LEVELS:
         table = dithered_table(levels)
-        encode = functools.partial(Sampler(table).encode, update)
-        peer = functools.partial(numpy_encode, table.law, update, generator)
-        points.append(Point("levels", "encode 10⁶ coordinates", levels, _cost(encode)))
-        points.append(Point("levels", "the same law in numpy", levels, _cost(peer)))
+        peer = partial(numpy_encode, table.law, update, generator)
+        calls.append(("encode 10⁶ coordinates", levels, partial(Sampler(table).encode, update)))
+        calls.append(("the same law in numpy", levels, peer))
     for levels in [count for count in LEVELS if count in PROGRAM_LEVELS]:
         values = np.linspace(-3.0, 3.0, levels)
-        method: Literal["simplex", "ipm"] = "ipm" if levels > 24 else "simplex"
-        program = functools.partial(
-            design_free, values, 1.0, UniformDensity(), 2, place_knots(values, 2 * levels + 1), method
-        )
-        points.append(Point("levels", "one linear program, 2 m + 1 knots", levels, _cost(program)))
+        knots = place_knots(values, 2 * levels + 1)
+        method: Method = "ipm" if levels > 24 else "simplex"
+        program = partial(design_free, values, 1.0, UniformDensity(), 2, knots, method)
+        calls.append(("one linear program, 2 m + 1 knots", levels, program))
     for levels in DESIGN_LEVELS:
-        design = functools.partial(pq.design, "optm", epsilon=1.0, levels=levels, cache=False)
-        points.append(Point("levels", "design, bins searched", levels, _cost(design)))
-    return points
+        design = partial(pq.design, "optm", epsilon=1.0, levels=levels, cache=False)
+        calls.append(("design, bins searched", levels, design))
+    return [Point("levels", name, levels, _cost(call)) for name, levels, call in calls]
 
 
 def _clients() -> list[Point]:
     points = []
     mechanism = pq.design("optm", epsilon=1.0, bits=2)
+    plain = FedAvg(fraction_evaluate=0.0)
+    private = PrivQuantStrategy(plain, mechanism, 0.05, aggregation=SumOfCodes())
     for n in CLIENTS:
         few, chosen = GraphParameters(n, min(8, n - 1), min(6, n - 1)), choose_parameters(n)
-        calls: dict[str, tuple[Call, int]] = {
-            "secure aggregation, a client with 8 neighbours": (
-                functools.partial(secagg.own_round, few, SECAGG_DIMENSION),
-                n,
+        of_all_clients: dict[str, Call] = {
+            "secure aggregation, a client with 8 neighbours": partial(own_round, few, SECAGG_DIMENSION),
+            "secure aggregation, a client with as many as are safe": partial(
+                own_round, chosen, SECAGG_DIMENSION
             ),
-            "secure aggregation, a client with as many as are safe": (
-                functools.partial(secagg.own_round, chosen, SECAGG_DIMENSION),
-                n,
-            ),
-            "a round of plain FedAvg, a client": (_round_of(FedAvg(fraction_evaluate=0.0), [], n), n),
-            "a round with PrivQuant, a client": (
-                _round_of(
-                    PrivQuantStrategy(
-                        FedAvg(fraction_evaluate=0.0), mechanism, 0.05, aggregation=SumOfCodes()
-                    ),
-                    [PrivQuantMod(max_epsilon=1.0)],
-                    n,
-                ),
-                n,
-            ),
-            "the privacy statement of a run in the sum": (functools.partial(_statement, mechanism, n), 1),
+            "a round of plain FedAvg, a client": _round_of(plain, [], n),
+            "a round with PrivQuant, a client": _round_of(private, [PrivQuantMod(max_epsilon=1.0)], n),
         }
         if n in FLOWER_CLIENTS:
-            theirs = functools.partial(secagg.flower_round, chosen, SECAGG_DIMENSION)
-            calls["Flower's SecAgg+, a client, the same graph"] = (theirs, n)
-        points += [Point("clients", name, n, _cost(call) / share) for name, (call, share) in calls.items()]
+            theirs = partial(flower_round, chosen, SECAGG_DIMENSION)
+            of_all_clients["Flower's SecAgg+, a client, the same graph"] = theirs
+        points += [Point("clients", name, n, _cost(call) / n) for name, call in of_all_clients.items()]
+        statement = _cost(partial(_statement, mechanism, n))
+        points.append(Point("clients", "the privacy statement of a run in the sum", n, statement))
     return points
 
 
-def _round_of(strategy: Strategy, mods: list[PrivQuantMod], num_clients: int) -> Callable[[], None]:
+def _round_of(strategy: Strategy, mods: list[PrivQuantMod], num_clients: int) -> Call:
     """A round of a small model (650 parameters) whose training takes no time, on the inline engine."""
     shapes = flower.SMALL_SHAPES
     grid = InlineGrid(flower._client(shapes, mods), Federation(num_clients))

@@ -1,4 +1,4 @@
-"""What it takes to send few of many rotated coordinates: time of the codec, and of planning such a run.
+"""The cost of sending few of many rotated coordinates: time of the codec, and of planning such a run.
 
 Encoding and decoding are compared with the same codec that sends all coordinates, in one process and taking
 turns. Each call has a rotation and a subset of its own, as each round has. A plan is made by the command line
@@ -9,10 +9,7 @@ start of Python and all imports.
 from __future__ import annotations
 
 import itertools
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,9 +20,7 @@ import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
-from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows
-
-__all__ = ["run"]
+from simulations.benchmarks.measure import Call, Row, median_seconds, output_of, print_rows
 
 COORDINATES, KEPT, CLIENTS, TIMES = 1_000_000, 5054, 500, 9
 PLANNED_CLIENTS, PLANNED_COORDINATES = 10_000, 1_000_000
@@ -65,13 +60,12 @@ def _codec() -> Iterator[Row]:
 
 def _plan() -> Iterator[Row]:
     """Processor seconds of the command ``plan``, with and without what it keeps."""
-    command = [sys.executable, "-m", "fl_privquant.cli.main", "plan", "--rounds", "100"]
+    command = ["-m", "fl_privquant.cli.main", "plan", "--rounds", "100"]
     command += ["--clients", str(PLANNED_CLIENTS), "--dimension", str(PLANNED_COORDINATES)]
     with tempfile.TemporaryDirectory() as cache:
         for name, target in (("the first time", 15.0), ("from kept searches", 2.0)):
             before = _children_seconds()
-            kept = {**os.environ, "FL_PRIVQUANT_CACHE": cache, "OMP_NUM_THREADS": "1"}
-            subprocess.run(command, check=True, capture_output=True, env=kept)
+            output_of(*command, FL_PRIVQUANT_CACHE=cache, OMP_NUM_THREADS="1")
             seconds = _children_seconds() - before
             sizes = f"{PLANNED_COORDINATES} coordinates, {PLANNED_CLIENTS} clients"
             yield Row(f"plan, {sizes}: seconds, {name}", seconds, target, at_least=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from pathlib import Path
+
+from simulations.results import version_of
 
 PACKAGES = ("numpy", "numba", "scipy", "pulp", "highspy", "flwr", "ray", "torch", "cryptography")
 
@@ -20,7 +21,7 @@ def describe() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "Python": platform.python_version(),
     }
-    return description | {name: _version(name) for name in PACKAGES}
+    return description | {name: version_of(name) for name in PACKAGES}
 
 
 def _processor() -> str:
@@ -30,10 +31,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or "unknown"
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,6 +65,18 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
             row.name, f"{row.measured:.3g}", row.bound, "holds" if row.holds else "[red]missed[/red]"
         )
     Console(width=110).print(view)
+
+
+def output_of(*arguments: str, **environment: str) -> str:
+    """What a new Python process with these arguments prints, with further environment variables."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    return done.stdout
 
 
 def resident_bytes(field: str) -> int:

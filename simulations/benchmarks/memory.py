@@ -8,10 +8,8 @@ Clients run one after another. Linux only: the peak is read from ``/proc``.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from simulations.benchmarks.measure import Row, print_rows, resident_bytes
+from simulations.benchmarks.measure import Row, output_of, print_rows, resident_bytes
 
 __all__ = ["DrawnTask", "run"]
 
@@ -37,9 +35,8 @@ def run() -> list[Row]:
         ("strategy", "the strategy and the mod"),
         ("simulation", "a simulation, which measures"),
     ):
-        command = [sys.executable, "-m", __name__, kind, str(DIMENSION), str(CLIENTS)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        models = json.loads(done.stdout.splitlines()[-1])
+        printed = output_of("-m", __name__, kind, str(DIMENSION), str(CLIENTS))
+        models = float(printed.splitlines()[-1])
         text = f"{DIMENSION:.0e} parameters, {CLIENTS} clients: peak of a round in models, {name}"
         rows.append(Row(text, models, _MOST_MODELS, at_least=False))
     print_rows("memory: the peak of a private round over what was there before", rows)
@@ -142,14 +139,14 @@ def peak_models(kind: str, dimension: int, num_clients: int) -> float:
     call = strategy_round if kind == "strategy" else simulated_round
     call(_FIRST_DIMENSION, num_clients)
     before = resident_bytes("VmRSS")
-    # The peak so far is forgotten.
+    # Linux then forgets the peak so far.
     _CLEAR.write_text("5", encoding="ascii")
     call(dimension, num_clients)
     return (resident_bytes("VmHWM") - before) / (4 * dimension)
 
 
 if __name__ == "__main__":
-    # By its name in the package, which configurations name.
+    # Imported by its name, so that the task's class is the one that the configuration names.
     from simulations.benchmarks import memory
 
     print(memory.peak_models(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

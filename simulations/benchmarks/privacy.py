@@ -55,7 +55,7 @@ def _levels() -> list[Row]:
         },
     }
     view = View.aggregate(CLIENTS)
-    # What is imported and compiled with the first statement of a process is not a cost of statements.
+    # The first statement of a process imports and compiles code, which is not counted.
     statement_levels(Release(pq.design("one_bit", epsilon=0.5), 10, View.aggregate(10)), 2, DELTA)
     rows = []
     for name, parameters in designs.items():

@@ -13,7 +13,7 @@ from simulations.report.study_data import Study
 from simulations.report.summary_tables import privacy_table, summary_table
 from simulations.report.terminal import print_summary
 
-# Of use inside the report only: what they say is in label and in the columns of what varies.
+# Columns for the report alone; the label and the columns of what varies say the same.
 _INTERNAL = ["series", "setting", "private"]
 
 

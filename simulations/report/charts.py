@@ -53,7 +53,7 @@ class Dimension:
         """The part of a file's name that stands for a value."""
         if self.key in ("epsilon", "bits"):
             return f"{self.key}-{value:g}"
-        # What comes before the first comma names a file, where that is enough to tell files apart.
+        # Files are named by what precedes the first comma, where that is enough to tell them apart.
         beginnings = {text.partition(",")[0] for text in self.values}
         text = value.partition(",")[0] if len(beginnings) == len(self.values) else value
         return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
@@ -111,7 +111,7 @@ def dimensions_of(study: Study) -> tuple[Dimension, ...]:
         return ()
     summary = study.summary
     asked = sorted(summary["epsilon"][np.isfinite(summary["epsilon"])].unique())
-    # Mechanisms of one bit or of 32 are so by nature; bits vary where one mechanism has several.
+    # Some mechanisms always have one bit, or 32; bits vary only where one mechanism has several.
     swept = [group.dropna().unique() for _, group in summary.groupby("series")["bits"]]
     bits = sorted({value for values in swept if len(values) > 1 for value in values})
     candidates = (

@@ -271,14 +271,14 @@ def _label_log(axis: Any, low: float, high: float) -> None:
 
 
 def _add_title_and_legend(figure: Any, title: str, labelled: list[Any]) -> None:
-    """Add what the page says beside a picture and files say in it, above and below the axes."""
+    """Add title and legend above and below the axes: files show them, the page has them as text."""
     handles = dict(
         pair[::-1] for axes in labelled for pair in zip(*axes.get_legend_handles_labels(), strict=True)
     )
     below = _LEGEND_ROW_INCHES * -(-len(handles) // _LEGEND_COLUMNS)
     height = figure.get_figheight()
     whole = height + below + _TITLE_INCHES
-    # Axes keep their layout: to find another one takes as long as to draw.
+    # Axes keep their layout: computing another one takes as long as drawing.
     figure.set_layout_engine("none")
     figure.set_figheight(whole)
     for axes in figure.axes:

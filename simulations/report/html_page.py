@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
             words += [study.setting_of(run)] if study.varying else []
             if run.statement and "; ".join(words) not in speaks[run.statement]:
                 speaks[run.statement].append("; ".join(words))
-        # What is said of many runs needs no list of them.
+        # A statement about many runs needs no list of them.
         named = [
             (" | ".join(words) if len(words) <= 3 else "", lines) for lines, words in speaks.items() if words
         ]
@@ -176,15 +176,14 @@ def _by_room(constant: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _provenance(study: Study) -> dict[str, str]:
     """Versions, commit and solver; where runs differ, each value with the number of its runs."""
-    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for run in study.runs:
         versions = run.provenance.get("versions")
         origin = {"git commit": run.provenance.get("git_commit"), "solver": run.provenance.get("solver")}
         for key, value in (origin | (versions if isinstance(versions, dict) else {})).items():
             counts[key][setting_value(value)] += 1
-    return {
-        key: next(iter(values))
-        if len(values) == 1
-        else ", ".join(f"{value} ({_counted(number, 'run')})" for value, number in values.items())
-        for key, values in counts.items()
-    }
+    texts = {}
+    for key, values in counts.items():
+        named = [f"{value} ({_counted(number, 'run')})" for value, number in values.items()]
+        texts[key] = next(iter(values)) if len(values) == 1 else ", ".join(named)
+    return texts

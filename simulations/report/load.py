@@ -153,7 +153,7 @@ def _load_run(path: Path, problems: list[Problem]) -> Run:
     run = Run(path.name, config, provenance, rounds, summary, mechanism, split)
     try:
         _ = run.label, run.certified, run.asked, run.statement, run.simulated, run.private, run.trusts_server
-    except Exception as error:  # any error: a field is not what was written
+    except Exception as error:  # a damaged field can raise any error
         raise DamagedFileError(f"provenance.json: a field cannot be read ({_first_line(error)})") from error
     if run.mechanism is not None and run.mechanism.epsilon > run.certified_epsilon * (1 + 1e-9):
         raise DamagedFileError(

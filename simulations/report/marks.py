@@ -108,8 +108,9 @@ def _contrast(one: str, other: str) -> float:
 
 
 def _luminance(colour: str) -> float:
-    linear = [
-        (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4)
-        for v in (c / 255 for c in _channels(colour))
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    """Relative luminance as WCAG defines it, from 0 to 1."""
+    shares = [channel / 255 for channel in _channels(colour)]
+    red, green, blue = (
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

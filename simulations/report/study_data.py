@@ -19,7 +19,7 @@ GROUP = ["setting", "series", "epsilon", "bits"]
 """Runs that agree in these differ in their seed only."""
 
 _AXES = ("study", "seed", "mechanism.epsilon", "mechanism.bits", "mechanism.levels")
-# Where results go changes nothing about them; a run's directory does not depend on it either.
+# Groups of keys that do not change results, and are not part of a run's name.
 _ROOMS_WITHOUT_EFFECT = ("output", "tracker")
 # These say which problem is solved: curves that differ here never share a panel. Anything else may
 # go with the mechanism (its own clip, its own tuning) and is then a part of what is compared.
@@ -175,7 +175,7 @@ class Study:
         }
 
     def _uniform(self, key: str, value: Any) -> Any:
-        """A value that its column can hold beside the others: parquet columns have one type."""
+        """The value, as text where its column holds several types: parquet columns have one type."""
         kinds = {type(other) for other in self._distinct(key) if other is not None}
         if kinds <= {int, float} or len(kinds) == 1:
             return value
@@ -187,7 +187,8 @@ class Study:
         seen: dict[tuple[Any, ...], set[bool]] = {}
         for run in self.runs:
             config = self.configs[run.name]
-            problem = tuple(sorted((k, str(v)) for k, v in config.items() if k.partition(".")[0] in _PROBLEM))
+            kept = {key: str(value) for key, value in config.items() if key.partition(".")[0] in _PROBLEM}
+            problem = tuple(sorted(kept.items()))
             seen.setdefault((run.label, problem), set()).add(bool(config.get("secagg.enabled", False)))
         return {label for (label, _), values in seen.items() if len(values) > 1}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from simulations.config import CENTRAL
 from simulations.report.charts import CERTIFIED
 from simulations.report.statistics import student_interval
 from simulations.report.study_data import GROUP, Study
-from simulations.report.words import THIN, bytes_text, percent_text, with_interval
+from simulations.report.words import THIN, bytes_text, count_text, percent_text, with_interval
 
 LEVELS = {
     "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, "aggregate"),
@@ -39,12 +40,10 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under headings.
+    """Rows of text: in each, the cells by their headings, which all rows have in common.
 
     Parameters
     ----------
-    series
-        The series of each row.
     intervals
         Mean, low and high of the result of each row, where they are to be drawn too.
     """
@@ -52,23 +51,26 @@ class Table:
     name: str
     title: str
     caption: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    series: tuple[str, ...]
+    rows: tuple[dict[str, str], ...]
     intervals: tuple[tuple[float, float, float], ...] = ()
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The headings of the columns; none where there are no rows."""
+        return tuple(self.rows[0]) if self.rows else ()
 
     @staticmethod
     def is_words(heading: str) -> bool:
         """Whether a column holds words, and is set to the left."""
         return heading in ("mechanism", "setting", "counted by")
 
-    def by_setting(self) -> list[tuple[str, list[tuple[str, list[tuple[str, str]]]]]]:
-        """The rows of each setting together: its series, and its cells under their headings."""
-        blocks: dict[str, list[tuple[str, list[tuple[str, str]]]]] = {}
-        for series, row in zip(self.series, self.rows, strict=True):
-            cells = dict(zip(self.headings, row, strict=True))
-            blocks.setdefault(cells.pop("setting", ""), []).append((series, list(cells.items())))
-        return list(blocks.items())
+    def by_setting(self) -> dict[str, list[dict[str, str]]]:
+        """The rows of each setting together, without the column that names it."""
+        blocks: dict[str, list[dict[str, str]]] = defaultdict(list)
+        for row in self.rows:
+            cells = dict(row)
+            blocks[cells.pop("setting", "")].append(cells)
+        return blocks
 
     def whiskers(self) -> list[tuple[float, float, float] | None]:
         """The intervals on a scale from 0 to 1 that all rows share, to compare them at a glance."""
@@ -90,33 +92,29 @@ class Table:
 
     def markdown(self) -> str:
         """The table in GitHub's Markdown, its caption above."""
-        escaped = [[cell.replace("|", "\\|") for cell in row] for row in (self.headings, *self.rows)]
         rule = ["---" if self.is_words(heading) else "---:" for heading in self.headings]
-        lines = [escaped[0], rule, *escaped[1:]]
+        texts = [
+            [cell.replace("|", "\\|") for cell in row]
+            for row in (self.headings, *map(dict.values, self.rows))
+        ]
+        lines = [*texts[:1], rule, *texts[1:]]
         return f"{self.caption}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def latex(self) -> str:
         """The table for LaTeX, with booktabs."""
-        columns = "".join("l" if self.is_words(heading) else "r" for heading in self.headings)
-        body = [" & ".join(map(_latex, row)) + r" \\" for row in self.rows]
-        return "\n".join(
-            [
-                r"% needs \usepackage{booktabs}",
-                r"\begin{table}",
-                r"  \centering",
-                rf"  \caption{{{_latex(self.caption)}}}",
-                rf"  \label{{tab:{self.name}}}",
-                rf"  \begin{{tabular}}{{{columns}}}",
-                r"    \toprule",
-                "    " + " & ".join(map(_latex, self.headings)) + r" \\",
-                r"    \midrule",
-                *(f"    {line}" for line in body),
-                r"    \bottomrule",
-                r"  \end{tabular}",
-                r"\end{table}",
-                "",
-            ]
+        text = (
+            pd.DataFrame(list(self.rows))
+            .map(_latex)
+            .rename(columns=_latex)
+            .to_latex(
+                index=False,
+                escape=False,
+                column_format="".join("l" if self.is_words(heading) else "r" for heading in self.headings),
+                caption=_latex(self.caption),
+                label=f"tab:{self.name}",
+            )
         )
+        return f"% needs \\usepackage{{booktabs}}\n{text}"
 
 
 def privacy_table(study: Study) -> Table:
@@ -124,27 +122,24 @@ def privacy_table(study: Study) -> Table:
     levels = _levels(study)
     pure = not study.runs or not (study.summary[["delta", "delta_client_total"]] > 0).any(axis=None)
     # Neither the bits nor most settings change what is private: such groups are one row.
-    merged: dict[tuple[str, ...], list[float]] = {}
+    merged: dict[tuple[tuple[str, str], ...], list[float]] = defaultdict(list)
     for group, frame in sorted(_groups(study), key=lambda item: _privacy_order(study, item)):
         runs = study.runs_of(group["series"], group["setting"])
-        dimensions = {run.provenance.get("dimension") for run in runs}
-        row = (
-            *([group["setting"]] if study.panels else []),
-            group["series"],
+        dimensions = sorted(filter(None, {run.provenance.get("dimension") for run in runs}))
+        row = {
+            **({"setting": group["setting"]} if study.panels else {}),
+            "mechanism": group["series"],
             # Clients differ in how often they took part: the largest loss is the one to state.
-            *(_level(study, frame, column) for column in levels),
-            _certified(study, frame),
-            *([] if pure else [_delta(frame)]),
-            _method(frame),
-            " or ".join(f"{value:,}".replace(",", THIN) for value in sorted(filter(None, dimensions))) or "–",
-            f"{frame['round'].max():.0f}",
-        )
-        merged.setdefault(row, []).append(group["bits"])
-    rows = [(*row, ", ".join(dict.fromkeys(map(_bits, bits)))) for row, bits in merged.items()]
-    headings = (
-        *(["setting"] if study.panels else []),
-        *("mechanism", *levels.values(), CERTIFIED, *([] if pure else ["δ of rounds and totals"])),
-        *("counted by", "coordinates", "rounds", "bits"),
+            **{heading: _level(study, frame, column) for column, heading in levels.items()},
+            CERTIFIED: _certified(study, frame),
+            **({} if pure else {"δ of rounds and totals": _delta(frame)}),
+            "counted by": _method(frame),
+            "coordinates": " or ".join(map(count_text, dimensions)) or "–",
+            "rounds": f"{frame['round'].max():.0f}",
+        }
+        merged[tuple(row.items())].append(group["bits"])
+    rows = tuple(
+        {**dict(row), "bits": ", ".join(dict.fromkeys(map(_bits, bits)))} for row, bits in merged.items()
     )
     honest = study.summary["num_honest"].dropna() if study.runs else pd.Series(dtype=float)
     in_sums = (
@@ -164,65 +159,50 @@ def privacy_table(study: Study) -> Table:
         f"somebody who sees each client's codes.{in_sums}{central} For {REPLACE_ONE}. All figures are "
         "upper bounds, rounded up" + (", and δ is 0 everywhere." if pure else ".")
     )
-    series = tuple(row[1 if study.panels else 0] for row in merged)
-    return Table("privacy", "Privacy of each mechanism", caption, headings, tuple(rows), series)
+    return Table("privacy", "Privacy of each mechanism", caption, rows)
 
 
 def summary_table(study: Study) -> Table:
     """The results of each mechanism: mean and interval over seeds."""
-    rows, series, intervals = [], [], []
-    levels = _levels(study)
+    rows, intervals = [], []
+    totals = {column: heading for column, heading in _levels(study).items() if "total" in column}
     shakes = bool(study.runs) and bool((study.summary["bytes_handshake"] > 0).any())
     accurate = not study.runs or study.summary["accuracy"].notna().any()
     for group, frame in _groups(study):
         mean, low, high, count = student_interval(frame["accuracy" if accurate else "loss"])
         error, error_low, error_high, _ = student_interval(frame["mean_squared_error_rounds"])
         half = (high - low) / 2
+        quality = (
+            {"accuracy, %": percent_text(mean, half)} if accurate else {"loss": with_interval(mean, half)}
+        )
+        handshake = bytes_text(frame["bytes_handshake"].mean() / 1e6)
         intervals.append((mean, low, high))
         rows.append(
-            (
-                *([group["setting"]] if study.varying else []),
-                group["series"],
-                percent_text(mean, half) if accurate else with_interval(mean, half),
-                with_interval(error, (error_high - error_low) / 2),
-                *(_level(study, frame, column) for column in levels if "total" in column),
-                _certified(study, frame),
-                _bits(group["bits"]),
-                bytes_text(frame["bytes_up"].mean() / 1e6),
-                *([bytes_text(frame["bytes_handshake"].mean() / 1e6)] if shakes else []),
-                str(count),
-            )
+            {
+                **({"setting": group["setting"]} if study.varying else {}),
+                "mechanism": group["series"],
+                **quality,
+                "MSE of the mean": with_interval(error, (error_high - error_low) / 2),
+                **{heading: _level(study, frame, column) for column, heading in totals.items()},
+                CERTIFIED: _certified(study, frame),
+                "bits": _bits(group["bits"]),
+                "MB up": bytes_text(frame["bytes_up"].mean() / 1e6),
+                **({"MB handshake": handshake} if shakes else {}),
+                "seeds": str(count),
+            }
         )
-        series.append(group["series"])
-    headings = (
-        *(["setting"] if study.varying else []),
-        *("mechanism", "accuracy, %" if accurate else "loss", "MSE of the mean"),
-        *(heading for column, heading in levels.items() if "total" in column),
-        *(CERTIFIED, "bits", "MB up"),
-        *(["MB handshake"] if shakes else []),
-        "seeds",
-    )
     caption = (
         f"{study.name}. What each ε covers, and its δ, is in the privacy table. "
         + ("Accuracy" if accurate else "Loss")
         + " after the last round and mean squared error of the decoded mean update (per coordinate, averaged "
         "over rounds): mean ± half of the 95 % interval over seeds (Student t). "
         "MB up: all clients and rounds together."
-        + (
+    )
+    if shakes:
+        caption += (
             " MB handshake: what secure aggregation takes besides, up and down: keys, shares and lists."
-            if shakes
-            else ""
         )
-    )
-    return Table(
-        "summary",
-        "Results of each mechanism",
-        caption,
-        headings,
-        tuple(rows),
-        tuple(series),
-        tuple(intervals),
-    )
+    return Table("summary", "Results of each mechanism", caption, tuple(rows), tuple(intervals))
 
 
 def _groups(study: Study) -> list[tuple[dict[str, Any], pd.DataFrame]]:
@@ -297,29 +277,29 @@ def _cell(epsilons: pd.Series) -> str:
     return PrivacyStatement(worst, 0.0, Unit.TOTAL).epsilon_cell
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "ε": r"$\varepsilon$",
-    "δ": r"$\delta$",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "∞": r"$\infty$",
-    "–": "--",
-    "²": "$^2$",
-    THIN: r"\,",
-}
-_PLAIN_DIGITS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "ε": r"$\varepsilon$",
+        "δ": r"$\delta$",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "∞": r"$\infty$",
+        "–": "--",
+        THIN: r"\,",
+    }
+)
+_SUPERSCRIPTS = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
+_PLAIN_DIGITS = str.maketrans(_SUPERSCRIPTS, "-0123456789")
 
 
 def _latex(text: str) -> str:
-    escaped = "".join(
-        _LATEX.get(character, character) for character in re.sub(r"10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", _power, text)
+    """A text for LaTeX: special characters escaped, Greek letters and powers in mathematics."""
+    return re.sub(
+        f"(10)?([{_SUPERSCRIPTS}]+)",
+        lambda match: f"${match[1] or ''}^{{{match[2].translate(_PLAIN_DIGITS)}}}$",
+        text.translate(_LATEX),
     )
-    return escaped.replace("\x00", "$10^{").replace("\x01", "}$")
-
-
-def _power(match: re.Match[str]) -> str:
-    return f"\x00{match[1].translate(_PLAIN_DIGITS)}\x01"

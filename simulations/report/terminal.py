@@ -30,12 +30,12 @@ def print_summary(study: Study, console: Console | None = None) -> None:
     console = output_console() if console is None else console
     table, marks = summary_table(study), marks_of(study.protects)
     columns = [_column(heading) for heading in table.headings if heading != "setting"]
-    for setting, rows in table.by_setting():
+    for setting, rows in table.by_setting().items():
         cells: list[list[str | Text]] = []
-        for series, row in rows:
-            # The colour that is readable on dark: terminals are that more often than not.
-            name = Text.assemble((marks[series].glyph, marks[series].dark), " ", row[0][1])
-            cells.append([name, *(text for _, text in row[1:])])
+        for series, *texts in map(dict.values, rows):
+            # The colour for dark backgrounds, which most terminals have.
+            name = Text.assemble((marks[series].glyph, marks[series].dark), " ", series)
+            cells.append([name, *texts])
         print_table(console, columns, cells, setting)
     if table.rows:
         console.print(Text(table.caption, style="dim"), highlight=False)

@@ -258,7 +258,7 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
     known = [(compared, difference) for compared, difference in stated if not math.isnan(difference.low)]
     if not known:
         return "One seed cannot tell a difference from chance: run several, for example seed=0,1,2,3,4."
-    # By accuracy or loss where there is one of them: factors between errors are far better known.
+    # By accuracy or loss where there is one: few seeds tell factors between errors far better apart.
     measure = next((compared.measure for compared, _ in known if compared.measure != ERROR), ERROR)
     same = [(compared, difference) for compared, difference in known if compared.measure == measure]
     # Half of the shortest interval: no pair of series can be told apart by less.
@@ -268,7 +268,8 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
         LOSS: f"differences below {least:.2g} of loss",
         ERROR: f"errors that differ by less than a factor of {least:.3g}",
     }[measure]
-    seeds = " to ".join(map(str, sorted({end(d.seeds for _, d in same) for end in (min, max)})))
+    counts = [difference.seeds for _, difference in same]
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     return f"With {seeds} seeds, {what} cannot be told from chance{_open_ones(same, least)}."
 
 

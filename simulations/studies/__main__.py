@@ -18,10 +18,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from fl_privquant import checks
 from fl_privquant.cli import program
 from fl_privquant.cli.layout import Column, output_console, print_table
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from simulations.config_checks import nearest
 from simulations.studies.catalogue import STUDIES
 from simulations.studies.page import write_page
 from simulations.studies.study import DATA_VARIABLES, QUICK, Outcome, Part, Scale, Store, Study, Tell
@@ -48,7 +48,7 @@ def chosen_parts(names: list[str]) -> dict[Study, list[Part]]:
         else:
             raise InvalidSpecError(
                 f"study: {name!r} is neither one of {', '.join(studies)} nor one of their parts; see --help"
-                f"{nearest(name, [*studies, *owners])}"
+                f"{checks.nearest(name, [*studies, *owners])}"
             )
     return chosen
 

@@ -20,6 +20,10 @@ ALLOWED_LOSS = 0.01
 """What a clip may cost in accuracy, against the widest that was tried; no private run chooses a clip."""
 
 
+TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
+"""What tasks are called in figures and on pages."""
+
+
 def write_page(study: Study, store: Store) -> Path:
     """Write the page of a study from the tables in a store."""
     store.page.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +39,7 @@ def markdown_environment(*folders: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        # Markdown, written by us from numbers of ours.
+        # Markdown from our own numbers: there is nothing to escape.
         autoescape=False,
     )
 
@@ -46,6 +50,7 @@ def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
     environment.filters |= {
         "number": number,
         "rounded_up": rounded_up,
+        "span": span,
         "cell": _cell,
         "epsilon": epsilon_cell,
     }
@@ -122,12 +127,18 @@ def number(value: float | None, digits: int = 3) -> str:
     return "∞" if math.isinf(value) else f"{value:.{digits}f}"
 
 
+def span(values: pd.Series, digits: int) -> str:
+    """The least and the largest value, or the one value that all have."""
+    ends = [number(float(value), digits) for value in (values.min(), values.max())]
+    return " to ".join(dict.fromkeys(ends))
+
+
 def rounded_up(value: float, digits: int = 4) -> str:
     """An epsilon with some decimals, never below it."""
     if not math.isfinite(value):
         return number(value)
     scale = 10.0**digits
-    # Tables keep seven digits: what is above a rounded figure by less than that is meant to be it.
+    # Tables have seven digits: a value that exceeds a rounded figure by less is that figure.
     return f"{math.ceil(value * scale * (1.0 - 1e-7)) / scale:.{digits}f}"
 
 

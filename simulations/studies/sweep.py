@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from fl_privquant.accounting import PrivacyStatement, Unit
@@ -32,6 +34,7 @@ from simulations.report.statistics import student_interval
 from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
 from simulations.studies.study import Part, Scale, Tables, Tell
+from simulations.tasks import TorchTask, task_of
 
 _NEGLIGIBLE_BIAS = 1e-3
 # The columns of a paired sweep, and those that it has only where some runs send a share of the coordinates.
@@ -42,21 +45,27 @@ _PAIRED = [
 ]
 _SIZES = ["kept", "kilobytes"]
 
-_Setting = tuple[float, str, float, int]
-"""Run epsilon, mechanism, bits (0 for none), and how many coordinates are sent."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Part):
     """All runs of an experiment, with some overrides; its table has one row for runs that differ in seeds.
 
-    ``overrides`` are those of Hydra, sweeps such as ``encoding.clip=0.1,0.2`` included. ``variants`` are
-    further runs of the same table, each with more overrides after these.
+    Parameters
+    ----------
+    experiment
+        A file of ``conf/experiment``.
+    overrides
+        Overrides of Hydra, sweeps such as ``encoding.clip=0.1,0.2`` included.
+    variants
+        Further runs of the same table, each with more overrides after these.
+    guessing
+        Whether the table has the accuracy of guessing: of always saying the commonest training label.
     """
 
     experiment: str
     overrides: tuple[str, ...] = ()
     variants: tuple[tuple[str, ...], ...] = ()
+    guessing: bool = False
 
     def configuration(self, scale: Scale) -> Mapping[str, Any]:
         """The hashes of its runs."""
@@ -65,12 +74,18 @@ class Sweep(Part):
     def compute(self, scale: Scale, tell: Tell) -> Tables:
         """Run what is missing; its table."""
         configs = self.runs(scale)
-        for place, config in enumerate(configs):
+        # By seed: an interrupted sweep has all mechanisms on the first seeds, not all seeds of some.
+        for place, config in enumerate(sorted(configs, key=lambda config: config.seed)):
             tell(place / len(configs), config.run_name)
             # On a terminal the study's own display shows how far the sweep is.
             os.environ[SWEEP_POSITION] = "quiet" if sys.stderr.isatty() else f"{place + 1}/{len(configs)}"
             execute(config)
-        return {self.name: collect(configs)}
+        table = self.table(configs)
+        return {self.name: table.assign(guessing=_guessing(configs[0])) if self.guessing else table}
+
+    def table(self, configs: Sequence[RunConfig]) -> pd.DataFrame:
+        """The table of finished runs."""
+        return collect(configs)
 
     def runs(self, scale: Scale | None = None) -> list[RunConfig]:
         """The config of every run, each once, in the order of the sweep."""
@@ -81,7 +96,7 @@ class Sweep(Part):
         runs: dict[str, RunConfig] = {}
         for more in ((), *self.variants):
             for config in _composed(self.experiment, (*self.overrides, *more, *placed)):
-                # What a mechanism ignores does not multiply its runs.
+                # Overrides that a mechanism ignores do not add runs.
                 runs.setdefault(config.run_name, config)
         return list(runs.values())
 
@@ -99,11 +114,8 @@ class PairedSweep(Sweep):
         """Run what is missing; both tables."""
         (means,) = super().compute(scale, tell).values()
         configs, dimension = self.runs(scale), int(means["dimension"].iloc[0])
-        settings = [_setting(config, dimension) for config in configs]
-        # Groups of seeds are in the order of their first runs, as in the table of the sweep.
-        firsts = dict(zip(settings[::-1], configs[::-1], strict=True))
-        planned = pd.DataFrame([_planned(firsts[setting], dimension) for setting in dict.fromkeys(settings)])
-        by_seed = _by_seed(configs, settings)
+        planned = pd.DataFrame([_planned(group[0], dimension) for group in _by_setting(configs)])
+        by_seed = _by_seed(configs, dimension)
         sizes = _SIZES if by_seed["kept"].nunique() > 1 else []
         means = pd.concat([means, planned], axis=1)[_PAIRED + sizes]
         tables = means, by_seed if sizes else by_seed.drop(columns="kept")
@@ -115,22 +127,37 @@ class PairedSweep(Sweep):
         }
 
 
-def sweeps_of(path: Path) -> tuple[Sweep, ...]:
-    """The sweeps of a study that its YAML file lists; lists of overrides may hold lists.
+@dataclass(frozen=True, kw_only=True)
+class SweepOfRuns(Sweep):
+    """A sweep whose table has one row for each run, with these columns (:func:`run_columns`)."""
 
-    ``common`` has what all of them share; ``paired`` makes one a :class:`PairedSweep`.
+    columns: tuple[str, ...]
+
+    def table(self, configs: Sequence[RunConfig]) -> pd.DataFrame:
+        """The table of finished runs."""
+        return pd.DataFrame([run_columns(config) for config in configs])[list(self.columns)]
+
+
+_KINDS = {"means": Sweep, "paired": PairedSweep, "runs": SweepOfRuns}
+
+
+def sweeps_of(path: Path) -> tuple[Sweep, ...]:
+    """The sweeps of a study that its YAML file lists, if it has one; lists of overrides may hold lists.
+
+    ``common`` has what all of them share. ``kind`` says what a table holds: ``means`` over seeds (the
+    default), the same and each seed's loss to the central Gaussian (``paired``), or single ``runs``.
     """
+    if not path.exists():
+        return ()
     content: Any = OmegaConf.to_container(OmegaConf.load(path))
     sweeps = []
     for name, own in content["sweeps"].items():
         given = {**content.get("common", {}), **own}
-        kind = PairedSweep if given.pop("paired", False) else Sweep
-        listed: dict[str, Any] = {
-            "overrides": tuple(_flat(given.pop("overrides", []))),
-            "variants": tuple(tuple(overrides) for overrides in given.pop("variants", [])),
-            "shown": tuple(given.pop("shown", [])),
-        }
-        sweeps.append(kind(name=name, **listed, **given))
+        kind = _KINDS[given.pop("kind", "means")]
+        given["overrides"] = tuple(_flat(given.get("overrides", [])))
+        given["variants"] = tuple(tuple(overrides) for overrides in given.get("variants", []))
+        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+        sweeps.append(kind(name=name, **(given | lists)))
     return tuple(sweeps)
 
 
@@ -139,7 +166,7 @@ def _flat(overrides: Iterable[str | list[str]]) -> Iterator[str]:
         yield from [override] if isinstance(override, str) else _flat(override)
 
 
-# Composing takes a tenth of a second for each run.
+# Cached, as composing takes a tenth of a second for each run.
 @lru_cache(maxsize=128)
 def _composed(experiment: str, overrides: tuple[str, ...]) -> tuple[RunConfig, ...]:
     return tuple(_swept(experiment, overrides))
@@ -168,34 +195,38 @@ def _swept(experiment: str, overrides: Sequence[str]) -> Iterator[RunConfig]:
 def collect(configs: Iterable[RunConfig]) -> pd.DataFrame:
     """The table of finished runs: means over seeds, 95 % intervals (Student t), and privacy statements.
 
+    ``accuracy_lost`` is how much accuracy is lost to the central Gaussian at the same budget, paired by seed:
+    the mean of the differences, with its standard error; NaN where there is no such row or one seed only.
+
     Raises
     ------
     ResultsError
         A run is not finished.
     """
-    groups: dict[str, list[RunConfig]] = {}
+    table = pd.DataFrame([_row(group) for group in _by_setting(configs)])
+    lost = [_lost_to_central(row, table) for row in table.itertuples()]
+    return table.drop(columns="accuracies").assign(
+        accuracy_lost=[losses.mean() for losses in lost],
+        accuracy_lost_error=[losses.sem() for losses in lost],
+    )
+
+
+def _by_setting(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
+    """The configs of runs that differ in their seed only, together, in the order of their first runs."""
+    groups: dict[str, list[RunConfig]] = defaultdict(list)
     for config in configs:
         values = config.to_mapping()
         del values["seed"]
-        groups.setdefault(json.dumps(values, sort_keys=True), []).append(config)
-    table = pd.DataFrame([_row(group) for group in groups.values()])
-    return _beside_central(table).drop(columns="accuracies")
+        groups[json.dumps(values, sort_keys=True)].append(config)
+    return list(groups.values())
 
 
-def _beside_central(table: pd.DataFrame) -> pd.DataFrame:
-    """Add how much accuracy is lost to the central Gaussian at the same budget, paired by seed.
-
-    The mean of the differences and its standard error; NaN where there is no such row or one seed only.
-    """
-    gaps, errors = [], []
-    for row in table.itertuples():
-        same = table["run_epsilon"].eq(row.run_epsilon) & table["task"].eq(row.task)
-        central = table[same & table["mechanism"].eq(CENTRAL) & table["num_clients"].eq(row.num_clients)]
-        paired = central["accuracies"].iloc[0] if len(central) == 1 else {}
-        lost = [paired[seed] - accuracy for seed, accuracy in row.accuracies.items() if seed in paired]
-        gaps.append(float(np.mean(lost)) if lost else math.nan)
-        errors.append(float(np.std(lost, ddof=1) / math.sqrt(len(lost))) if len(lost) > 1 else math.nan)
-    return table.assign(accuracy_lost=gaps, accuracy_lost_error=errors)
+def _lost_to_central(row: Any, table: pd.DataFrame) -> pd.Series:
+    """By seed, the accuracy of the central Gaussian at the row's budget less that of the row."""
+    same = table["run_epsilon"].eq(row.run_epsilon) & table["task"].eq(row.task)
+    central = table[same & table["mechanism"].eq(CENTRAL) & table["num_clients"].eq(row.num_clients)]
+    paired = central["accuracies"].iloc[0] if len(central) == 1 else pd.Series(dtype=float)
+    return (paired - row.accuracies).dropna()
 
 
 def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
@@ -216,7 +247,9 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "keep": math.nan if first.encoding.keep is None else first.encoding.keep,
         "seeds": len(runs),
         **_interval("accuracy", [run["accuracy"] for run in runs]),
-        "accuracies": {config.seed: run["accuracy"] for config, run in zip(configs, runs, strict=True)},
+        "accuracies": pd.Series(
+            [run["accuracy"] for run in runs], [config.seed for config in configs], dtype=float
+        ),
         **_interval("mean_squared_error", [run["mean_squared_error"] for run in runs]),
         "noise_error": _noise(first, mechanism),
         "share_clipped": sum(run["share_clipped"] for run in runs) / len(runs),
@@ -227,7 +260,7 @@ def _row(configs: Sequence[RunConfig]) -> dict[str, Any]:
         "num_clients": clients,
         "run_epsilon": first.privacy.epsilon,
         **_privacy(first, mechanism, dimension, runs[0]["totals"]),
-        # Of a single run: with secure aggregation and without, it must be the same.
+        # The model of a single run, which must be the same with and without secure aggregation.
         "model_sha256": runs[0]["model"] if len(runs) == 1 else "",
     }
 
@@ -249,6 +282,42 @@ def finished(config: RunConfig) -> dict[str, Any]:
         "model": provenance.get("model_sha256", ""),
         "totals": {statement.view: statement for statement in statements if statement.unit is Unit.TOTAL},
     }
+
+
+def run_columns(config: RunConfig) -> dict[str, Any]:
+    """What a finished run was, what a client sent in a round, and what the run reached and cost."""
+    path = RunDirectory.of(config).path
+    rounds = pd.read_parquet(path / "rounds.parquet")
+    last = rounds.iloc[-1]
+    sent = last["bytes_up"] / (config.federation.rounds * config.federation.num_clients)
+    return {
+        "task": config.task_name,
+        "mechanism": config.label,
+        "keep_policy": config.encoding.keep_policy.name,
+        "keep": config.encoding.keep or 1.0,
+        "seed": config.seed,
+        "dimension": json.loads((path / "provenance.json").read_text())["dimension"],
+        "kilobytes": sent / 1000.0,
+        "accuracy": last["accuracy"],
+        "run_epsilon": config.privacy.epsilon,
+        "epsilon_reached": last["epsilon_client_total_sum"],
+        "wrapped_sums": int(rounds["wrapped_sums"].sum()),
+    }
+
+
+def _guessing(config: RunConfig) -> float:
+    task = task_of(config)
+    assert isinstance(task, TorchTask)
+    return guessing(task.examples.train_y, task.examples.test_y)
+
+
+def guessing(train_labels: NDArray[Any], test_labels: NDArray[Any]) -> float:
+    """The test accuracy of always saying the label that most training examples have.
+
+    >>> guessing(np.array([2, 2, 1]), np.array([1, 2, 0, 0]))
+    0.25
+    """
+    return float(np.mean(test_labels == np.bincount(train_labels.ravel()).argmax()))
 
 
 def _asked(config: RunConfig) -> int:
@@ -305,16 +374,11 @@ def _privacy(
     return figures
 
 
-def _setting(config: RunConfig, dimension: int) -> _Setting:
-    bits = float(config.mechanism.get("bits", 0))
-    return float(config.privacy.epsilon or 0.0), config.label, bits, kept_of(config.encoding.keep, dimension)
-
-
 def _planned(config: RunConfig, dimension: int) -> dict[str, Any]:
     """What the plan says: the squared error over the central Gaussian's, and what a client sends."""
     plan = plan_of(config, dimension)
     if plan is None:
-        # A central Gaussian is sent 32-bit floats.
+        # With a central Gaussian, clients send 32-bit floats.
         return {"ratio_to_central": 1.0, "kept": dimension, "kilobytes": 4 * dimension / 1000.0}
     return {
         "ratio_to_central": plan.ratio_to_central,
@@ -323,19 +387,21 @@ def _planned(config: RunConfig, dimension: int) -> dict[str, Any]:
     }
 
 
-def _by_seed(configs: Sequence[RunConfig], settings: Sequence[_Setting]) -> pd.DataFrame:
-    rows = [
-        {
-            "run_epsilon": epsilon,
-            "mechanism": mechanism,
-            "bits": bits or math.nan,
-            "kept": kept,
-            "seed": config.seed,
-            "accuracy": finished(config)["accuracy"],
-        }
-        for config, (epsilon, mechanism, bits, kept) in zip(configs, settings, strict=True)
-    ]
-    central = {(row["run_epsilon"], row["seed"]): row for row in rows if row["mechanism"] == CENTRAL}
-    for row in rows:
-        row["accuracy_lost"] = central[row["run_epsilon"], row["seed"]]["accuracy"] - row["accuracy"]
-    return pd.DataFrame(rows)
+def _by_seed(configs: Sequence[RunConfig], dimension: int) -> pd.DataFrame:
+    """The accuracy of every run, and what it loses to the central Gaussian's run of its budget and seed."""
+    runs = pd.DataFrame(
+        [
+            {
+                "run_epsilon": config.privacy.epsilon,
+                "mechanism": config.label,
+                "bits": config.mechanism.get("bits", math.nan),
+                "kept": kept_of(config.encoding.keep, dimension),
+                "seed": config.seed,
+                "accuracy": finished(config)["accuracy"],
+            }
+            for config in configs
+        ]
+    )
+    pair = ["run_epsilon", "seed"]
+    central = runs[runs["mechanism"] == CENTRAL].set_index(pair)["accuracy"]
+    return runs.assign(accuracy_lost=central[pd.MultiIndex.from_frame(runs[pair])].array - runs["accuracy"])

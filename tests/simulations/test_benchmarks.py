@@ -35,22 +35,22 @@ def test_every_benchmark_has_quick_sizes_and_a_title() -> None:
 def test_a_quick_run_prints_and_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wire = importlib.import_module("simulations.benchmarks.wire")
-    for constant in CATALOGUE["wire"]["quick"]:
-        monkeypatch.setattr(wire, constant, getattr(wire, constant))
+    packing = importlib.import_module("simulations.benchmarks.packing_speed")
+    for constant in CATALOGUE["packing_speed"]["quick"]:
+        monkeypatch.setattr(packing, constant, getattr(packing, constant))
     monkeypatch.setattr(results_page, "write_rows", lambda *_: pytest.fail("written"))
     monkeypatch.setattr(results_page, "write_page", lambda *_: pytest.fail("written"))
     # Times of a short run may miss their targets; the exit status says so, and nothing else is expected.
-    assert command.main(["wire", "--quick", "--write"]) in (0, 1)
+    assert command.main(["packing_speed", "--quick", "--write"]) in (0, 1)
     assert "bytes against float32" in capsys.readouterr().out
 
 
 def test_a_missed_target_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    wire = importlib.import_module("simulations.benchmarks.wire")
-    monkeypatch.setattr(wire, "run", lambda: ROWS[:1])
-    assert command.main(["wire"]) == 0
-    monkeypatch.setattr(wire, "run", lambda: ROWS)
-    assert command.main(["wire"]) == 1
+    packing = importlib.import_module("simulations.benchmarks.packing_speed")
+    monkeypatch.setattr(packing, "run", lambda: ROWS[:1])
+    assert command.main(["packing_speed"]) == 0
+    monkeypatch.setattr(packing, "run", lambda: ROWS)
+    assert command.main(["packing_speed"]) == 1
 
 
 def test_one_that_fails_does_not_stop_the_others(
@@ -59,19 +59,19 @@ def test_one_that_fails_does_not_stop_the_others(
     kept: list[str] = []
     monkeypatch.setattr(results_page, "write_rows", lambda name, rows: kept.append(name))
     monkeypatch.setattr(results_page, "write_page", lambda: kept.append("page"))
-    for name, run in (("sweep", lambda: 1 / 0), ("wire", lambda: ROWS[:1])):
+    for name, run in (("sweep_overhead", lambda: 1 / 0), ("packing_speed", lambda: ROWS[:1])):
         monkeypatch.setattr(importlib.import_module(f"simulations.benchmarks.{name}"), "run", run)
-    assert command.main(["sweep", "wire", "--write"]) == 1
-    assert kept == ["wire", "page"]
+    assert command.main(["sweep_overhead", "packing_speed", "--write"]) == 1
+    assert kept == ["packing_speed", "page"]
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_tables_and_page(tmp_path: Path) -> None:
-    results_page.write_rows("wire", [Row("old", 1.0, 1.0)], tmp_path)
+    results_page.write_rows("packing_speed", [Row("old", 1.0, 1.0)], tmp_path)
     results_page.write_rows("encode", ROWS[:1], tmp_path)
-    results_page.write_rows("wire", ROWS, tmp_path)
+    results_page.write_rows("packing_speed", ROWS, tmp_path)
     results_page.write_points(POINTS, tmp_path)
-    assert results_page.read_rows(tmp_path) == {"encode": ROWS[:1], "wire": ROWS}
+    assert results_page.read_rows(tmp_path) == {"encode": ROWS[:1], "packing_speed": ROWS}
     assert results_page.read_points(tmp_path) == POINTS
     results_page.write_page(tmp_path)
     text = (tmp_path / "README.md").read_text()

@@ -16,11 +16,11 @@ import pytest
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower.engines import Federation, InlineEngine
-from simulations import watched_grid
+from simulations.apps import watched_grid
+from simulations.apps.user_app import UserApp, user_app
 from simulations.config import RunConfig
 from simulations.results import RunDirectory
 from simulations.run import execute
-from simulations.user_app import UserApp, user_app
 from tests.simulations.flower_apps import CUSTOM, SCIKIT_LEARN, TORCH, write_app
 
 SHAPES = {"torch": TORCH, "scikit-learn": SCIKIT_LEARN, "custom": CUSTOM}
@@ -177,12 +177,12 @@ def test_an_interrupted_app_begins_anew_or_is_refused(
     path = RunDirectory.of(run).path
     (path / "summary.json").unlink()
     again = execute(run)
-    assert "begins anew: an app's own loop cannot be gone on with" in capsys.readouterr().out
+    assert "starts again: the loop of an app cannot be resumed" in capsys.readouterr().out
     assert again["mean_squared_error"] == summary["mean_squared_error"]
     secure = config(folder, **LOCAL, privacy={"randomness": "secure"})
     execute(secure)
     (RunDirectory.of(secure).path / "summary.json").unlink()
-    with pytest.raises(InvalidSpecError, match="delete the folder to begin anew"):
+    with pytest.raises(InvalidSpecError, match="delete the folder to start again from the beginning"):
         execute(secure)
 
 

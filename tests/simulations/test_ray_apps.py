@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulations import app_run
+from simulations.apps import app_run
+from simulations.apps.watched_grid import WatchedGrid
 from simulations.config import RunConfig
 from simulations.results import RunDirectory
 from simulations.run import execute
-from simulations.watched_grid import WatchedGrid
 from tests.ray_cluster import WARNINGS, RayCluster
 from tests.simulations.flower_apps import CUSTOM, write_app
 

@@ -155,7 +155,7 @@ def test_tables_name_unit_and_view(sweep: Path) -> None:
 def test_privacy_table_merges_what_does_not_matter(tmp_path: Path) -> None:
     write_study(tmp_path, ("optm", "gaussian"), bits=(1, 2), seeds=(0,), rounds=2)
     table = privacy_table(Study.load(tmp_path))
-    cells = {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
+    cells = {row["mechanism"]: row for row in table.rows}
     assert len(table.rows) == 2
     assert cells["optm"]["bits"] == "1, 2"
     assert cells["gaussian"]["δ of rounds and totals"] == "0.0013"
@@ -168,7 +168,7 @@ def test_privacy_table_merges_what_does_not_matter(tmp_path: Path) -> None:
 def test_privacy_table_has_the_aggregate_view_where_there_were_sums(tmp_path: Path) -> None:
     write_study(tmp_path, ("optm",), seeds=(0,), rounds=2, settings=({}, {"secagg.enabled": True}))
     table = privacy_table(Study.load(tmp_path))
-    cells = {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
+    cells = {row["mechanism"]: row for row in table.rows}
     plain, secure = cells["optm"], cells["optm + secure aggregation"]
     assert plain[LEVELS["epsilon_client_total_sum"]] == "–"
     assert secure[LEVELS["epsilon_client_total_sum"]] == "162.5"
@@ -190,13 +190,13 @@ def test_means_and_intervals_are_student(small: Path) -> None:
     row = summary_table(Study.load(small)).rows[0]
     accuracies = Study.load(small).summary.query("label == 'optm'")["accuracy"]
     half = stats.t.ppf(0.975, 1) * accuracies.std() / math.sqrt(2)
-    assert f"{100 * accuracies.mean():.1f} ± {100 * half:.1f}" in row
+    assert f"{100 * accuracies.mean():.1f} ± {100 * half:.1f}" in row.values()
 
 
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     write_study(tmp_path, ("optm",), seeds=(0,), rounds=2)
     study = Study.load(tmp_path)
-    assert "±" not in "".join(summary_table(study).rows[0])
+    assert "±" not in "".join(summary_table(study).rows[0].values())
     assert "95 % interval" in page_of(study)
 
 
@@ -421,7 +421,7 @@ def test_a_trusted_server_has_its_total_and_is_no_run_without_privacy(tmp_path: 
         edit_json(run / "summary.json", mechanism="central_gaussian")
     study = Study.load(tmp_path)
     table = privacy_table(study)
-    cells = {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
+    cells = {row["mechanism"]: row for row in table.rows}
     assert study.protects["central_gaussian"]
     assert cells["central_gaussian"][LEVELS["epsilon_client_total_sum"]] == "8 (trusted server)"
     assert cells["central_gaussian"][LEVELS["epsilon_client_total"]] == "∞ (not private)"
@@ -441,8 +441,8 @@ def test_the_terminal_ends_with_the_verdict_and_cuts_no_number(sweep: Path, widt
     assert said.endswith(" ".join(verdict_of(study)[-1].split()))
     table = summary_table(study)
     for row in table.rows:
-        assert " ".join(row[table.headings.index("MSE of the mean")].split()) in said
-        assert row[table.headings.index("accuracy, %")] in said
+        assert " ".join(row["MSE of the mean"].split()) in said
+        assert row["accuracy, %"] in said
 
 
 def test_pictures_are_elements_of_one_page(sweep: Path) -> None:

@@ -24,10 +24,8 @@ def test_whiskers_share_one_scale() -> None:
         (math.nan, math.nan, math.nan),
         (0.85, -1.0, 2.7),
     )
-    rows = tuple((name, "") for name in "abcd")
-    wide, single, none, huge = Table(
-        "t", "T", "", ("mechanism", "bits"), rows, tuple("abcd"), intervals
-    ).whiskers()
+    rows = tuple({"mechanism": name, "bits": ""} for name in "abcd")
+    wide, single, none, huge = Table("t", "T", "", rows, intervals).whiskers()
     assert none is None
     assert wide is not None and single is not None and huge is not None  # noqa: PT018
     assert 0 < single[0] == single[1] == single[2] < wide[1] < wide[0] < wide[2] < 1
@@ -82,7 +80,7 @@ def test_epsilon_is_never_rounded_down(epsilon: float) -> None:
 
 
 def test_markdown_and_latex_escape() -> None:
-    table = Table("t", "T", "ε 100 %", ("mechanism", "bits"), (("a|b_c", "(1.2 ± 0.1) × 10⁻³"),), ("a",))
+    table = Table("t", "T", "ε 100 %", ({"mechanism": "a|b_c", "bits": "(1.2 ± 0.1) × 10⁻³"},))
     assert "a\\|b_c" in table.markdown()
     assert "| --- | ---: |" in table.markdown()
     assert r"(1.2 $\pm$ 0.1) $\times$ $10^{-3}$" in table.latex()

@@ -13,11 +13,10 @@ from scipy.stats import t as student
 from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.config import CENTRAL
-from simulations.report.marks import mark_of
-from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, label_values
-from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, TASKS, best_errors, series_of
+from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, label_values, look_of
+from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, best_errors, series_of
 from simulations.studies.equal_budget.planned_errors import PEERS, ROUNDS
-from simulations.studies.page import table_or_none
+from simulations.studies.page import TASKS, table_or_none
 from simulations.studies.study import Figure, ReadTable
 
 # This figure is also the first that a reader sees: large text, and hatches that repeat what colours say.
@@ -54,17 +53,10 @@ def _draw_errors(axis: Any, errors: pd.DataFrame) -> None:
         rows = errors[errors["mechanism"] == mechanism].sort_values("run_epsilon")
         at = [epsilons.index(value) + (place - (len(PEERS) - 1) / 2) * width for value in rows["run_epsilon"]]
         extra = 100.0 * (rows["ratio_to_central"] - 1.0)
-        bars = axis.bar(
-            at,
-            extra,
-            width=0.94 * width,
-            color=colour_of(mechanism),
-            hatch=_HATCHES[place],
-            edgecolor="white",
-            linewidth=0.0,
-            label=LABELS[mechanism],
-        )
-        # There is room for one number beside each other's bars: that of ours, to the left of them.
+        hatched = {"hatch": _HATCHES[place], "edgecolor": "white", "linewidth": 0.0}
+        colour, label = colour_of(mechanism), LABELS[mechanism]
+        bars = axis.bar(at, extra, width=0.94 * width, color=colour, label=label, **hatched)
+        # Each group of bars has room for one number: that of our mechanism, whose bar is the first.
         for bar, value in zip(bars if mechanism == PEERS[0] else (), extra, strict=False):
             right = bar.get_x() + bar.get_width()
             axis.text(right, value + 0.1, f"{value:.1f} %", ha="right", va="bottom", fontsize=12)
@@ -100,13 +92,8 @@ def _draw_training(top: Any, bottom: Any, table: pd.DataFrame) -> None:
         rows = table[table["mechanism"].eq(mechanism) & same].sort_values("run_epsilon")
         at = np.array([epsilons.index(epsilon) for epsilon in rows["run_epsilon"]])
         at = at + (place - (len(kinds) - 1) / 2) * width
-        look = {
-            "color": colour_of(mechanism),
-            "marker": mark_of(mechanism).marker,
-            "markerfacecolor": colour_of(mechanism) if mechanism == CENTRAL else _shade(mechanism, bits),
-            "markersize": 5,
-            "linestyle": "",
-        }
+        face = colour_of(mechanism) if mechanism == CENTRAL else _shade(mechanism, bits)
+        look = look_of(mechanism) | {"markerfacecolor": face, "markersize": 5, "linestyle": ""}
         half = 100.0 * (rows["accuracy_high"] - rows["accuracy_low"]) / 2
         label = series_of(mechanism, bits)
         top.errorbar(at, 100.0 * rows["accuracy"], yerr=half, capsize=2, label=label, **look)

@@ -14,16 +14,13 @@ from fl_privquant.errors import PrivQuantError
 from simulations.config import CENTRAL
 from simulations.report.statistics import student_interval
 from simulations.studies.equal_budget.planned_errors import PEERS
-from simulations.studies.page import table_or_none, together
+from simulations.studies.page import TASKS, table_or_none, together
 from simulations.studies.study import ReadTable
 
 GRADIENTS = tuple(
     f"training-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
 )
 """Tables of training by one gradient of each client per round."""
-
-TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
-"""What tasks are called in figures and tables."""
 
 LABELS = {
     CENTRAL: "central Gaussian (server trusted)",
@@ -116,18 +113,10 @@ class Numbers:
         self.trained = [name for name in GRADIENTS if table_or_none(read, name) is not None]
         self.not_trained = [name for name in GRADIENTS if name not in self.trained]
 
-    @cached_property
-    def errors(self) -> list[dict[str, Any]]:
-        """For each number of clients and budget the best row of each mechanism."""
-        settings = best_errors(self._read("secure_sum")).groupby(["num_clients", "run_epsilon"])
-        return [
-            {
-                "num_clients": num_clients,
-                "run_epsilon": run_epsilon,
-                "rows": {row.mechanism: row for row in rows.itertuples()},
-            }
-            for (num_clients, run_epsilon), rows in settings
-        ]
+    @property
+    def errors(self) -> Any:
+        """The best row of each mechanism, by number of clients and budget."""
+        return best_errors(self._read("secure_sum")).groupby(["num_clients", "run_epsilon"])
 
     @cached_property
     def ours(self) -> pd.DataFrame:
@@ -159,16 +148,10 @@ class Numbers:
         # Tables are by budget and then by bits, the central Gaussian first.
         return with_losses(table.assign(series=series, task=table["task"].map(TASKS)))
 
-    @cached_property
-    def gradients(self) -> list[dict[str, Any]]:
-        """For each task, number of rounds and budget the row of each mechanism with its bits."""
-        return [
-            {
-                **dict(zip(_SETTING, setting, strict=True)),
-                "rows": {row.series: row for row in rows.itertuples()},
-            }
-            for setting, rows in self.cells.groupby(_SETTING, sort=False)
-        ]
+    @property
+    def gradients(self) -> Any:
+        """The rows of :attr:`cells` by task, number of rounds and budget."""
+        return self.cells.groupby(_SETTING, sort=False)
 
     @property
     def series(self) -> list[str]:

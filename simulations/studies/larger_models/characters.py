@@ -1,8 +1,8 @@
 """Characters that come next, at every place of a text: data and model of the study's recurrent network.
 
 Those of :mod:`simulations.data` and :mod:`simulations.models` learn what comes after the last character of a
-text. Here clients learn it after each of them, which takes the same time and teaches as many times more.
-Tests are the same: the character after the last one.
+text. Here clients learn it after each character, which takes the same time and gives as many labels as there
+are characters. Tests are the same: the character after the last one.
 """
 
 from __future__ import annotations

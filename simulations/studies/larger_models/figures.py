@@ -8,19 +8,16 @@ from typing import Any
 import numpy as np
 
 from fl_privquant.cli.plots import colour_of, pyplot
-from simulations.studies.drawing import INTERVAL, draw_curve
-from simulations.studies.larger_models.numbers import Setting
-from simulations.studies.larger_models.training import BUDGETS, FASHION, FEWER, PARTS, SHAKESPEARE
+from simulations.studies.drawing import INTERVAL, draw_curve, label_values
+from simulations.studies.larger_models.numbers import BUDGETS, Setting
 from simulations.studies.study import Figure, ReadTable
 
-__all__ = ["FIGURES"]
-
 _TITLES = {
-    FASHION: "Fashion-MNIST, a CNN",
-    SHAKESPEARE: "Shakespeare, a GRU",
-    FEWER: "Shakespeare, each role once, a GRU",
+    "fashion-cnn": "Fashion-MNIST, a CNN",
+    "shakespeare-gru": "Shakespeare, a GRU",
+    "shakespeare-gru-61": "Shakespeare, each role once, a GRU",
 }
-# Vermillion beside the orange of our mechanism: eyes that see some colours alike tell them by brightness.
+# Darker than the orange of our mechanism, so that colour-blind readers can tell the two by brightness.
 _ONE_BIT = "#a33c00"
 _GREY = "#555555"
 # Labels stand at least so far apart, as a share of the height.
@@ -49,10 +46,9 @@ def _accuracies(name: str, read: ReadTable) -> Any:
     lowest = min(setting.guessing, setting.private["accuracy_low"].min())
     highest = max(setting.none.accuracy, setting.private["accuracy_high"].max())
     margin = 0.08 * (highest - lowest)
-    axis.set(xscale="log", xlim=(min(BUDGETS) / 1.12, max(BUDGETS) * 1.12), ylabel=INTERVAL)
-    axis.set_ylim(lowest - margin, highest + margin)
-    axis.set_xticks(BUDGETS, [str(budget) for budget in BUDGETS])
-    axis.minorticks_off()
+    label_values(axis, BUDGETS)
+    axis.set(xlim=(min(BUDGETS) / 1.12, max(BUDGETS) * 1.12), ylim=(lowest - margin, highest + margin))
+    axis.set_ylabel(INTERVAL)
     axis.set_xlabel("ε (client total, aggregate view of all clients of a round)")
     axis.set_title(f"{_TITLES[name]} with {int(setting.none.dimension)} parameters")
     _label(axis, ends)
@@ -64,7 +60,7 @@ def _label(axis: Any, ends: list[tuple[float, str, str]]) -> None:
     low, high = axis.get_ylim()
     ordered = sorted(ends)
     wanted = np.array([(value - low) / (high - low) for value, _, _ in ordered])
-    # Each pushes the next one up, or the one before down: half of both keeps a bunch where it should be.
+    # Labels that overlap are pushed up, or pulled down: the mean of both keeps a group centred on its curves.
     steps = np.arange(len(wanted)) * _LABEL_HEIGHT
     pushed = np.maximum.accumulate(wanted - steps) + steps
     pulled = np.minimum.accumulate((wanted - steps)[::-1])[::-1] + steps
@@ -84,5 +80,5 @@ def _label(axis: Any, ends: list[tuple[float, str, str]]) -> None:
         )
 
 
-FIGURES = tuple(Figure(part.name, partial(_accuracies, part.name), (part.name,)) for part in PARTS)
+FIGURES = tuple(Figure(name, partial(_accuracies, name), (name,)) for name in _TITLES)
 """Each figure of the page."""

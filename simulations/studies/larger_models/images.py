@@ -1,8 +1,8 @@
-"""Fashion-MNIST dealt to users whose labels are unlike, for the study's convolutional network.
+"""Fashion-MNIST divided among non-IID users, for the study's convolutional network.
 
-The partition by labels of flwr-datasets divides each label among all clients, so that of a thousand clients
-many get nothing at all. Here each user draws shares of the labels from a Dirichlet distribution, and gets as
-many examples as every other one (Hsu, Qi, Brown 2019). ``partition=natural`` then draws clients of them.
+The Dirichlet partition of flwr-datasets divides each label among all clients, so that of a thousand clients
+many get no example. Here each user draws shares of the labels from a Dirichlet distribution, and all users
+get the same number of examples (Hsu, Qi, Brown 2019). ``partition=natural`` then draws clients of them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["dealt", "fashion_mnist", "wide_cnn"]
 def fashion_mnist(
     data_root: str | None = None, pool: int = 1, num_users: int = 1500, alpha: float = 0.1
 ) -> data.Examples:
-    """What :func:`simulations.data.fashion_mnist` gives, dealt to users.
+    """The data of :func:`simulations.data.fashion_mnist`, divided among users.
 
     Parameters
     ----------
     data_root, pool
-        As there.
+        Those of :func:`simulations.data.fashion_mnist`.
     num_users
         How many users share the training images.
     alpha
@@ -43,9 +43,10 @@ def fashion_mnist(
 
 
 def dealt(labels: NDArray[np.int64], num_users: int, alpha: float) -> NDArray[np.int64]:
-    """For each example its user; the same whatever the run, as it is a part of the data.
+    """The user of each example, which is a part of the data and the same in every run.
 
-    Users choose in turn. Where one wants more of a label than is left, it takes of others, by its shares.
+    One user after another draws its examples. Where a label is used up, the user draws from the other labels,
+    in proportion to its shares of them.
     """
     rng = np.random.default_rng(0)
     left = [list(rng.permutation(np.flatnonzero(labels == label))) for label in range(int(labels.max()) + 1)]
@@ -53,7 +54,7 @@ def dealt(labels: NDArray[np.int64], num_users: int, alpha: float) -> NDArray[np
     for user, part in enumerate(np.array_split(np.arange(len(labels)), num_users)):
         shares = rng.dirichlet(np.full(len(left), alpha))
         for _ in range(part.size):
-            # A tiny share of each keeps a user whose labels are used up supplied.
+            # A tiny share of every label, for users all of whose labels are used up.
             odds = (shares + 1e-9) * [len(examples) > 0 for examples in left]
             label = rng.choice(len(left), p=odds / odds.sum())
             users[left[label].pop()] = user

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +9,15 @@ import pandas as pd
 from scipy.stats import t as student
 
 from simulations.config import CENTRAL
-from simulations.studies.larger_models.training import BUDGETS
-from simulations.studies.page import accuracy, number, one_row
+from simulations.studies.page import one_row
 from simulations.studies.study import ReadTable
 
-__all__ = ["Numbers", "Setting", "series_of"]
+BUDGETS = (2, 4, 8)
+"""ε of a client's whole run."""
 
 
 def series_of(row: Any) -> str:
-    """What a row's mechanism is called beside its like with other bits, or other coordinates kept."""
+    """The label of a row: its mechanism, with its bits and the share of coordinates that it sends."""
     if row.mechanism == CENTRAL:
         return "central Gaussian, server trusted"
     kept = "" if pd.isna(row.keep) else f", {row.keep:.0%} kept"
@@ -48,64 +47,28 @@ class Setting:
         return private.assign(series=[series_of(row) for row in private.itertuples()])
 
     @property
-    def rows(self) -> list[list[str]]:
-        """For each mechanism what a client sends in a round, and its accuracy at each budget."""
-        rows = []
-        for series, cells in self.private.groupby("series", sort=False):
-            sent = cells["bits_per_coordinate"] * cells["dimension"] / 8000.0
-            accuracies = [accuracy(one_row(cells, run_epsilon=budget)) for budget in BUDGETS]
-            rows.append([str(series), _span(sent, 0), *accuracies])
-        return rows
+    def half_widths(self) -> pd.Series:
+        """Half of the 95 % interval of each private variant, in points."""
+        return 50.0 * (self.private["accuracy_high"] - self.private["accuracy_low"])
 
     @property
-    def spans(self) -> list[tuple[int, str, str]]:
-        """For each budget the accuracies of private variants, and the noise of a trusted server's mean.
-
-        The noise is the L2 norm of what is added to the mean update, over the L2 clip of one update.
-        """
-        spans = []
-        for budget in BUDGETS:
-            here = self.private[self.private["run_epsilon"] == budget]
-            central = one_row(here, mechanism=CENTRAL)
-            noise = math.sqrt(central.noise_error * central.dimension) / central.l2_clip
-            spans.append((budget, _span(here["accuracy"], 3), number(noise, 1)))
-        return spans
-
-    @property
-    def half_widths(self) -> str:
-        """Half of the narrowest and of the widest 95 % interval of a private variant, in points."""
-        return _span(50.0 * (self.private["accuracy_high"] - self.private["accuracy_low"]), 1)
-
-    @property
-    def untaught(self) -> dict[float, list[str]]:
-        """By budget, variants whose 95 % interval reaches down to guessing: not shown to learn."""
-        low = self.private[~(self.private["accuracy_low"] > self.guessing)]
-        return {budget: list(rows["series"]) for budget, rows in low.groupby("run_epsilon")}
+    def untaught(self) -> pd.DataFrame:
+        """Private rows whose 95 % interval reaches down to guessing: not shown to learn."""
+        return self.private[~(self.private["accuracy_low"] > self.guessing)]
 
     @property
     def compared(self) -> pd.DataFrame:
-        """The private rows beside the central Gaussian of the same budget, paired by seed."""
+        """The private rows, compared with the central Gaussian of the same budget, paired by seed.
+
+        A row ``differs`` where the 95 % interval (Student t) of what is lost leaves out zero.
+        """
         others = self.private[self.private["mechanism"] != CENTRAL]
         half = student.ppf(0.975, others["seeds"] - 1) * others["accuracy_lost_error"]
         return others.assign(differs=others["accuracy_lost"].abs() > half)
 
-    @property
-    def differences(self) -> dict[float, list[str]]:
-        """By budget, variants whose paired 95 % interval of what is lost leaves out zero, with their gain."""
-        differ = self.compared[self.compared["differs"]]
-        return {
-            budget: [f"{row.series}: {-100.0 * row.accuracy_lost:+.1f} points" for row in rows.itertuples()]
-            for budget, rows in differ.groupby("run_epsilon")
-        }
-
-    @property
-    def mean_lost(self) -> float:
-        """Points that the others lose to the central Gaussian, in the mean over all of them."""
-        return 100.0 * float(self.compared["accuracy_lost"].mean())
-
 
 class Numbers:
-    """What the page's template names; each is read when the template uses it."""
+    """The values that the page's template uses; each is computed when it is read."""
 
     budgets = BUDGETS
 
@@ -115,9 +78,3 @@ class Numbers:
     def setting(self, name: str) -> Setting:
         """The network of a part."""
         return Setting(self._read(name))
-
-
-def _span(values: pd.Series, digits: int) -> str:
-    """The least and the largest value, or the one value that all have."""
-    ends = [number(float(value), digits) for value in (values.min(), values.max())]
-    return " to ".join(dict.fromkeys(ends))

@@ -6,11 +6,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from simulations.studies.page import one_row, table_or_none
+from simulations.studies.page import TASKS, one_row, together
 from simulations.studies.study import ReadTable
-
-__all__ = ["EPSILONS", "MECHANISMS", "TASKS", "Numbers"]
 
 EPSILONS = (2.0, 4.0, 8.0)
 """Of a client's update in one round, local view."""
@@ -18,26 +17,26 @@ EPSILONS = (2.0, 4.0, 8.0)
 MECHANISMS = ("shared_codebook", "cldp_l2")
 """The private mechanisms that are compared."""
 
-TASKS = {"local-view-digits": "digits", "local-view-mnist": "MNIST", "local-view-fashion": "Fashion-MNIST"}
-"""Parts, which are tables, and what their data are called."""
+TABLES = ("local-view-digits", "local-view-mnist", "local-view-fashion")
+"""Parts, which are tables: one for each task."""
 
 
 class Numbers:
-    """What the page's template names; each is read when the template uses it."""
+    """The values that the page's template uses; each is computed when it is read."""
 
     mechanisms = MECHANISMS
 
     def __init__(self, read: ReadTable) -> None:
-        tables = {label: table_or_none(read, name) for name, label in TASKS.items()}
-        self._tables = {label: table for label, table in tables.items() if table is not None}
+        self._table = together(read, TABLES)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The row without privacy of each task."""
-        return {label: one_row(table, mechanism="none") for label, table in self._tables.items()}
+        rows = self._table.itertuples()
+        return {TASKS[row.task]: row for row in rows if row.mechanism == "none"}
 
     @cached_property
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> pd.DataFrame:
         """For each task and epsilon of a round the row of each mechanism, and what sets them apart.
 
         These are the points that the first mechanism loses to no privacy and is ahead of the others, and the
@@ -45,24 +44,23 @@ class Numbers:
         """
         lines = []
         for label, none in self.settings.items():
-            table = self._tables[label]
             for epsilon in EPSILONS:
-                here = table[np.isclose(table["epsilon"], epsilon, rtol=1e-3)]
-                rows = [one_row(here, mechanism=mechanism) for mechanism in MECHANISMS]
+                near = np.isclose(self._table["epsilon"], epsilon, rtol=1e-3)
+                here = self._table[near & self._table["task"].eq(none.task)]
+                first, second = (one_row(here, mechanism=mechanism) for mechanism in MECHANISMS)
                 lines.append(
                     {
                         "task": label,
                         "epsilon": epsilon,
                         "none": none,
-                        "rows": rows,
-                        "lost": 100.0 * (none.accuracy - rows[0].accuracy),
-                        "ahead": 100.0 * (rows[0].accuracy - max(row.accuracy for row in rows[1:])),
-                        "errors": rows[1].mean_squared_error / rows[0].mean_squared_error,
+                        "rows": (first, second),
+                        "lost": 100.0 * (none.accuracy - first.accuracy),
+                        "ahead": 100.0 * (first.accuracy - second.accuracy),
+                        "errors": second.mean_squared_error / first.mean_squared_error,
                     }
                 )
-        return lines
+        return pd.DataFrame(lines)
 
-    def span(self, key: str, epsilon: float) -> tuple[float, float]:
-        """The least and the largest of a figure over tasks, at an epsilon of a round."""
-        values = [line[key] for line in self.lines if line["epsilon"] == epsilon]
-        return min(values), max(values)
+    def at(self, column: str, epsilon: float) -> pd.Series:
+        """A figure of all tasks at an epsilon of a round."""
+        return self.lines[self.lines["epsilon"] == epsilon][column]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fl_privquant.cli.plots import colour_of, pyplot
-from simulations.report.marks import mark_of
-from simulations.studies.drawing import label_values
+from simulations.studies.drawing import label_values, look_of
 from simulations.studies.mean_estimation.local import DIMENSIONS, EPSILONS, FLOORS, PRIVATE, local_name
 from simulations.studies.mean_estimation.numbers import local_rows, secure_rows
 from simulations.studies.mean_estimation.ranked_rounding import CORRELATED
@@ -29,17 +28,9 @@ def _local(read: ReadTable) -> Any:
             own = own.sort_values("round_epsilon")
             bound = own["error"] / own["ratio_to_bound"]
             axis.plot(own["round_epsilon"], own["ratio_to_bound"], color=colour_of(name), linewidth=1.3)
-            axis.errorbar(
-                own["round_epsilon"],
-                own["drawn"] / bound,
-                yerr=2.0 * own["drawn_standard_error"] / bound,
-                color=colour_of(name),
-                marker=mark_of(name).marker,
-                markersize=4.5,
-                linestyle="",
-                capsize=2,
-                label=name,
-            )
+            drawn, error = own["drawn"] / bound, 2.0 * own["drawn_standard_error"] / bound
+            look = {"markersize": 4.5, "linestyle": "", "capsize": 2, **look_of(name)}
+            axis.errorbar(own["round_epsilon"], drawn, yerr=error, label=name, **look)
         axis.set(yscale="log", ylim=(0.9, 200.0), title=f"{dimension:,} coordinates, unit vectors")
         label_values(axis, EPSILONS)
         axis.axhline(1.0, color="#777777", linewidth=0.8)
@@ -60,14 +51,8 @@ def _bits(read: ReadTable) -> Any:
         for name in (*PRIVATE, *(floor for floor in FLOORS if floor != "top_k")):
             own = here[(here["mechanism"] == name)]
             own = own[own["round_epsilon"].isin([_EPSILON, float("inf")])]
-            axis.plot(
-                own["bits"],
-                own["error"] / _CLIENTS,
-                color=colour_of(name),
-                marker=mark_of(name).marker if name in PRIVATE else "x",
-                linestyle="",
-                label=name,
-            )
+            look = look_of(name) | ({} if name in PRIVATE else {"marker": "x"})
+            axis.plot(own["bits"], own["error"] / _CLIENTS, linestyle="", label=name, **look)
         ranked = read(CORRELATED)
         ranked = ranked[(ranked["data"] == "sphere") & (ranked["dimension"] == dimension)]
         ranked = ranked[ranked["num_clients"] == _CLIENTS]
@@ -75,18 +60,10 @@ def _bits(read: ReadTable) -> Any:
         axis.plot(ranked["bits"], ranked["error"], color=colour, marker="x", linestyle="", label=CORRELATED)
         summed = sums[(sums["dimension"] == dimension) & (sums["round_epsilon"] == _EPSILON)]
         for name, own in summed[summed["num_clients"] == _CLIENTS].groupby("mechanism"):
-            axis.plot(
-                own["code_bits"] * dimension,
-                own["error"],
-                color=colour_of(str(name)),
-                marker="s",
-                markersize=4,
-                linestyle=":",
-                label=f"{name}, secure sum",
-            )
-        axis.axhline(
-            central_error(_CLIENTS, dimension, _EPSILON), color="#777777", linestyle="--", linewidth=0.8
-        )
+            look = {"color": colour_of(str(name)), "marker": "s", "markersize": 4, "linestyle": ":"}
+            axis.plot(own["code_bits"] * dimension, own["error"], label=f"{name}, secure sum", **look)
+        central = central_error(_CLIENTS, dimension, _EPSILON)
+        axis.axhline(central, color="#777777", linestyle="--", linewidth=0.8)
         axis.set(xscale="log", yscale="log", title=f"{dimension:,} coordinates")
         axis.set_xlabel("bits of a client's message")
     axes[0].set_ylabel(f"squared error of the mean of {_CLIENTS:,} clients")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import sem
 
 import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
@@ -80,11 +81,13 @@ DATA: dict[str, Callable[[np.random.Generator, int, int], Floats]] = {
 def best_design(name: str, epsilon: float, dimension: int) -> tuple[Any, str]:
     """The mechanism at its best setting, and what that is."""
     if name == "gaussian":
-        # Of a vector in the unit ball, two are at most 2 apart: as two coordinates in [-1, 1].
+        # Two vectors in the unit ball are at most 2 apart, as are two coordinates in [-1, 1].
         return pq.design(name, epsilon=epsilon, delta=DELTA), f"δ = {DELTA:g}"
     if name in FLOORS:
         given = FLOORS[name]
-        return pq.design(name, dimension=dimension, **given), ", ".join(f"{k} {v}" for k, v in given.items())
+        return pq.design(name, dimension=dimension, **given), ", ".join(
+            f"{key} {value}" for key, value in given.items()
+        )
     if name == "vqsgd_private":
         tried = [
             pq.design(name, epsilon=epsilon, dimension=dimension, repeats=repeats) for repeats in _REPEATS
@@ -141,16 +144,12 @@ def local_row(data: str, dimension: int, epsilon: float, name: str, draws: int) 
         "bits": round(dimension * mechanism.bits_per_coordinate),
         "error": error,
         "ratio_to_bound": error / bound,
-        # Draws on their own vectors, corrected by what these lack of the sample's exact error.
+        # Draws use the first vectors, whose exact error differs from the sample's: that is corrected for.
         "drawn": float(np.mean(errors)) + error - _exact_error(mechanism, x[:draws]),
-        "drawn_standard_error": _standard_error(errors),
+        "drawn_standard_error": float(sem(errors)),
         "draws": draws,
         "time_ratio": seconds / compared,
     }
-
-
-def _standard_error(values: list[float]) -> float:
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
 def local_name(dimension: int) -> str:
@@ -192,7 +191,7 @@ def _check(scale: Scale, tell: Tell) -> pd.DataFrame:
             "trials": trials,
             "error": _exact_error(mechanism, x) / clients,
             "drawn": float(np.mean(squares)),
-            "drawn_standard_error": _standard_error(squares),
+            "drawn_standard_error": float(sem(squares)),
         }
 
     return rows_of(((name,) for name in PRIVATE), row, tell)

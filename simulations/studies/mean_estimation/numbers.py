@@ -1,9 +1,8 @@
-"""The numbers of the page, from the tables of the study: errors, and who has the least where."""
+"""The numbers of the page, from the tables of the study: errors, and which mechanism has the least."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -47,10 +46,11 @@ def secure_rows(read: ReadTable) -> pd.DataFrame:
     return pd.concat([rows, sampled.merge(rows[_SETTING].drop_duplicates())], ignore_index=True)
 
 
-def winner(rows: pd.DataFrame, bits: str = "bits") -> Any:
-    """The row with the fewest bits among those of nearly the least error."""
-    near = rows[rows["error"] <= WITHIN * rows["error"].min()]
-    return next(near.sort_values([bits, "error"]).itertuples())
+def winners(rows: pd.DataFrame, setting: list[str], bits: str = "bits") -> pd.DataFrame:
+    """For each setting the row with the fewest bits among those of nearly the least error."""
+    least = rows.groupby(setting)["error"].transform("min")
+    near = rows[rows["error"] <= WITHIN * least].sort_values([*setting, bits, "error"])
+    return near.drop_duplicates(setting).set_index(setting)
 
 
 class Numbers:
@@ -130,41 +130,31 @@ class Numbers:
         """Mechanisms for secure sums that appear in the table."""
         return sorted(self.secure["mechanism"].unique(), key=lambda name: (name != "optm_aggregate", name))
 
-    def regimes(self) -> Iterator[dict[str, Any]]:
-        """Who wins where: for each size, number of clients and epsilon, in both views."""
-        locally = self.certified[self.certified["data"] == "sphere"].groupby(["dimension", "round_epsilon"])
-        winners = {setting: winner(rows) for setting, rows in locally}
-        for (num_clients, dimension, epsilon), rows in self.secure.groupby(_SETTING):
-            if (dimension, epsilon) in winners:
-                local, summed = winners[dimension, epsilon], winner(rows, "code_bits")
-                yield {
-                    "num_clients": num_clients,
-                    "dimension": dimension,
-                    "epsilon": epsilon,
-                    "local": local,
-                    "local_error": local.error / num_clients,
-                    "secure": summed,
-                    "gain": local.error / num_clients / summed.error,
-                }
+    def regimes(self) -> pd.DataFrame:
+        """Who wins where: the winner in the secure sum for each size, number of clients and epsilon.
+
+        Columns that end in ``_local`` are those of the winner in the local view, whose error is that of the
+        mean here; ``gain`` is its error over the secure sum's.
+        """
+        size = ["dimension", "round_epsilon"]
+        sphere = self.certified[self.certified["data"] == "sphere"]
+        secure = winners(self.secure, _SETTING, "code_bits").reset_index()
+        both = secure.join(winners(sphere, size).add_suffix("_local"), on=size, how="inner")
+        error = both["error_local"] / both["num_clients"]
+        return both.assign(error_local=error, gain=error / both["error"])
 
     def local_winners(self) -> dict[str, int]:
         """In how many settings each mechanism wins in the local view, all kinds of vectors."""
-        settings = self.certified.groupby(["data", "dimension", "round_epsilon"])
-        return dict(pd.Series([winner(rows).mechanism for _, rows in settings]).value_counts())
-
-    @cached_property
-    def _secure_groups(self) -> list[pd.DataFrame]:
-        """The rows of each setting and number of bits in secure sums."""
-        return [rows for _, rows in self.secure.groupby([*_SETTING, "code_bits"])]
+        won = winners(self.certified, ["data", "dimension", "round_epsilon"])
+        return dict(won["mechanism"].value_counts())
 
     def secure_winners(self) -> dict[str, int]:
         """In how many settings each mechanism has the least error in secure sums, at each number of bits."""
-        names = [rows.loc[rows["error"].idxmin(), "mechanism"] for rows in self._secure_groups]
-        return dict(pd.Series(names).value_counts())
+        least = self.secure.groupby([*_SETTING, "code_bits"])["error"].idxmin()
+        return dict(self.secure.loc[least, "mechanism"].value_counts())
 
     def certified_near(self) -> int:
         """In how many of them a certified figure is within the margin of the least one."""
-        return sum(
-            bool((rows[rows["certified"]]["error"] <= WITHIN * rows["error"].min()).any())
-            for rows in self._secure_groups
-        )
+        groups = self.secure.groupby([*_SETTING, "code_bits"])
+        near = self.secure["error"] <= WITHIN * groups["error"].transform("min")
+        return len(self.secure[near & self.secure["certified"]].groupby([*_SETTING, "code_bits"]))

@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import sem
 
 import fl_privquant as pq
 from simulations.studies.mean_estimation.local import CLIENTS, DATA, DIMENSIONS
 from simulations.studies.study import Computed, Scale, Tell, rows_of
 
-__all__ = ["ALIKE", "CORRELATED", "PARTS", "correlated_row"]
-
 CORRELATED, ALIKE = "correlated", "alike"
 
 _COORDINATES = 50
 _AT_ONCE = 1 << 20
-# Whole means that are drawn, where clients are few.
+# Where there are at most so many clients, so many whole means are drawn too.
 _DRAWN_CLIENTS, _TRIALS = 100, 20
 
 
@@ -72,8 +71,7 @@ def correlated_row(data: str, num_clients: int, dimension: int) -> dict[str, Any
                 for rank, vector in enumerate(x)
             ]
             squares.append(scale * float(((np.mean(ranked, axis=0) - mean) ** 2).sum()))
-        deviation = float(np.std(squares, ddof=1))
-        row |= {"drawn": float(np.mean(squares)), "drawn_standard_error": deviation / math.sqrt(_TRIALS)}
+        row |= {"drawn": float(np.mean(squares)), "drawn_standard_error": float(sem(squares))}
     return row
 
 

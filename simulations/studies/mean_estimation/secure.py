@@ -31,8 +31,6 @@ from simulations.studies.mean_estimation.local import CLIENTS, DELTA, DIMENSIONS
 from simulations.studies.study import Computed, Scale, Tell, rows_of
 from simulations.studies.sum_grid.grid import NORMAL, Cell, Setting, cells_of, central_cell
 
-__all__ = ["PARTS", "SAMPLED", "WIDTHS", "central_error", "sampled_cell", "secure_name"]
-
 WIDTHS = (2, 8)
 """Bits of a client's codes before they are masked, noise included."""
 
@@ -125,7 +123,7 @@ def sampled_cell(setting: Setting) -> Cell | None:
 
 def _sampled_at(variance: float) -> Mechanism:
     """The mechanism whose decoded codes have that variance at the ends."""
-    # Sampling is noise too: of half of the coordinates it would be all that is needed, or more.
+    # Sampling half of the coordinates adds noise too, which must not exceed what is needed.
     share = 0.5 if variance >= _LEAST_FOR_HALF else 1.0
     return design_csgm(CsgmSpec(levels=_LEVELS, share=share, noise=_noise_for(variance, share)))
 

@@ -13,23 +13,21 @@ Each has three parts, with the same data, models and batches
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import sem
 
 import fl_privquant as pq
 from fl_privquant.accounting import LOCAL, Release, View, round_statement
-from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.data import mnist
 from simulations.studies.paper.dpsgd_training import PROCEDURES, Curves, Problem, train
 from simulations.studies.paper.scalar import optm_as_printed, table_mechanism
-from simulations.studies.study import Computed, Figure, ReadTable, Scale, Tables, Tell
+from simulations.studies.study import Computed, Scale, Tables, Tell
 
 EPSILON = 1.0
 DELTA = 1e-5
@@ -48,12 +46,8 @@ REFERENCE = {
 _SEED = 0
 _TEST_SHARE = 0.3
 _CURVE_POINTS = 100
-_COLOURS = {"OPTM": "optm paper", "OPTM free (ours)": "optm", "one bit": "one_bit", "clip only": "none"}
-_BUDGET_LABEL = f"one bit, example ε = {BUDGET:g}"
-_TITLES = {
-    "logits": "the paper's: logit gradients quantized,\nfeatures used as they are",
-    "whole": "whole gradients quantized\nat the same ε per coordinate",
-}
+BUDGET_LABEL = f"one bit, example ε = {BUDGET:g}"
+"""The line of the part ``budget``."""
 
 
 def cancer_problem(runs: int) -> Problem:
@@ -136,16 +130,13 @@ class _Part:
             "paper_runs_deviation": paper.std(),
             "runs": curves.final.size,
             "mean": curves.final.mean(),
-            "standard_error": _standard_error(curves.final),
-            **self.ahead(curves.final, optm),
+            "standard_error": sem(curves.final, ddof=0),
+            # Runs are paired: a mean of differences is sharper than a difference of means.
+            "ahead_of_optm": (curves.final - optm).mean(),
+            "ahead_standard_error": sem(curves.final - optm, ddof=0),
             "held_out": curves.held_out.mean(),
             **self.privacy(problem),
         }
-
-    @staticmethod
-    def ahead(final: NDArray[np.float64], optm: NDArray[np.float64]) -> dict[str, float]:
-        """How far it is ahead of OPTM: runs are paired, so that this is sharper than two means."""
-        return {"ahead_of_optm": (final - optm).mean(), "ahead_standard_error": _standard_error(final - optm)}
 
     def privacy(self, problem: Problem) -> dict[str, float]:
         """Certified epsilon of a coordinate; and of all of an example, by itself and in a batch's sum."""
@@ -163,10 +154,6 @@ class _Part:
         return dict(zip(names, (coordinate, math.nan, *epsilons), strict=True))
 
 
-def _standard_error(values: NDArray[np.float64]) -> float:
-    return float(values.std() / math.sqrt(values.size))
-
-
 def _epsilon(release: Release) -> float:
     return round_statement(release, DELTA).epsilon
 
@@ -176,7 +163,7 @@ def _parts(name: str, problem: Problem) -> Iterator[_Part]:
     for procedure in PROCEDURES:
         for label, mechanism in shown.items():
             yield _Part(procedure, label, mechanism)
-    yield _Part("budget", _BUDGET_LABEL, within_budget(problem.dimension))
+    yield _Part("budget", BUDGET_LABEL, within_budget(problem.dimension))
 
 
 def results(name: str, problem: Problem, tell: Tell) -> Tables:
@@ -200,73 +187,35 @@ def results(name: str, problem: Problem, tell: Tell) -> Tables:
     return {name: pd.DataFrame(summary), f"{name}-curves": pd.concat(lines, ignore_index=True)}
 
 
-def draw(name: str, read: ReadTable) -> Any:
-    """Draw the running accuracy against batches: the paper's procedure, and whole gradients."""
-    frame = read(f"{name}-curves")
-    figure, axes = pyplot().subplots(1, 2, figsize=(11.5, 4.6), layout="constrained", sharey=True)
-    handles = {}
-    for axis, how in zip(axes, PROCEDURES, strict=True):
-        shown = frame[(frame["procedure"] == "logits") == (how == "logits")]
-        for label, line in shown.groupby("mechanism", sort=False):
-            dotted = label == _BUDGET_LABEL
-            colour = colour_of(_COLOURS.get(label, "grr" if dotted else label.lower()))
-            x, mean, deviation = (line[column].to_numpy() for column in ("batches", "mean", "deviation"))
-            width = 2.0 if "ours" in label else 1.3
-            style = ":" if dotted else "-"
-            (handles[label],) = axis.plot(x, mean, style, color=colour, linewidth=width)
-            if label == "OPTM":
-                scatter = deviation / math.sqrt(PAPER_RUNS[name])
-                axis.fill_between(x, mean - scatter, mean + scatter, color=colour, alpha=0.35, linewidth=0)
-        axis.set(xlabel="batches", ylim=(0.0 if name == "dpsgd-mnist" else 0.35, 1.0))
-        axis.set_title(_TITLES[how], fontsize=10)
-    axes[0].set_ylabel("running training accuracy")
-    runs = read(name)["runs"].iloc[0]
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside lower center",
-        ncols=4,
-        fontsize=9,
-        title=f"means of {runs} runs; band: standard error of a mean of {PAPER_RUNS[name]} runs, as many as "
-        "the paper has; ε = 1 per coordinate release, local view, unless said",
-        title_fontsize=9,
+def _part(name: str, title: str, problem: Callable[[Scale], Problem], needs: str = "") -> Computed:
+    def compute(scale: Scale, tell: Tell) -> Tables:
+        return results(name, problem(scale), tell)
+
+    return Computed(
+        name=name,
+        title=title,
+        function=compute,
+        table_names=(name, f"{name}-curves"),
+        needs=needs,
+        shown=(
+            *("procedure", "mechanism", "reference", "paper_runs_mean", "mean", "standard_error"),
+            *("ahead_of_optm", "held_out", "epsilon_coordinate", "epsilon_example"),
+        ),
+        note="epsilon coordinate: certified, one coordinate, one release, local view; epsilon example: all "
+        f"that is used of an example, its one release, local view, δ = {DELTA:g}",
     )
-    return figure
 
 
-def _compute_cancer(scale: Scale, tell: Tell) -> Tables:
-    return results("dpsgd-cancer", cancer_problem(scale.cancer_runs), tell)
-
-
-def _compute_mnist(scale: Scale, tell: Tell) -> Tables:
-    problem = mnist_problem(scale.mnist_runs, scale.data_root("mnist"), scale.mnist_examples)
-    return results("dpsgd-mnist", problem, tell)
-
-
-_SHOWN = (
-    *("procedure", "mechanism", "reference", "paper_runs_mean", "mean", "standard_error", "ahead_of_optm"),
-    *("held_out", "epsilon_coordinate", "epsilon_example"),
+PARTS = (
+    _part(
+        "dpsgd-cancer",
+        "Figure: DP-SGD on breast cancer (batch 8, clip 0.1, ε = 1)",
+        lambda scale: cancer_problem(scale.cancer_runs),
+    ),
+    _part(
+        "dpsgd-mnist",
+        "Figure: DP-SGD on MNIST (batch 32, clip 0.01, ε = 1)",
+        lambda scale: mnist_problem(scale.mnist_runs, scale.data_root("mnist"), scale.mnist_examples),
+        needs="mnist",
+    ),
 )
-_NOTE = (
-    "epsilon coordinate: certified, one coordinate, one release, local view; epsilon example: all that is "
-    f"used of an example, its one release, local view, δ = {DELTA:g}"
-)
-
-CANCER = Computed(
-    name="dpsgd-cancer",
-    title="Figure: DP-SGD on breast cancer (batch 8, clip 0.1, ε = 1)",
-    function=_compute_cancer,
-    table_names=("dpsgd-cancer", "dpsgd-cancer-curves"),
-    shown=_SHOWN,
-    note=_NOTE,
-)
-MNIST = Computed(
-    name="dpsgd-mnist",
-    title="Figure: DP-SGD on MNIST (batch 32, clip 0.01, ε = 1)",
-    function=_compute_mnist,
-    table_names=("dpsgd-mnist", "dpsgd-mnist-curves"),
-    needs="mnist",
-    shown=_SHOWN,
-    note=_NOTE,
-)
-FIGURES = tuple(Figure(part.name, partial(draw, part.name), part.tables) for part in (CANCER, MNIST))

@@ -7,21 +7,16 @@ and at the same epsilon, whose law has no jumps.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 import fl_privquant as pq
-from fl_privquant.cli.plots import pyplot
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper.scalar import COORDINATE
-from simulations.studies.study import Computed, Figure, ReadTable
+from simulations.studies.study import Computed
 
 BINS = tuple(np.linspace(-1.75, 1.75, 8).tolist())
 GAMMA = 2.0
-_NAME = "figure-law"
-_DRAWN = {3: "#0b5fa5", 6: "#d1495b"}
 
 
 def mechanisms() -> dict[str, TableMechanism]:
@@ -50,38 +45,15 @@ def law_pieces() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def draw(read: ReadTable) -> Any:
-    """Draw two output probabilities of both laws; a gap in a line is a jump."""
-    frame = read(_NAME)
-    figure, axes = pyplot().subplots(1, 2, figsize=(10.5, 4.0), layout="constrained", sharey=True)
-    for axis, (label, pieces) in zip(axes, frame.groupby("mechanism", sort=False), strict=True):
-        gaps = np.full(len(pieces), np.nan)
-        x = np.column_stack([pieces["start"], pieces["end"], gaps]).ravel()
-        for output, colour in _DRAWN.items():
-            probability = np.column_stack([pieces[f"start_{output}"], pieces[f"end_{output}"], gaps]).ravel()
-            axis.plot(x, probability, color=colour, linewidth=2, label=f"p(x, {output})")
-        for number, value in enumerate(BINS, start=1):
-            if abs(value) < 1.0:
-                axis.axvline(value, color="#bbbbbb", linewidth=0.8, zorder=0)
-                axis.text(value, 1.01, f"$B_{number}$", transform=axis.get_xaxis_transform(), ha="center")
-        epsilon, mae = pieces["certified_epsilon"].iloc[0], pieces["mae"].iloc[0]
-        axis.set(xlim=(-1, 1), xlabel="input x")
-        axis.set_title(
-            f"{label}: ε = {epsilon:.3f} per coordinate release, local view; MAE {mae:.3f}",
-            fontsize=9,
-            pad=18,
-        )
-    axes[0].set_ylim(0, None)
-    axes[0].set_ylabel("probability of the output")
-    axes[0].legend(fontsize=9)
-    return figure
-
-
-LAW = Computed(
-    name=_NAME,
-    title="Figure: an example of an output distribution (ERM, 8 bins)",
-    function=lambda scale, tell: law_pieces(),
-    note=COORDINATE,
-    shown=("mechanism", "certified_epsilon", "mae", "start", "end", "start_3", "end_3", "start_6", "end_6"),
+PARTS = (
+    Computed(
+        name="figure-law",
+        title="Figure: an example of an output distribution (ERM, 8 bins)",
+        function=lambda scale, tell: law_pieces(),
+        note=COORDINATE,
+        shown=(
+            *("mechanism", "certified_epsilon", "mae"),
+            *("start", "end", "start_3", "end_3", "start_6", "end_6"),
+        ),
+    ),
 )
-FIGURE = Figure("law", draw, (_NAME,))

@@ -1,10 +1,9 @@
-"""What a check of the paper's text is, and what it finds; the words are in ``checks.yaml``."""
+"""What a check of the paper's text finds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 
 @dataclass(frozen=True)
@@ -13,19 +12,3 @@ class Finding:
 
     confirmed: bool
     measured: Mapping[str, float]
-
-
-Run: TypeAlias = Callable[[int], Finding]
-
-RUNS: dict[str, Run] = {}
-"""The functions of all checks by name: each takes the number of random cases that it looks at."""
-
-
-def check(name: str) -> Callable[[Run], Run]:
-    """Enter a function as the check of that name."""
-
-    def entered(run: Run) -> Run:
-        RUNS[name] = run
-        return run
-
-    return entered

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pandas as pd
 from scipy import stats
 
 import fl_privquant as pq
-from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density, as_density
@@ -19,7 +17,7 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper.authors import design_as_authors, design_symmetric_as_authors
-from simulations.studies.study import Computed, Figure, ReadTable, Tell
+from simulations.studies.study import Computed, Tell
 
 COORDINATE = "certified ε: one coordinate, one release, local view"
 """What the epsilons of most tables are for."""
@@ -55,63 +53,61 @@ _CURVE_POINTS = 201
 _JUMP = 1e-9
 
 
-@dataclass(frozen=True)
-class Row:
+def _row(
+    setting: dict[str, float],
+    label: str,
+    mechanism: TableMechanism | None,
+    printed: float | None = None,
+    density: Density | None = None,
+) -> dict[str, object]:
     """A mechanism at one setting: what the paper prints for it, if it does, and what it does exactly."""
-
-    setting: float
-    label: str
-    mechanism: TableMechanism | None
-    printed: float | None = None
-    density: Density | None = None
-
-    def record(self, setting: str) -> dict[str, object]:
-        """The row of a table whose first column has the given name."""
-        exact: dict[str, object] = dict.fromkeys(("grid_mae", "mae", "mse", "certified_epsilon"))
-        if self.mechanism is not None:
-            law = self.mechanism.law
-            exact = {
-                "grid_mae": float(law.error_at(GRID).mean()) if self.density is None else None,
-                "mae": law.mae(self.density),
-                "mse": law.mse(self.density),
-                "certified_epsilon": self.mechanism.epsilon,
-            }
-        return {setting: self.setting, "mechanism": self.label, "printed": self.printed, **exact}
+    exact: dict[str, object] = dict.fromkeys(("grid_mae", "mae", "mse", "certified_epsilon"))
+    if mechanism is not None:
+        law = mechanism.law
+        exact = {
+            "grid_mae": float(law.error_at(GRID).mean()) if density is None else None,
+            "mae": law.mae(density),
+            "mse": law.mse(density),
+            "certified_epsilon": mechanism.epsilon,
+        }
+    return {**setting, "mechanism": label, "printed": printed, **exact}
 
 
-def table1() -> Iterator[Row]:
+def table1() -> Iterator[dict[str, object]]:
     """Rows of table 1: uniform inputs, four levels, the paper's parameters and ours."""
     for epsilon, bins in OPTM_BINS.items():
+        at = {"epsilon": epsilon}
         common: dict[str, Any] = {"epsilon": epsilon, "objective": "mae", "bins": bins}
-        yield Row(epsilon, "OPTM", optm_as_printed(bins, epsilon), PRINTED_1["OPTM"][epsilon])
-        yield Row(epsilon, "MVU", mvu_as_printed(epsilon), PRINTED_1["MVU"][epsilon])
+        yield _row(at, "OPTM", optm_as_printed(bins, epsilon), PRINTED_1["OPTM"][epsilon])
+        yield _row(at, "MVU", mvu_as_printed(epsilon), PRINTED_1["MVU"][epsilon])
         for name, given in (("rqm", RQM.get(epsilon)), ("erm", ERM.get(epsilon))):
             mechanism = pq.design(name, **given) if given else None
-            yield Row(epsilon, name.upper(), mechanism, PRINTED_1[name.upper()].get(epsilon))
+            yield _row(at, name.upper(), mechanism, PRINTED_1[name.upper()].get(epsilon))
         for family in ("independent", "paired", "free"):
-            yield Row(epsilon, f"ours: {family}, paper's bins", pq.design("optm", family=family, **common))
+            yield _row(at, f"ours: {family}, paper's bins", pq.design("optm", family=family, **common))
         for name in ("rqm", "erm"):
-            yield Row(epsilon, f"ours: {name.upper()} tuned by MAE", _tuned(name, epsilon))
-        yield Row(epsilon, "one bit", pq.design("one_bit", epsilon=epsilon))
+            yield _row(at, f"ours: {name.upper()} tuned by MAE", _tuned(name, epsilon))
+        yield _row(at, "one bit", pq.design("one_bit", epsilon=epsilon))
         for objective in ("mae", "mse"):
-            yield Row(epsilon, f"ours: free, best for {objective.upper()}", best(epsilon, objective))
+            yield _row(at, f"ours: free, best for {objective.upper()}", best(epsilon, objective))
 
 
-def table2() -> Iterator[Row]:
+def table2() -> Iterator[dict[str, object]]:
     """Rows of table 2: inputs from N(0.5, σ), four levels, ε = 1."""
     for sigma, bins in GAUSSIAN_BINS.items():
+        at = {"sigma": sigma}
         clipped, truncated = gaussians(sigma)
         authors = certified(design_as_authors(np.array(bins), 1.0 - _SOLVER_ROOM, clipped), bins, 1.0)
-        yield Row(sigma, "OPTM, clipped", authors, PRINTED_2["OPTM"][sigma], clipped)
-        yield Row(sigma, "MVU, clipped", mvu_as_printed(1.0), PRINTED_2["MVU"][sigma], clipped)
-        yield Row(sigma, "RQM, clipped", pq.design("rqm", **RQM[1.0]), PRINTED_2["RQM"][sigma], clipped)
+        yield _row(at, "OPTM, clipped", authors, PRINTED_2["OPTM"][sigma], clipped)
+        yield _row(at, "MVU, clipped", mvu_as_printed(1.0), PRINTED_2["MVU"][sigma], clipped)
+        yield _row(at, "RQM, clipped", pq.design("rqm", **RQM[1.0]), PRINTED_2["RQM"][sigma], clipped)
         for shape, density in (("clipped", clipped), ("truncated", truncated)):
             common: dict[str, Any] = {"epsilon": 1.0, "objective": "mae", "density": density}
             for family in ("independent", "free"):
                 ours = pq.design("optm", family=family, bins=bins, **common)
-                yield Row(sigma, f"ours: {family}, paper's bins, {shape}", ours, None, density)
+                yield _row(at, f"ours: {family}, paper's bins, {shape}", ours, None, density)
             free = pq.design("optm", levels=4, lattice=False, **common)
-            yield Row(sigma, f"ours: free, best for MAE, {shape}", free, None, density)
+            yield _row(at, f"ours: free, best for MAE, {shape}", free, None, density)
 
 
 def table_mechanism(name: str, **parameters: Any) -> TableMechanism:
@@ -170,29 +166,6 @@ def error_curves() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def draw_error_curves(read: ReadTable) -> Any:
-    """Draw the absolute error against the input at three ε: the paper's parameters and our best."""
-    frame = read("figure-scalar-error")
-    figure, axes = pyplot().subplots(1, 3, figsize=(12.5, 3.8), layout="constrained")
-    coloured = {"OPTM": "optm paper", "OPTM free (ours)": "optm", "one bit": "one_bit"}
-    handles = {}
-    for axis, (epsilon, at_epsilon) in zip(axes, frame.groupby("epsilon"), strict=True):
-        lines = list(at_epsilon.groupby("mechanism", sort=False))
-        # Tuned peers often coincide: thinner lines on top let the ones below be seen.
-        for width, (label, line) in zip(np.linspace(4.0, 1.6, len(lines)), lines, strict=True):
-            colour = colour_of(coloured.get(label, label.lower()))
-            (handles[label],) = axis.plot(line["x"], line["error"], color=colour, linewidth=width)
-        axis.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x")
-        axis.set_xticks([-1, -0.5, 0, 0.5, 1])
-        axis.set_title(f"ε = {epsilon:g} per coordinate release, local view", fontsize=10)
-    axes[0].set_ylabel("expected absolute error")
-    names = {"OPTM": "OPTM as in the paper"}
-    figure.legend(
-        handles.values(), [names.get(label, label) for label in handles], loc="outside lower center", ncols=6
-    )
-    return figure
-
-
 def _tuned(name: str, epsilon: float) -> TableMechanism | None:
     try:
         return table_mechanism(name, epsilon=epsilon, levels=4, objective="mae")
@@ -200,30 +173,31 @@ def _tuned(name: str, epsilon: float) -> TableMechanism | None:
         return None
 
 
-def _table(setting: str, rows: Iterator[Row], count: int, tell: Tell) -> pd.DataFrame:
+def _table(rows: Iterator[dict[str, object]], count: int, tell: Tell) -> pd.DataFrame:
     records = []
     for row in rows:
-        records.append(row.record(setting))
-        tell(len(records) / count, row.label)
+        records.append(row)
+        tell(len(records) / count, str(row["mechanism"]))
     return pd.DataFrame(records)
 
 
-TABLE1 = Computed(
-    name="table1",
-    title="Table 1: mean absolute error, uniform inputs, 4 levels",
-    function=lambda scale, tell: _table("epsilon", table1(), 36, tell),
-    note=COORDINATE,
+PARTS = (
+    Computed(
+        name="table1",
+        title="Table 1: mean absolute error, uniform inputs, 4 levels",
+        function=lambda scale, tell: _table(table1(), 36, tell),
+        note=COORDINATE,
+    ),
+    Computed(
+        name="table2",
+        title="Table 2: mean absolute error, inputs from N(0.5, σ), 4 levels, ε = 1",
+        function=lambda scale, tell: _table(table2(), 27, tell),
+        note=COORDINATE,
+    ),
+    Computed(
+        name="figure-scalar-error",
+        title="Figure: mean absolute error against the input",
+        function=lambda scale, tell: error_curves(),
+        note=COORDINATE,
+    ),
 )
-TABLE2 = Computed(
-    name="table2",
-    title="Table 2: mean absolute error, inputs from N(0.5, σ), 4 levels, ε = 1",
-    function=lambda scale, tell: _table("sigma", table2(), 27, tell),
-    note=COORDINATE,
-)
-CURVES = Computed(
-    name="figure-scalar-error",
-    title="Figure: mean absolute error against the input",
-    function=lambda scale, tell: error_curves(),
-    note=COORDINATE,
-)
-FIGURE = Figure("scalar-error", draw_error_curves, ("figure-scalar-error",))

@@ -21,7 +21,7 @@ from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.erm import erm_law
 from fl_privquant.mechanisms.rqm import rqm_law
 from simulations.studies.paper import dpsgd, scalar, vector_error
-from simulations.studies.paper.findings import Finding, check
+from simulations.studies.paper.findings import Finding
 
 _ROUNDING = 1e-9
 _COUNTEREXAMPLE = [
@@ -38,7 +38,6 @@ _COUNTEREXAMPLE = [
 ]
 
 
-@check("erm-privacy")
 def erm_privacy(configurations: int) -> Finding:
     """Theorem erm_privacy against the exact epsilon of ERM."""
 
@@ -56,7 +55,6 @@ def erm_privacy(configurations: int) -> Finding:
     return Finding(exact > measured["claimed"] and broken > 0 and corrected == configurations, measured)
 
 
-@check("erm-error")
 def erm_error(configurations: int) -> Finding:
     """Theorem erm_error: both sides of the input are alike, and the bound says less than the bins do."""
     held = vacuous = 0
@@ -76,7 +74,6 @@ def erm_error(configurations: int) -> Finding:
     return Finding(held == configurations and vacuous == configurations and asymmetry < 1e-12, measured)
 
 
-@check("uniform-bound")
 def uniform_bound(configurations: int) -> Finding:
     """Theorem uniform: the printed expression, and the bound that its proof gives."""
     broken = held = 0
@@ -96,7 +93,6 @@ def uniform_bound(configurations: int) -> Finding:
     return Finding(broken > 0 and held == configurations, measured)
 
 
-@check("maximum-set")
 def maximum_set(configurations: int) -> Finding:
     """Lemma pr_set: whether the largest probability of an outer output is in the printed set."""
     missed_above = missed_below = mended = 0
@@ -114,7 +110,6 @@ def maximum_set(configurations: int) -> Finding:
     return Finding(missed_above > 0 and missed_below == 0 and mended == configurations, measured)
 
 
-@check("constraint1-pairs")
 def constraint1_pairs(configurations: int) -> Finding:
     """Theorem constraint1: the epsilon that its printed rows allow, against the exact one."""
     bins = np.array([-3.0, -2.0, -0.5, 0.5, 2.0, 3.0])
@@ -128,12 +123,12 @@ def constraint1_pairs(configurations: int) -> Finding:
     return Finding(printed < law.epsilon - 1.0 and equal == configurations, measured)
 
 
-@check("constraint2-feasible")
 def constraint2_feasible(configurations: int) -> Finding:
     """Theorem constraint2 on the bins that the paper prints, and on uniform ones."""
     printed = {*scalar.OPTM_BINS.values(), *dpsgd.OPTM_BINS.values(), vector_error.OPTM_BINS}
     forced = {
-        bins: (bins[-1] - bins[-2]) / (bins[-1] - bins[-3]) for bins in sorted(printed, key=lambda b: b[-1])
+        bins: (bins[-1] - bins[-2]) / (bins[-1] - bins[-3])
+        for bins in sorted(printed, key=lambda bins: bins[-1])
     }
     refused = 0
     for bins in printed:
@@ -149,7 +144,6 @@ def constraint2_feasible(configurations: int) -> Finding:
     return Finding(least > 0.5 and refused == len(printed) and free < weak, measured)
 
 
-@check("jumps")
 def jumps(configurations: int) -> Finding:
     """Whether laws jump at bins, as the text says of p(x, i) in general."""
     worst = 0.0

@@ -17,7 +17,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,30 +24,18 @@ from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.array_types import Floats
-from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density, UniformDensity, as_density
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.vector import VectorMechanism
 from simulations.studies.paper.scalar import mvu_as_printed, table_mechanism
-from simulations.studies.study import Computed, Figure, Scale, Tell
+from simulations.studies.study import Computed, Scale, Tell
 
 EPSILONS = (1.0, 2.0, 3.0)
 OPTM_BINS = (-3.0, -0.5, 0.5, 3.0)
 RQM_APPENDIX_MARGIN = 2.0
 RQM_MARGINS = tuple(round(1.0 + 0.1 * step, 1) for step in range(10))
 _MOST_REPEATS = 160
-_COLOURED_AS = {
-    "OPTM": "optm paper",
-    "RQM": "rqm",
-    "RQM, bins of the appendix": "erm",
-    "MVU": "mvu",
-    "OPTM free (ours)": "optm",
-    "CLDP, whole vector": "cldp",
-    "shared codebook (ours), whole vector": "shared_codebook",
-    "PrivUnit, whole vector": "privunit",
-    "vqSGD private, whole vector": "vqsgd_private",
-}
 
 
 @dataclass(frozen=True)
@@ -62,6 +49,11 @@ class Setting:
     draw: Callable[[np.random.Generator, int, int], Floats]
     norm_bound: float
     reference: dict[str, tuple[float, ...]]
+
+    @property
+    def table(self) -> str:
+        """The part, and the table, of these vectors."""
+        return f"figure-vector-{self.name}"
 
 
 def uniform_cube(generator: np.random.Generator, count: int, dimension: int) -> Floats:
@@ -141,37 +133,6 @@ def as_frame(lines: list[Row]) -> pd.DataFrame:
     return table.rename(columns={"label": "mechanism"}).assign(whole_vector=whole)
 
 
-def draw(frame: pd.DataFrame, setting: Setting) -> Any:
-    """Draw mean and standard deviation of the error against epsilon, a line for each mechanism."""
-    figure, axes = pyplot().subplots(figsize=(7.2, 4.6), layout="constrained")
-    lines = list(frame.groupby("mechanism", sort=False))
-    for position, (label, own) in enumerate(lines):
-        # Side by side, so that error bars of mechanisms at the same epsilon can be told apart.
-        shift = 0.024 * (position - (len(lines) - 1) / 2.0)
-        x = own["epsilon"] + shift
-        axes.errorbar(
-            x,
-            own["mean"],
-            yerr=own["deviation"],
-            label=label,
-            linestyle="--" if own["whole_vector"].iloc[0] else "-",
-            linewidth=2.4 if "ours" in label else 1.4,
-            marker="osD^v<>P"[position % 8],
-            markersize=5,
-            capsize=2.5,
-            color=colour_of(_COLOURED_AS.get(label, label)),
-        )
-        axes.plot(x, own["reference"], "x", color="black", markersize=7, zorder=5)
-    axes.plot([], [], "x", color="black", markersize=7, label="reference")
-    axes.set_xticks(EPSILONS)
-    axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("ε per coordinate release, local view (dashed: a whole vector at d times this)")
-    axes.set_ylabel("Euclidean error, mean ± std")
-    axes.set_title(setting.title, fontsize=10)
-    axes.legend(fontsize=8)
-    return figure
-
-
 def authors_rqm(epsilon: float) -> Mechanism:
     """RQM as the authors tune it: the best of ten margins, by mean absolute error of a uniform input."""
     tuned: list[TableMechanism] = []
@@ -239,7 +200,7 @@ def _row(
 ) -> Row:
     whole = isinstance(mechanism, VectorMechanism)
     count = vector_trials if whole else trials
-    # The same vectors and words for every mechanism: differences between lines are no luck of the draw.
+    # The same vectors and random words for every mechanism, so that lines do not differ by chance.
     x = setting.draw(np.random.default_rng(7), count, setting.dimension)
     stream = pq.RandomStream.seeded(7, round=position)
     if whole:
@@ -261,21 +222,18 @@ def _row(
     )
 
 
-def _part(setting: Setting, title: str) -> tuple[Computed, Figure]:
-    name = f"figure-vector-{setting.name}"
-
+def _part(setting: Setting, title: str) -> Computed:
     def compute(scale: Scale, tell: Tell) -> pd.DataFrame:
         return as_frame(rows(setting, scale.trials, min(scale.trials, scale.vector_trials), tell))
 
-    part = Computed(
-        name=name,
-        title=title,
-        function=compute,
-        note="epsilon: one coordinate, one release, local view; vector epsilon: certified, all coordinates, "
-        "one release, local view, pure",
+    note = (
+        "epsilon: one coordinate, one release, local view; vector epsilon: certified, all coordinates, one "
+        "release, local view, pure"
     )
-    return part, Figure(f"vector-{setting.name}", lambda read: draw(read(name), setting), (name,))
+    return Computed(name=setting.table, title=title, function=compute, note=note)
 
 
-LINF_PART, LINF_FIGURE = _part(LINF, "Figure: Euclidean error of vectors with 10 coordinates in [-1, 1]")
-L2_PART, L2_FIGURE = _part(L2, "Figure: Euclidean error of vectors with 100 coordinates in the unit ball")
+PARTS = (
+    _part(LINF, "Figure: Euclidean error of vectors with 10 coordinates in [-1, 1]"),
+    _part(L2, "Figure: Euclidean error of vectors with 100 coordinates in the unit ball"),
+)

@@ -9,17 +9,12 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from fl_privquant.cli.plots import colour_of, pyplot
 from simulations.config import CENTRAL
-from simulations.report.marks import mark_of
-from simulations.studies.drawing import draw_curve
-from simulations.studies.page import table_or_none
-from simulations.studies.payload.accuracy import MECHANISMS, TASKS
-from simulations.studies.payload.sizes import ERRORS
+from simulations.studies.drawing import draw_curve, look_of
+from simulations.studies.page import TASKS, table_or_none
+from simulations.studies.payload.sizes import ERRORS, MECHANISMS
 from simulations.studies.study import Figure, ReadTable
 
-__all__ = ["FIGURES"]
-
 _FLOATS = "central Gaussian (32-bit floats, trusted server)"
-_TITLES = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 
 
 def _who_needs_how_many_bytes(read: ReadTable) -> Any:
@@ -41,7 +36,7 @@ def _who_needs_how_many_bytes(read: ReadTable) -> Any:
         for axis, (task, table) in zip(lower, tables.items(), strict=True):
             _draw_accuracies(axis, table)
             size = int(table["kept"].max())
-            axis.set_title(f"accuracy, {_TITLES[task]}, {size:,} coordinates")
+            axis.set_title(f"accuracy, {TASKS[task]}, {size:,} coordinates")
         lower[0].set_ylabel("test accuracy, 95 % over seeds")
     handles, labels = upper[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
@@ -51,20 +46,12 @@ def _who_needs_how_many_bytes(read: ReadTable) -> Any:
 def _draw_errors(axis: Any, cells: pd.DataFrame) -> None:
     for mechanism in MECHANISMS:
         sizes = cells[cells["mechanism"] == mechanism].sort_values("kilobytes")
-        colour, mark = colour_of(mechanism), mark_of(mechanism)
         # The two kinds of integer noise have the same plans: one is drawn inside the other.
-        inner = {"markersize": 4.0} if mechanism == MECHANISMS[-1] else {"markersize": 7.0}
-        axis.plot(sizes["kilobytes"], sizes["predicted"], color=colour, linewidth=1.2)
-        axis.errorbar(
-            sizes["kilobytes"],
-            sizes["measured"],
-            2.0 * sizes["error"],
-            fmt=mark.marker,
-            color=colour,
-            capsize=2,
-            label=f"{mechanism} (± 2 standard errors)",
-            **inner,
-        )
+        size = 4.0 if mechanism == MECHANISMS[-1] else 7.0
+        look = {"linestyle": "", "markersize": size, "capsize": 2, **look_of(mechanism)}
+        label = f"{mechanism} (± 2 standard errors)"
+        axis.plot(sizes["kilobytes"], sizes["predicted"], color=colour_of(mechanism), linewidth=1.2)
+        axis.errorbar(sizes["kilobytes"], sizes["measured"], 2.0 * sizes["error"], label=label, **look)
     axis.axhline(1.0, color=colour_of(CENTRAL), linestyle=":", label=_FLOATS)
     _in_kilobytes(axis)
 

@@ -8,11 +8,14 @@ the representative nearest to the centre, decoding.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import sem
 
 import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
@@ -20,7 +23,7 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments
 from fl_privquant.encoding import norm_share
-from simulations.studies.study import QUICK, Computed, Scale, Tables, Tell
+from simulations.studies.study import QUICK, Computed, Scale, Tell, rows_of
 
 TRUSTING = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
 PAYLOADS, NEEDED, ERRORS = "payloads", "payload-needed", "payload-errors"
@@ -37,72 +40,68 @@ LIMITS = {
 }
 """Coordinates, clients, rounds, epsilon, delta of a run; kilobytes that are allowed at an error of 1.1."""
 
-# Coordinates, and sizes in kilobytes.
+# By number of coordinates, the sizes in kilobytes that are planned for.
 _MEASURED = {10_000: (0.1, 0.25, 0.5, 1.0, 2.5), 1_000_000: (2.5, 10.0, 50.0)}
-_MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
+MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
+"""The mechanisms that are compared, ours first."""
+
 # Bits of a code that are chosen from; integer noise takes as many as it needs.
 _MOST_BITS, _CLIENTS = 3, 100
-# The error of a round varies by a share of sqrt(2 / k): so many rounds have a mean that varies by about this.
+# The error of a round with k coordinates has a relative deviation of sqrt(2 / k), and the mean over rounds
+# is to have this one.
 _PRECISION, _FEWEST_ROUNDS, _MOST_MEASURED = 0.014, 3, 150
-_ROUNDS, _EPSILON, _DELTA = 50, 4.0, 1e-5
+_TARGET = pq.Target(epsilon=4.0, rounds=50, num_clients=_CLIENTS, delta=1e-5)
+_BUDGET = PrivacyStatement(_TARGET.epsilon, _TARGET.delta, Unit.TOTAL, "aggregate")
+_NOTE = f"{_BUDGET.brief}, {_TARGET.rounds} rounds"
 
 
-def _payloads(scale: Scale, tell: Tell) -> Tables:
-    """The fewest kilobytes at an error of 1.1, for each setting with a limit."""
-    rows = []
-    for place, ((dimension, clients, rounds, epsilon, delta), limit) in enumerate(LIMITS.items()):
-        tell(place / len(LIMITS), f"{dimension} coordinates, {clients} clients")
-        target = pq.Target(epsilon, rounds, clients, delta)
-        plan = target.plan(dimension, max_bits=3, most_error=MOST_ERROR, aggregation=TRUSTING)
-        mechanism, kept = plan.encoding.mechanism, plan.encoding.kept(dimension)
-        rows.append(
-            {
-                "dimension": dimension,
-                "num_clients": clients,
-                "rounds": rounds,
-                "run_epsilon": epsilon,
-                "run_delta": delta,
-                "mechanism": mechanism.name,
-                "bits": int(mechanism.bits_per_coordinate),
-                "kept": kept,
-                "bits_in_secure_sum": mechanism.sum_ring(clients, kept).bits,
-                "bits_per_coordinate": 8.0 * plan.bytes_per_round / dimension,
-                "kilobytes": plan.bytes_per_round / 1000.0,
-                "most_kilobytes": limit,
-                "ratio_to_central": plan.ratio_to_central,
-                "noise_to_signal": plan.noise_to_signal,
-                "epsilon_reached": plan.statement.epsilon,
-            }
-        )
-    return {PAYLOADS: pd.DataFrame(rows)}
+def _planned(plan: pq.Plan) -> dict[str, Any]:
+    """What a plan says of what a client sends, and of the error of the mean."""
+    return {
+        "kept": plan.encoding.kept(plan.dimension),
+        "kilobytes": plan.bytes_per_round / 1000.0,
+        "ratio_to_central": plan.ratio_to_central,
+        "epsilon_reached": plan.statement.epsilon,
+    }
 
 
-def _needed(scale: Scale, tell: Tell) -> Tables:
-    """The fewest kilobytes of each mechanism at an error of 1.1, for each number of coordinates."""
-    rows = []
-    target = pq.Target(_EPSILON, _ROUNDS, _CLIENTS, _DELTA)
-    for dimension in _MEASURED:
-        for place, name in enumerate(_MECHANISMS):
-            tell(place / len(_MECHANISMS), f"{name}, {dimension} coordinates")
-            plan = target.plan(
-                dimension, mechanism=name, max_bits=_MOST_BITS, most_error=MOST_ERROR, aggregation=TRUSTING
-            )
-            rows.append(
-                {
-                    "dimension": dimension,
-                    "mechanism": name,
-                    "kept": plan.encoding.kept(dimension),
-                    "kilobytes": plan.bytes_per_round / 1000.0,
-                    "ratio_to_central": plan.ratio_to_central,
-                    "epsilon_reached": plan.statement.epsilon,
-                }
-            )
-    return {NEEDED: pd.DataFrame(rows)}
+def _payload(
+    dimension: int, clients: int, rounds: int, epsilon: float, delta: float, limit: float
+) -> dict[str, Any]:
+    """The fewest kilobytes at an error of 1.1, in a setting with a limit."""
+    target = pq.Target(epsilon, rounds, clients, delta)
+    plan = target.plan(dimension, max_bits=3, most_error=MOST_ERROR, aggregation=TRUSTING)
+    mechanism, planned = plan.encoding.mechanism, _planned(plan)
+    return {
+        "dimension": dimension,
+        "num_clients": clients,
+        "rounds": rounds,
+        "run_epsilon": epsilon,
+        "run_delta": delta,
+        "mechanism": mechanism.name,
+        "bits": int(mechanism.bits_per_coordinate),
+        "kept": planned["kept"],
+        "bits_in_secure_sum": mechanism.sum_ring(clients, planned["kept"]).bits,
+        "bits_per_coordinate": 8.0 * plan.bytes_per_round / dimension,
+        "kilobytes": planned["kilobytes"],
+        "most_kilobytes": limit,
+        "ratio_to_central": planned["ratio_to_central"],
+        "noise_to_signal": plan.noise_to_signal,
+        "epsilon_reached": planned["epsilon_reached"],
+    }
+
+
+def _needed(dimension: int, name: str) -> dict[str, Any]:
+    """The fewest kilobytes of a mechanism at an error of 1.1."""
+    plan = _TARGET.plan(
+        dimension, mechanism=name, max_bits=_MOST_BITS, most_error=MOST_ERROR, aggregation=TRUSTING
+    )
+    return {"dimension": dimension, "mechanism": name, **_planned(plan)}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A plan for a size, and what came of it; ``error`` is one standard error of the measured ratio."""
+    """A plan for a size, with its measured error; ``error`` is one standard error of the measured ratio."""
 
     dimension: int
     num_clients: int
@@ -143,7 +142,6 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
         # At unit gain, as planned: divided by what both clips leave of the update.
         off = codec.decode_sum(opened, clients)["update"] / gain - update
         ratios.append(float(off @ off) / dimension / (plan.central_error or math.nan))
-    spread = float(np.std(ratios, ddof=1)) / math.sqrt(rounds)
     mechanism = plan.encoding.mechanism
     return Measured(
         dimension=dimension,
@@ -154,50 +152,48 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
         kilobytes=plan.bytes_per_round / 1000.0,
         predicted=plan.ratio_to_central or math.nan,
         measured=float(np.mean(ratios)),
-        error=spread,
+        error=float(sem(ratios)),
         rounds_measured=rounds,
         wrapped_sums=wrapped,
     )
 
 
-def _errors(scale: Scale, tell: Tell) -> Tables:
+def _errors(scale: Scale, tell: Tell) -> pd.DataFrame:
     """Predicted and measured errors of plans for a size."""
-    cells: list[Measured] = []
-    target = pq.Target(_EPSILON, _ROUNDS, _CLIENTS, _DELTA)
-    settings = [
-        (dimension, name, size)
-        for dimension, sizes in _MEASURED.items()
-        for name in _MECHANISMS
-        for size in sizes
-    ]
-    for dimension, name, size in settings:
-        tell(len(cells) / len(settings), f"{name}, {dimension} coordinates, {size:g} kB")
-        plan = target.plan(
-            dimension, mechanism=name, max_bits=_MOST_BITS, most_kilobytes=size, aggregation=TRUSTING
+
+    def row(dimension: int, name: str, kilobytes: float) -> dict[str, Any]:
+        plan = _TARGET.plan(
+            dimension, mechanism=name, max_bits=_MOST_BITS, most_kilobytes=kilobytes, aggregation=TRUSTING
         )
         rounds = math.ceil(2.0 / (plan.encoding.kept(dimension) * _PRECISION**2))
         rounds = min(max(rounds, _FEWEST_ROUNDS), _MOST_MEASURED)
-        cells.append(measured(plan, 2 if scale.trials == QUICK.trials else rounds))
-    return {ERRORS: pd.DataFrame([asdict(cell) for cell in cells])}
+        return asdict(measured(plan, 2 if scale.trials == QUICK.trials else rounds))
+
+    cells = (
+        (dimension, name, kilobytes)
+        for dimension, sizes in _MEASURED.items()
+        for name in MECHANISMS
+        for kilobytes in sizes
+    )
+    return rows_of(cells, row, tell)
 
 
 PARTS = (
     Computed(
         name=PAYLOADS,
         title="The fewest kilobytes at an error of 1.1 central Gaussians'",
-        function=_payloads,
+        function=lambda scale, tell: rows_of(
+            ((*setting, limit) for setting, limit in LIMITS.items()), _payload, tell
+        ),
         note="run epsilon, epsilon reached: client total, aggregate view of all clients",
     ),
     Computed(
         name=NEEDED,
         title="The fewest kilobytes of each mechanism at an error of 1.1 central Gaussians'",
-        function=_needed,
-        note=f"{PrivacyStatement(_EPSILON, _DELTA, Unit.TOTAL, 'aggregate').brief}, {_ROUNDS} rounds",
+        function=lambda scale, tell: rows_of(itertools.product(_MEASURED, MECHANISMS), _needed, tell),
+        note=_NOTE,
     ),
     Computed(
-        name=ERRORS,
-        title="Predicted and measured errors of plans for a size",
-        function=_errors,
-        note=f"{PrivacyStatement(_EPSILON, _DELTA, Unit.TOTAL, 'aggregate').brief}, {_ROUNDS} rounds",
+        name=ERRORS, title="Predicted and measured errors of plans for a size", function=_errors, note=_NOTE
     ),
 )

@@ -9,13 +9,12 @@ import pandas as pd
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.cli.plots import colour_of, pyplot
-from simulations.report.marks import mark_of
-from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, draw_point, label_values
+from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, draw_point, label_values, look_of
 from simulations.studies.page import together
 from simulations.studies.side_by_side.numbers import Numbers
 from simulations.studies.study import Figure, ReadTable
 
-# A narrower axis would make a sight of what is chance.
+# A narrower axis would make differences that are due to chance look large.
 _LEAST_SPAN = 0.02
 
 
@@ -26,10 +25,8 @@ def _mechanisms(read: ReadTable) -> Any:
     figure, (left, right) = pyplot().subplots(1, 2, figsize=(9.0, 6.2), sharey=True, layout="constrained")
     names = []
     for place, row in table.iterrows():
-        colour = colour_of(row.mechanism)
-        marker = mark_of(row.mechanism).marker
-        draw_point(left, row, "accuracy", place, colour, marker)
-        right.plot(row.mean_squared_error, place, marker=marker, color=colour, linestyle="")
+        draw_point(left, row, place)
+        right.plot(row.mean_squared_error, place, linestyle="", **look_of(row.mechanism))
         names.append(_with_privacy(row))
     left.set(yticks=range(len(names)), yticklabels=names, xlabel=INTERVAL)
     right.set(xscale="log", xlabel=ERROR)
@@ -93,11 +90,9 @@ def _settings(read: ReadTable) -> Any:
     settings = Numbers(read).settings
     figure, axis = pyplot().subplots(figsize=(9.0, 3.6), layout="constrained")
     for shift, mechanism in enumerate(("none", "optm")):
-        colour, marker = colour_of(mechanism), mark_of(mechanism).marker
         for place, setting in enumerate(settings):
-            at = place + 0.2 * (shift - 0.5)
-            draw_point(axis, setting[mechanism], "accuracy", at, colour, marker, upright=True)
-        axis.plot([], [], color=colour, marker=marker, label=mechanism)
+            draw_point(axis, setting[mechanism], place + 0.2 * (shift - 0.5), upright=True)
+        axis.plot([], [], label=mechanism, **look_of(mechanism))
     labels = [setting["label"].replace(", ", "\n", 1) for setting in settings]
     axis.set(xticks=range(len(settings)), xticklabels=labels, ylabel=INTERVAL)
     figure.legend(loc="outside right center")

@@ -65,7 +65,7 @@ NORMAL = ndtri((np.arange(20_001) + 0.5) / 20_001)
 
 @dataclass(frozen=True)
 class Setting:
-    """A run."""
+    """The sizes and the budget of a run."""
 
     dimension: int
     num_clients: int

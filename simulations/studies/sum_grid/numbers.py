@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -56,7 +55,7 @@ def wins(cells: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
 class Numbers:
     """The values that the page's template uses; each is computed when it is read."""
 
-    rounds, delta, told_apart = ROUNDS, DELTA, TOLD_APART
+    rounds, delta, told_apart, limits = ROUNDS, DELTA, TOLD_APART, LIMITS
 
     def __init__(self, read: ReadTable) -> None:
         self._read = read
@@ -66,40 +65,16 @@ class Numbers:
         """All cells of the grid that were computed."""
         return computed_cells(self._read)
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Bits of the cells that were computed."""
-        return tuple(int(bits) for bits in sorted(self.cells["bits"].unique()))
+    @cached_property
+    def errors(self) -> pd.DataFrame:
+        """Errors of ours over the central Gaussian's, by setting (down) and bits (across)."""
+        return self.ours.pivot_table("ratio_to_central", _SETTING, "bits")
 
     @cached_property
-    def limits(self) -> list[dict[str, Any]]:
-        """For each setting with 7850 coordinates that has limits the errors of ours with 1, 2 and 3 bits."""
-        ours = self.ours[self.ours["dimension"] == 7850]
-        rows = []
-        for (num_clients, run_epsilon), limits in LIMITS.items():
-            here = ours[(ours["num_clients"] == num_clients) & (ours["run_epsilon"] == run_epsilon)]
-            errors = here.sort_values("bits")["ratio_to_central"].tolist()
-            pairs = list(zip(errors, limits, strict=False))
-            rows.append({"num_clients": num_clients, "run_epsilon": run_epsilon, "pairs": pairs})
-        return rows
-
-    @cached_property
-    def settings(self) -> list[dict[str, Any]]:
-        """For each setting the errors of ours by bits, and the best of the others."""
-        rows = []
-        for (dimension, num_clients, run_epsilon), here in self.cells.groupby(_SETTING):
-            others = here[here["mechanism"] != OURS].sort_values("ratio_to_central")
-            ours = here[here["mechanism"] == OURS].set_index("bits")["ratio_to_central"]
-            rows.append(
-                {
-                    "dimension": dimension,
-                    "num_clients": num_clients,
-                    "run_epsilon": run_epsilon,
-                    "errors": [float(ours.get(bits, math.nan)) for bits in self.widths],
-                    "other": next(others.itertuples()),
-                }
-            )
-        return rows
+    def others(self) -> pd.DataFrame:
+        """The cell with the least error of any other mechanism, by setting."""
+        others = self.cells[self.cells["mechanism"] != OURS].sort_values("ratio_to_central")
+        return others.drop_duplicates(_SETTING).set_index(_SETTING)
 
     @property
     def ours(self) -> pd.DataFrame:

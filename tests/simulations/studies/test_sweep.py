@@ -8,10 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from simulations.config import RunConfig
 from simulations.overrides import CONF, check_overrides
 from simulations.results import ResultsError
 from simulations.run import execute
-from simulations.studies import equal_budget, side_by_side
+from simulations.studies.catalogue import study_of
 from simulations.studies.study import Scale, Store
 from simulations.studies.sweep import Sweep, collect
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 SWEEPS = [
     part
-    for study in (side_by_side.STUDY, equal_budget.STUDY)
+    for study in map(study_of, ("side_by_side", "equal_budget"))
     for part in study.parts
     if isinstance(part, Sweep)
 ]
@@ -68,6 +69,19 @@ def test_variants_add_runs_to_the_same_table() -> None:
     # The later override counts, and a run that is there already is not there twice.
     same = dataclasses.replace(sweep, variants=(("mechanism=pbm",), ("mechanism=pbm", "mechanism.bits=2")))
     assert [config.label for config in same.runs()] == ["central_gaussian", "pbm"]
+
+
+def test_seeds_are_run_one_after_another_with_all_mechanisms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that an interrupted sweep can compare all mechanisms on some seeds."""
+    run: list[RunConfig] = []
+    monkeypatch.setattr("simulations.studies.sweep.execute", run.append)
+    sweep = dataclasses.replace(sweep_of("training-digits"), overrides=("seed=0,1", "privacy.epsilon=4"))
+    with pytest.raises(ResultsError, match="no finished run"):
+        sweep.compute(Scale(output=tmp_path), silent)
+    assert [config.seed for config in run] == [0] * 6 + [1] * 6
+    assert [config.label for config in run[:6]] == [config.label for config in run[6:]]
 
 
 def test_what_is_lost_to_the_central_gaussian_is_paired_by_seed(tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ from fl_privquant.mechanisms.base import Mechanism
 from simulations.planned import plan_of
 from simulations.results import RunDirectory
 from simulations.run import execute
-from simulations.studies.equal_budget import STUDY
+from simulations.studies.catalogue import study_of
 from simulations.studies.equal_budget.numbers import GRADIENTS, Numbers
 from simulations.studies.equal_budget.planned_errors import PEERS
 from simulations.studies.page import chosen_clip
 from simulations.studies.study import Figure, Scale, Store
 from simulations.studies.sweep import Sweep, collect
 
+STUDY = study_of("equal_budget")
 STORE = Store(STUDY.home)
 TRAINED = Numbers(STORE.read).trained
 

@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 from simulations.run import execute
-from simulations.studies.equal_budget import STUDY
+from simulations.studies.catalogue import study_of
 from simulations.studies.equal_budget.numbers import Numbers, holm, pooled, with_losses
 from simulations.studies.study import Scale, Store
 from simulations.studies.sweep import PairedSweep
 
+STUDY = study_of("equal_budget")
 STORE = Store(STUDY.home)
 
 

@@ -13,14 +13,15 @@ import torch
 from fl_privquant.cli.plots import save
 from simulations.config import CENTRAL
 from simulations.data import shakespeare as last_characters
-from simulations.studies.larger_models import STUDY
+from simulations.studies.catalogue import study_of
 from simulations.studies.larger_models.characters import gru, shakespeare
 from simulations.studies.larger_models.images import dealt, wide_cnn
-from simulations.studies.larger_models.numbers import Setting
-from simulations.studies.larger_models.training import BUDGETS, NetworkSweep, guessing
+from simulations.studies.larger_models.numbers import BUDGETS, Setting
 from simulations.studies.page import page_text, table_or_none
 from simulations.studies.study import Figure, Store
+from simulations.studies.sweep import Sweep, guessing
 
+STUDY = study_of("larger_models")
 STORE = Store(STUDY.home)
 VARIANTS = {
     (CENTRAL, None, None),
@@ -30,7 +31,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("sweep", STUDY.parts, ids=lambda sweep: sweep.name)
-def test_every_variant_is_run_at_every_budget_and_seed(sweep: NetworkSweep) -> None:
+def test_every_variant_is_run_at_every_budget_and_seed(sweep: Sweep) -> None:
     runs = sweep.runs()
     private = {
         (run.label, run.mechanism.get("bits"), run.encoding.keep, run.privacy.epsilon, run.seed)
@@ -41,12 +42,11 @@ def test_every_variant_is_run_at_every_budget_and_seed(sweep: NetworkSweep) -> N
         (*variant, budget, seed) for variant in VARIANTS for budget in BUDGETS for seed in range(3)
     }
     assert len(runs) == len(private) + 3
-    assert [run.seed for run in runs] == sorted(run.seed for run in runs)
     assert all(run.secagg.enabled for run in runs if run.label not in (CENTRAL, "none"))
 
 
 @pytest.mark.parametrize("sweep", STUDY.parts, ids=lambda sweep: sweep.name)
-def test_a_table_holds_every_run_and_no_total_is_above_its_budget(sweep: NetworkSweep) -> None:
+def test_a_table_holds_every_run_and_no_total_is_above_its_budget(sweep: Sweep) -> None:
     table = table_or_none(STORE.read, sweep.name)
     if table is None:
         assert sweep.name in STORE.page.read_text().partition("not run yet:")[2]

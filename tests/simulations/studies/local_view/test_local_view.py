@@ -10,12 +10,13 @@ import pytest
 from fl_privquant.cli.plots import save
 from fl_privquant.errors import InvalidSpecError
 from simulations.data import Examples, _pooled
-from simulations.studies.local_view import STUDY
+from simulations.studies.catalogue import study_of
 from simulations.studies.local_view.numbers import EPSILONS, MECHANISMS
 from simulations.studies.page import page_text, table_or_none
 from simulations.studies.study import Figure, Store
 from simulations.studies.sweep import Sweep
 
+STUDY = study_of("local_view")
 STORE = Store(STUDY.home)
 
 

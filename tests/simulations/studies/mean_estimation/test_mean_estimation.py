@@ -11,7 +11,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.cli.plots import save
-from simulations.studies.mean_estimation import STUDY
+from simulations.studies.catalogue import study_of
 from simulations.studies.mean_estimation.local import (
     CHECK,
     CLIENTS,
@@ -22,12 +22,13 @@ from simulations.studies.mean_estimation.local import (
     PRIVATE,
     local_row,
 )
-from simulations.studies.mean_estimation.numbers import Numbers, local_rows, secure_rows, winner
+from simulations.studies.mean_estimation.numbers import Numbers, local_rows, secure_rows, winners
 from simulations.studies.mean_estimation.ranked_rounding import ALIKE, CORRELATED, correlated_row
 from simulations.studies.mean_estimation.secure import SAMPLED, central_error
 from simulations.studies.study import Figure, Store
 from simulations.studies.sum_grid.grid import Setting, cells_of
 
+STUDY = study_of("mean_estimation")
 STORE = Store(STUDY.home)
 
 
@@ -51,8 +52,9 @@ def test_nobody_is_below_the_lower_bound(local: pd.DataFrame) -> None:
     codebook = sphere[sphere["mechanism"] == "shared_codebook"]
     assert (codebook["ratio_to_bound"] <= 1.02).all()
     assert (codebook["bits"] <= 76).all()
-    for _, rows in local[local["certified"]].groupby(["data", "dimension", "round_epsilon"]):
-        assert winner(rows).mechanism == "shared_codebook"
+    won = winners(local[local["certified"]], ["data", "dimension", "round_epsilon"])
+    assert len(won) == len(DATA) * len(DIMENSIONS) * len(EPSILONS)
+    assert (won["mechanism"] == "shared_codebook").all()
 
 
 def test_drawn_errors_are_the_exact_ones(local: pd.DataFrame) -> None:
@@ -104,7 +106,8 @@ def test_secure_sums() -> None:
         found = kept[(kept["mechanism"] == cell.mechanism) & (kept["code_bits"] == 2)]
         assert found["ratio_to_central"].item() == pytest.approx(cell.ratio_to_central, rel=1e-3)
     # A sum errs far less than the local view, the more so the more clients.
-    gains = {(line["num_clients"], line["dimension"]): line["gain"] for line in Numbers(STORE.read).regimes()}
+    regimes = Numbers(STORE.read).regimes()
+    gains = {(line.num_clients, line.dimension): line.gain for line in regimes.itertuples()}
     assert min(gains.values()) > 5.0
     assert gains[1000, 1000] > 3.0 * gains[100, 1000]
 

@@ -14,9 +14,10 @@ from fl_privquant.errors import InvalidSpecError
 from simulations.studies.paper import dpsgd
 from simulations.studies.paper.dpsgd_training import train
 from simulations.studies.study import DATA_VARIABLES, Computed, Scale, Tables
-from tests.simulations.studies.paper.committed import STORE
+from tests.simulations.studies.paper.committed import STORE, figure_of
 from tests.simulations.test_run import write_idx
 
+CANCER, MNIST = dpsgd.PARTS
 REFERENCE_ERRORS = {"dpsgd-cancer": 0.008, "dpsgd-mnist": 0.005 / math.sqrt(5)}
 
 
@@ -24,7 +25,7 @@ def committed(part: Computed) -> Tables:
     return {name: STORE.read(name) for name in part.tables}
 
 
-@pytest.mark.parametrize("study", [dpsgd.CANCER, dpsgd.MNIST], ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [CANCER, MNIST], ids=lambda study: study.name)
 def test_reference_values_are_met(study) -> None:  # type: ignore[no-untyped-def]
     """Within 4 standard errors of both: odds of a false alarm below 1e-3 for the lot."""
     frame = committed(study)[study.name]
@@ -36,7 +37,7 @@ def test_reference_values_are_met(study) -> None:  # type: ignore[no-untyped-def
         assert abs(row.mean - row.reference) < 4.0 * error, row.mechanism
 
 
-@pytest.mark.parametrize("study", [dpsgd.CANCER, dpsgd.MNIST], ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [CANCER, MNIST], ids=lambda study: study.name)
 def test_what_epsilon_protects_is_said(study) -> None:  # type: ignore[no-untyped-def]
     frame = committed(study)[study.name]
     private = frame[frame["mechanism"] != "clip only"]
@@ -54,7 +55,7 @@ def test_what_epsilon_protects_is_said(study) -> None:  # type: ignore[no-untype
 
 def test_the_committed_run_of_clipping_is_what_the_command_gives() -> None:
     """Without noise the first 30 of 1000 runs are the same as 30 runs."""
-    frame = committed(dpsgd.CANCER)["dpsgd-cancer"]
+    frame = committed(CANCER)["dpsgd-cancer"]
     problem = dpsgd.cancer_problem(30)
     for procedure in ("logits", "whole"):
         rows = frame[(frame["procedure"] == procedure) & (frame["mechanism"] == "clip only")]
@@ -78,7 +79,7 @@ def test_a_small_version_has_every_row_and_curve(tmp_path: Path) -> None:
     last = curves[curves["batches"] == 50]["mean"].to_numpy()
     assert last == pytest.approx(summary["mean"].to_numpy())
     assert (
-        save(dpsgd.draw("dpsgd-cancer", tables.__getitem__), tmp_path / "accuracy.png").stat().st_size
+        save(figure_of("dpsgd-cancer").draw(tables.__getitem__), tmp_path / "accuracy.png").stat().st_size
         > 10_000
     )
 
@@ -103,4 +104,4 @@ def test_without_mnist_the_error_says_what_to_give(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(DATA_VARIABLES["mnist"], str(tmp_path))
     assert Scale().data_root("mnist") == str(tmp_path)
     with pytest.raises(InvalidSpecError, match="holds no train-images"):
-        dpsgd.MNIST.compute(Scale(), lambda share, doing: None)
+        MNIST.compute(Scale(), lambda share, doing: None)

@@ -10,7 +10,7 @@ import pytest
 from fl_privquant.cli.plots import save
 from fl_privquant.law.law import Law
 from simulations.studies.paper import example_law
-from tests.simulations.studies.paper.committed import STORE
+from tests.simulations.studies.paper.committed import STORE, figure_of
 
 
 @pytest.fixture(scope="module")
@@ -53,4 +53,4 @@ def test_the_committed_table_and_its_figure(tmp_path: Path) -> None:
     assert pieces.columns.tolist() == expected.columns.tolist()
     numbers = pieces.columns[1:]
     assert pieces[numbers].to_numpy() == pytest.approx(expected[numbers].to_numpy(), rel=1e-3, abs=1e-6)
-    assert save(example_law.draw(STORE.read), tmp_path / "law.png").stat().st_size > 10_000
+    assert save(figure_of("law").draw(STORE.read), tmp_path / "law.png").stat().st_size > 10_000

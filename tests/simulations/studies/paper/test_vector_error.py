@@ -13,7 +13,7 @@ from fl_privquant.cli.plots import save
 from fl_privquant.mechanisms.vector import VectorMechanism
 from simulations.studies.paper import vector_error
 from simulations.studies.paper.vector_error import Row, Setting
-from tests.simulations.studies.paper.committed import STORE
+from tests.simulations.studies.paper.committed import STORE, figure_of
 
 TRIALS = 4_000
 
@@ -67,7 +67,8 @@ def test_the_bins_of_the_appendix_do_not_give_the_figure(measured: list[Row]) ->
 
 
 def test_the_figure_is_drawn(setting: Setting, measured: list[Row], tmp_path: Path) -> None:
-    path = save(vector_error.draw(vector_error.as_frame(measured), setting), tmp_path / "error.png")
+    draw = figure_of(f"vector-{setting.name}").draw
+    path = save(draw(lambda name: vector_error.as_frame(measured)), tmp_path / "error.png")
     assert path.stat().st_size > 10_000
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import fl_privquant as pq
+from simulations.studies.catalogue import study_of
 from simulations.studies.page import page_text
-from simulations.studies.payload import STUDY
-from simulations.studies.payload.accuracy import MECHANISMS
 from simulations.studies.payload.numbers import Numbers
-from simulations.studies.payload.sizes import ERRORS, LIMITS, NEEDED, PAYLOADS, measured
+from simulations.studies.payload.sizes import ERRORS, LIMITS, MECHANISMS, NEEDED, PAYLOADS, measured
 from simulations.studies.study import Store
 
+STUDY = study_of("payload")
 STORE = Store(STUDY.home)
 
 
@@ -39,7 +39,7 @@ def test_measured_errors_are_those_of_the_plans() -> None:
 def test_a_small_share_has_the_accuracy_of_all_coordinates() -> None:
     """Five seeds through Flower, paired; below one masked bit a coordinate."""
     paired = Numbers(STORE.read).paired
-    assert paired.seeds == 5
+    assert len(paired.losses) == 5
     assert paired.bits <= 1.0
     assert paired.lost <= paired.error
 

@@ -9,11 +9,12 @@ import pytest
 
 from fl_privquant.cli.plots import save
 from fl_privquant.errors import PrivQuantError
+from simulations.studies.catalogue import study_of
 from simulations.studies.page import chosen_clip, page_text, table_or_none
-from simulations.studies.side_by_side import STUDY
 from simulations.studies.study import Figure, Store
 from simulations.studies.sweep import Sweep
 
+STUDY = study_of("side_by_side")
 STORE = Store(STUDY.home)
 
 

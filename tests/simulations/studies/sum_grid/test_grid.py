@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 
 from fl_privquant.cli.plots import save
+from simulations.studies.catalogue import study_of
 from simulations.studies.page import page_text
 from simulations.studies.study import Figure, Store
-from simulations.studies.sum_grid import STUDY
 from simulations.studies.sum_grid.grid import OURS, TOLD_APART, Cell, Setting, cells_of
 from simulations.studies.sum_grid.numbers import LIMITS, Numbers, computed_cells, wins
 
+STUDY = study_of("sum_grid")
 STORE = Store(STUDY.home)
 # The table: 7850 coordinates, 50 rounds, delta 1e-5; 1, 2 and 3 bits.
 MUST_HOLD = {
@@ -89,7 +90,7 @@ def test_ours_leads_in_every_committed_cell(cells: pd.DataFrame) -> None:
         ["dimension", "num_clients", "run_epsilon"]
     )
     assert (widths["bits"].nunique() >= 3).all()
-    assert len(Numbers(STORE.read).settings) == 36
+    assert len(Numbers(STORE.read).errors) == 36
 
 
 def test_the_poisson_binomial_mechanism_leads_by_less_than_is_told_apart(cells: pd.DataFrame) -> None:

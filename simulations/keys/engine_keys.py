@@ -1,12 +1,13 @@
-"""The engine that runs a simulation, as the configuration says it."""
+"""The keys of ``conf/engine``: which engine runs a simulation, and what it may use of the machine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
-from simulations.config_checks import at_least, one_of, positive
+from simulations.keys.config_checks import at_least
 
 __all__ = ["EngineConfig"]
 
@@ -38,7 +39,7 @@ class EngineConfig:
     client_gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        one_of("engine.name", self.name, ("inline", "ray"))
+        checks.choice("engine.name", self.name, ("inline", "ray"))
         at_least("engine.threads", self.threads, 1)
         at_least("engine.processes", self.processes, 1)
         if self.threads > 1 and self.processes > 1:
@@ -46,9 +47,8 @@ class EngineConfig:
                 f"engine.threads: {self.threads}, together with engine.processes {self.processes}; leave one "
                 "of them at 1"
             )
-        positive("engine.client_cpus", self.client_cpus)
-        if not self.client_gpus >= 0.0:
-            raise InvalidSpecError(f"engine.client_gpus: {self.client_gpus} is below 0")
+        checks.positive("engine.client_cpus", self.client_cpus)
+        at_least("engine.client_gpus", self.client_gpus, 0)
 
     @property
     def in_one_process(self) -> bool:

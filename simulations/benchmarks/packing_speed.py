@@ -7,7 +7,11 @@ packbits (which knows one bit only) and against encoding. All in one process, in
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_privquant.packing.pack import (
     pack_codes,
@@ -18,26 +22,33 @@ from fl_privquant.packing.pack import (
 )
 from fl_privquant.sampling.kernel import Sampler
 from simulations.benchmarks.encode import dithered_table
-from simulations.benchmarks.measure import Call, Row, median_seconds, print_rows
+from simulations.benchmarks.measure import Row, median_seconds, print_rows
 
 COORDINATES = 10**7
 LEVELS = (2, 3, 4, 5, 16, 256, 1000)
 WIDTHS = (11, 16, 20, 32)
 ROUNDS = 7
-# Far below what is measured: a layout that loses its vector code falls below this, noise does not.
+# Far below what is measured: only a layout that loses its vectorised code falls below this.
 SHARE_OF_COPY = 0.05
 
 
 def run() -> list[Row]:
-    """Every measurement of the wire beside its target, printed as a table."""
+    """Every measurement of packing beside its target, printed as a table."""
     rows = _two_bits()
+    generator = np.random.default_rng(0)
     for num_levels in LEVELS:
-        rows += _indices(num_levels)
+        dtype = np.uint8 if num_levels <= 256 else np.uint16
+        indices = generator.integers(0, num_levels, COORDINATES, dtype=dtype)
+        bits = 8 * packed_size(COORDINATES, num_levels=num_levels) / COORDINATES
+        rows += _against_copy(
+            f"{num_levels} levels, {bits:.3g} bits", indices, pack_indices, unpack_indices, num_levels
+        )
     for width in WIDTHS:
-        rows += _codes(width)
+        codes = generator.integers(0, 1 << width, COORDINATES, dtype=np.uint32)
+        rows += _against_copy(f"codes of {width} bits", codes, pack_codes, unpack_codes, width)
     share = packed_size(10**6, num_levels=4) / (4 * 10**6)
     rows.append(Row("2 bits: bytes against float32, 10^6 coordinates", share, 1 / 15, at_least=False))
-    print_rows(f"wire: one thread, {COORDINATES:.0e} coordinates", rows)
+    print_rows(f"packing: one thread, {COORDINATES:.0e} coordinates", rows)
     return rows
 
 
@@ -67,36 +78,19 @@ def _two_bits() -> list[Row]:
     ]
 
 
-def _indices(num_levels: int) -> list[Row]:
-    dtype = np.uint8 if num_levels <= 256 else np.uint16
-    indices = np.random.default_rng(0).integers(0, num_levels, COORDINATES, dtype=dtype)
-    payload = pack_indices(indices, num_levels)
-    return _against_copy(
-        f"{num_levels} levels, {8 * len(payload) / COORDINATES:.3g} bits",
-        indices.copy,
-        lambda: pack_indices(indices, num_levels),
-        lambda: unpack_indices(payload, num_levels, COORDINATES),
+def _against_copy(
+    layout: str, integers: NDArray[Any], pack: Callable[..., bytes], unpack: Callable[..., Any], size: int
+) -> list[Row]:
+    """Packing and unpacking against a copy; ``size`` is the number of levels, or the width in bits."""
+    payload = pack(integers, size)
+    copied, *timed = median_seconds(
+        [integers.copy, lambda: pack(integers, size), lambda: unpack(payload, size, COORDINATES)], ROUNDS
     )
-
-
-def _codes(width: int) -> list[Row]:
-    codes = np.random.default_rng(0).integers(0, 1 << width, COORDINATES, dtype=np.uint32)
-    payload = pack_codes(codes, width)
-    return _against_copy(
-        f"codes of {width} bits",
-        codes.copy,
-        lambda: pack_codes(codes, width),
-        lambda: unpack_codes(payload, width, COORDINATES),
-    )
-
-
-def _against_copy(layout: str, copy: Call, pack: Call, unpack: Call) -> list[Row]:
-    copied, packed, unpacked = median_seconds([copy, pack, unpack], ROUNDS)
     return [
         Row(
             f"{layout}: {name} ({1e9 * seconds / COORDINATES:.2f} ns) against a copy",
             copied / seconds,
             SHARE_OF_COPY,
         )
-        for name, seconds in (("pack", packed), ("unpack", unpacked))
+        for name, seconds in zip(("pack", "unpack"), timed, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The keys of runs of a Flower app: which of its metrics are what, and what its own run config decides."""
+"""The keys of runs of a Flower app: names of its metrics, and what its own run config decides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fl_privquant.errors import InvalidSpecError
-from simulations.user_app import ROUND_KEYS, UserApp, fused, user_app
+from simulations.apps.user_app import ROUND_KEYS, UserApp, fused, user_app
 
 if TYPE_CHECKING:
     from simulations.config import FederationConfig, RunConfig
@@ -22,7 +22,7 @@ _FRACTION_KEY = "fraction-train"
 
 @dataclass(frozen=True)
 class AppMetricsConfig:
-    """Which of an app's metrics are what; it names them itself.
+    """The names of an app's own metrics that stand for accuracy, loss and weight.
 
     Parameters
     ----------

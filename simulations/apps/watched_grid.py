@@ -1,7 +1,7 @@
-"""A grid that an app's server talks to: it makes rounds private, and a row of each.
+"""The grid that an app's server talks to: it makes training rounds private, and records a row for each.
 
-What the app evaluates is known from its messages alone: evaluate replies after a round are about the model of
-that round. Whatever the server app computes for itself is not seen.
+What the app evaluates is read from its messages: replies to evaluate messages after a round are about the
+model of that round. What the server app computes by itself is not recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.private_grid import refuse_pushed, trains
 from fl_privquant.flower.protocol import is_request
-from simulations.app_keys import AppMetricsConfig
+from simulations.keys.app_keys import AppMetricsConfig
 from simulations.probe import Probe
 from simulations.recording import OnRow, Row, first_columns, measured, round_columns, spent_columns
 from simulations.run_setup import PrivateSetup
@@ -75,7 +75,7 @@ class WatchedGrid(GridWrapper):
         self.model = ArrayRecord()
         self.private: PrivateGrid | None = None
         self.setup: PrivateSetup | None = None
-        # What clients answer outside of all accounting, by the kind of message.
+        # Names of what clients answer outside of the privacy accounting, by kind of message.
         self.uncounted: dict[str, set[str]] = {}
         self._evaluations: list[Message] = []
         self._records: list[RoundRecord] = []
@@ -132,7 +132,7 @@ class WatchedGrid(GridWrapper):
         return replies
 
     def _noted(self, replies: Iterable[Message]) -> list[Message]:
-        """The replies to messages that are not for training, with note taken of what they tell."""
+        """The replies to messages that are not for training; what they tell is noted as not counted."""
         received = list(replies)
         for reply in received:
             told = {"texts of errors"} if reply.has_error() else set(_told(reply))
@@ -174,7 +174,7 @@ class WatchedGrid(GridWrapper):
         self.close_round()
         number, start = self.num_rounds + 1, time.perf_counter()
         self._records = []
-        # A run that was killed in this round may have left something.
+        # A run that was killed in this round may have left updates.
         self._probe.clear(number)
         try:
             grid = self._grid if self.private is None else self.private
@@ -182,7 +182,7 @@ class WatchedGrid(GridWrapper):
         except BudgetExhaustedError:
             raise
         except PrivQuantError:
-            # What the app did wrong says more than that no reply was usable.
+            # The error of an app says more than that no reply was usable.
             self._check_failures(number, len(messages), {})
             raise
         errors = {
@@ -212,7 +212,7 @@ class WatchedGrid(GridWrapper):
         self._add(0, first_columns(self.setup.config.secagg.enabled))
 
     def _check_failures(self, number: int, asked: int, errors: Mapping[int, str]) -> None:
-        """Refuse an app of which no client has ever trained: it is wrong, not a client."""
+        """Refuse an app of which no client has ever trained: then the app is at fault, not single clients."""
         failures = {**errors, **self._probe.take_failures()}
         self._has_trained = self._has_trained or len(failures) < asked
         if not failures:
@@ -274,7 +274,9 @@ def averaged(replies: Iterable[Message], weight: str) -> dict[str, float]:
     return {
         name: float(np.average([metrics[name] for metrics in reported], weights=weights))
         for name in reported[0]
-        if name in names and name != weight and all(isinstance(m[name], int | float) for m in reported)
+        if name in names
+        and name != weight
+        and all(isinstance(metrics[name], int | float) for metrics in reported)
     }
 
 
@@ -293,7 +295,7 @@ def _evaluations(replies: Iterable[Message]) -> list[Message]:
 
 
 def _told(reply: Message) -> Iterable[str]:
-    """Names of what a reply holds: metrics and settings by their own, arrays by that of their record."""
+    """Names of what a reply holds: of metrics and settings, and for arrays that of their record."""
     for name, record in reply.content.items():
         if isinstance(record, ArrayRecord):
             yield f"arrays {name!r}"

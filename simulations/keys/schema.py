@@ -14,7 +14,7 @@ from typing import Any
 
 from fl_privquant.checks import nearest
 from fl_privquant.errors import InvalidSpecError
-from simulations.encodings import renamed_key
+from simulations.keys.encodings import renamed_key
 
 
 def build(kind: type, values: Mapping[str, Any], path: str = "") -> Any:

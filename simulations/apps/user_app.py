@@ -1,8 +1,8 @@
-"""A Flower app of the user's: found by its folder, imported, and refused where it cannot work.
+"""A Flower app of a user: it is found by its folder, imported, and refused where it cannot work.
 
 An app is a folder with a ``pyproject.toml`` that has ``[tool.flwr.app.components]``, as ``flwr run`` takes
-it. Several apps may have modules of the same names in one process: those of an app are in place while it is
-the *active* one, and are put away when another becomes it.
+it. Several apps in one process may have modules of the same names: the modules of an app are in
+``sys.modules`` while the app is the *active* one, and are taken out when another one becomes active.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fl_privquant.checks import nearest
 from fl_privquant.errors import InvalidSpecError, one_line
 
 if TYPE_CHECKING:
-    # Flower takes a second to import: not for a configuration that is only read.
+    # Importing Flower takes a second, which reading a configuration need not.
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
 
@@ -34,7 +34,7 @@ ROUND_KEYS = ("num-server-rounds", "num-rounds")
 
 _MOST_CHARACTERS = 300
 _NEEDED = {"__main__", "fl_privquant", "flwr", "simulations"}
-# Folders of packages that are installed: users have their environment in the folder of their app.
+# Folders of installed packages: users may have their environment in the folder of their app.
 _INSTALLED = {"site-packages", "dist-packages"}
 _LEGACY = "is of Flower's legacy API ({kind}), whose messages hold no arrays of a model; port it to {instead}"
 
@@ -43,7 +43,7 @@ _App = TypeVar("_App")
 
 @dataclass(eq=False)
 class UserApp:
-    """An app in a folder.
+    """A Flower app in a folder.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class UserApp:
         return component
 
     def activate(self) -> None:
-        """Put the app's modules in place, and those of the app before away."""
+        """Put the app's modules into ``sys.modules``, and take those of the app before out."""
         with UserApp._lock:
             if UserApp._active is self:
                 return
@@ -127,12 +127,12 @@ class UserApp:
 
     @classmethod
     def active(cls) -> UserApp | None:
-        """The app whose modules are in place."""
+        """The app whose modules are in ``sys.modules``."""
         return cls._active
 
     @classmethod
     def deactivate(cls) -> None:
-        """Put the modules of the active app away, and what they stood before back in place."""
+        """Take the modules of the active app out, and restore those that they had replaced."""
         with cls._lock:
             app, cls._active = cls._active, None
             if app is None:

@@ -10,14 +10,13 @@ from typing import Any
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
-from simulations.config_checks import nearest
 
 __all__ = ["CENTRAL", "checked_mechanism", "designed_for_target", "has_levels", "has_parameter"]
 
 CENTRAL = "central_gaussian"
 """The baseline that trusts the server: no mechanism of clients, so not in the registry."""
 
-# What every mechanism file has, so that one sweep can hold private and other mechanisms.
+# Keys that every mechanism file has, so that one sweep can have mechanisms with and without privacy.
 _COMMON_PARAMETERS = ("epsilon", "bits", "levels")
 # Parameters of a mechanism for the secure sum that its plan fills in.
 _SET_BY_TARGET = (
@@ -55,7 +54,7 @@ def checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
                 continue
             raise InvalidSpecError(
                 f"mechanism.{key}: not a parameter of {registered.name!r}, which takes "
-                f"{', '.join(sorted(known))}{nearest(key, known)}"
+                f"{', '.join(sorted(known))}{checks.nearest(key, known)}"
             )
         if key == "bits":
             checks.whole("mechanism.bits", values[key], 1, 16)

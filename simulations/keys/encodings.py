@@ -10,24 +10,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fl_privquant import checks
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from simulations.config_checks import at_least, one_of, positive
+from simulations.keys.config_checks import at_least, unit_interval
 
 if TYPE_CHECKING:
-    # Flower takes a second to import: not for a configuration that is only read.
+    # Importing Flower takes a second, which reading a configuration need not.
     from fl_privquant.accounting import Plan
     from fl_privquant.flower.policies import Policy
 
-# Groups of before, and where their keys are now.
+# Former groups of keys, and where their keys are now.
 _RENAMED = {
     "codec": "encoding",
     "clip_policy": "encoding.clip_policy",
     "bits_policy": "encoding.bits_policy",
 }
-# Files of before whose name is another one now.
+# Former names of files, and their names now.
 _RENAMED_CHOICES = {"constant": "plain"}
 
 
@@ -54,11 +55,10 @@ class ClipPolicyConfig:
 
     def __post_init__(self) -> None:
         path = "encoding.clip_policy"
-        one_of(f"{path}.name", self.name, ("constant", "quantile"))
+        checks.choice(f"{path}.name", self.name, ("constant", "quantile"))
         for name in ("coordinate_quantile", "client_quantile"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InvalidSpecError(f"{path}.{name}: {getattr(self, name)} is outside (0, 1)")
-        positive(f"{path}.rate", self.rate)
+            unit_interval(f"{path}.{name}", getattr(self, name))
+        checks.positive(f"{path}.rate", self.rate)
 
     def applied(self, encoding: Encoding | Policy) -> Encoding | Policy:
         """The encoding, with the clip of each round."""
@@ -103,13 +103,12 @@ class BitsPolicyConfig:
 
     def __post_init__(self) -> None:
         path = "encoding.bits_policy"
-        one_of(f"{path}.name", self.name, ("constant", "schedule", "doubling"))
+        checks.choice(f"{path}.name", self.name, ("constant", "schedule", "doubling"))
         _check_schedule(path, self.rounds, self.bits, "bits", "bits")
         at_least(f"{path}.bits", min(self.bits), 1)
         at_least(f"{path}.most_bits", self.most_bits, 1)
         at_least(f"{path}.window", self.window, 1)
-        if not 0.0 <= self.smoothing < 1.0:
-            raise InvalidSpecError(f"{path}.smoothing: {self.smoothing} is outside [0, 1)")
+        unit_interval(f"{path}.smoothing", self.smoothing, "[0, 1)")
 
     def applied(self, encoding: Encoding, design: Callable[[int], Mechanism]) -> Encoding | Policy:
         """The encoding, with the mechanism of each round; ``design`` makes it for a number of levels."""
@@ -148,7 +147,7 @@ class KeepPolicyConfig:
 
     def __post_init__(self) -> None:
         path = "encoding.keep_policy"
-        one_of(f"{path}.name", self.name, ("constant", "schedule", "adaptive"))
+        checks.choice(f"{path}.name", self.name, ("constant", "schedule", "adaptive"))
         _check_schedule(path, self.rounds, self.keep, "keep", "shares")
         for share in self.keep:
             checked_keep(float(share))
@@ -213,7 +212,7 @@ class EncodingConfig:
     def __post_init__(self) -> None:
         for name in ("clip", "l2_clip"):
             if getattr(self, name) is not None:
-                positive(f"encoding.{name}", getattr(self, name))
+                checks.positive(f"encoding.{name}", getattr(self, name))
         if self.keep is not None:
             checked_keep(self.keep)
         _ = self.arrays
@@ -234,7 +233,7 @@ class EncodingConfig:
         self, mechanism: Mechanism, l2_clip: float | None, design: Callable[[int], Mechanism]
     ) -> Encoding | Policy:
         """The encoding of each round of a run without a plan; ``l2_clip`` is the one that the run has."""
-        # Of the central baseline, which clips the norm alone, no coordinate is clipped.
+        # The central baseline clips the norm alone: no coordinate exceeds that.
         clip = (l2_clip or 1.0) if self.clip is None else self.clip
         encoding = Encoding(mechanism, clip, l2_clip, bool(self.rotate), self.keep)
         return self.clip_policy.applied(self.keep_policy.applied(self.bits_policy.applied(encoding, design)))

@@ -1,9 +1,10 @@
-"""Who is asked in a round of a simulation, as the configuration says it."""
+"""The keys of ``conf/sampling``: which clients are asked in a round."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fl_privquant import checks
 from fl_privquant.accounting import (
     ClientSampling,
     CohortSampling,
@@ -12,7 +13,7 @@ from fl_privquant.accounting import (
     StrategySampling,
 )
 from fl_privquant.errors import InvalidSpecError
-from simulations.config_checks import at_least, one_of
+from simulations.keys.config_checks import at_least
 
 __all__ = ["SamplingConfig"]
 
@@ -41,7 +42,7 @@ class SamplingConfig:
     participations: int | None = None
 
     def __post_init__(self) -> None:
-        one_of("sampling.name", self.name, ("flower", "fixed", "poisson", "cohorts"))
+        checks.choice("sampling.name", self.name, ("flower", "fixed", "poisson", "cohorts"))
         for key, name in (("rounds_apart", "cohorts"), ("min_clients", "poisson")):
             value = getattr(self, key)
             if value is None:

@@ -30,13 +30,13 @@ from fl_privquant.flower import PrivQuantMod, SecureAggregationMod, StoppedResul
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.private_grid import RECORD_REQUEST
 from fl_privquant.flower.protocol import KEY_ROUND
-from simulations.app_keys import configured_app
+from simulations.apps.user_app import UserApp
+from simulations.apps.watched_grid import WatchedGrid
 from simulations.config import RunConfig
+from simulations.keys.app_keys import configured_app
 from simulations.recording import OnRow
 from simulations.results import RunDirectory
 from simulations.run_setup import Outputs, PrivateSetup, config_of, policy_of, probe_of, seed_of
-from simulations.user_app import UserApp
-from simulations.watched_grid import WatchedGrid
 
 __all__ = ["client_app", "passes_through", "server_app"]
 
@@ -89,14 +89,14 @@ def _mods(text: str) -> tuple[Mod, ...]:
     return (SecureAggregationMod(policy_of), private) if masked else (private,)
 
 
-# Its files are read once a run, not for each message.
+# The files of the app are read once for a run, not for each message.
 @lru_cache(maxsize=4)
 def _app(text: str) -> UserApp:
     return configured_app(config_of(text))
 
 
 def _called(app: ClientApp, message: Message, context: Context) -> Message:
-    """What the app makes of a message, in a context of its own; what a simulation wants to know is kept."""
+    """The app's reply to a message, in a context of its own; its update or its failure is recorded."""
     config = config_of(context)
     partition = int(context.node_config["partition-id"])
     request = message.content.pop(RECORD_REQUEST, None)
@@ -111,7 +111,7 @@ def _called(app: ClientApp, message: Message, context: Context) -> Message:
     )
     received = _shapes(message)
     try:
-        # Threads share the generators that are seeded.
+        # With several threads, clients share the global generators, which are then not seeded for each.
         alone = config.engine.name != "inline" or config.engine.threads == 1
         with _seeded([config.seed, partition, number]) if alone else contextlib.nullcontext():
             reply = app(message, own)
@@ -162,9 +162,10 @@ def _shapes(message: Message) -> dict[str, dict[str, tuple[int, ...]]]:
 
 @contextlib.contextmanager
 def _seeded(words: list[int], sampling: bool = True) -> Iterator[None]:
-    """Seed the generators that apps draw from without a word, and put them back after.
+    """Seed the global generators of Python, numpy and torch while an app runs, and restore them after.
 
-    Whoever seeds for themselves is not disturbed. Without ``sampling`` Python's own is left alone.
+    Apps that seed them themselves draw the same numbers as without this. Without ``sampling``, Python's
+    generator, with which Flower's strategies sample clients, is left as it is.
     """
     seeds = np.random.SeedSequence(words).generate_state(3)
     torch = sys.modules.get("torch")
@@ -203,7 +204,7 @@ def main(grid: Grid, context: Context) -> None:
             return setup, made[0].on_row
 
         plain, probe = passes_through(config), probe_of(config)
-        # Of a run that was interrupted.
+        # Failures that an interrupted run has left are not of this one.
         probe.take_failures()
         watched = WatchedGrid(grid, config.app_metrics, begin, probe, plain, seed_of(context))
         state, stopped = _served(server, watched, config, context, app)
@@ -230,7 +231,7 @@ def main(grid: Grid, context: Context) -> None:
 def _served(
     server: ServerApp, grid: WatchedGrid, config: RunConfig, context: Context, app: UserApp
 ) -> tuple[RecordDict, str]:
-    """The state that the app's server leaves, and why a budget has ended it, if one has."""
+    """Run the app's server: the state that it leaves, and the reason if a budget ended the run early."""
     own = Context(
         run_id=context.run_id,
         node_id=context.node_id,
@@ -259,15 +260,15 @@ def _served(
 
 
 def _check_unfinished(config: RunConfig, directory: RunDirectory) -> None:
-    """Begin an interrupted run anew, or refuse it: an app's loop cannot be entered in the middle."""
+    """Start an interrupted run again, or refuse to: the loop of an app cannot be entered in the middle."""
     if not (directory.path / "rounds.csv").exists():
         return
     if config.privacy.randomness != "seeded":
         raise InvalidSpecError(
-            f"app: {directory.path} holds an interrupted run, whose releases are not to be forgotten; an "
-            f"app's own loop cannot be gone on with, so delete the folder to begin anew"
+            f"app: {directory.path} holds an interrupted run, whose releases still count; the loop of "
+            f"an app cannot be resumed, so delete the folder to start again from the beginning"
         )
-    print(f"{config.run_name}: was interrupted, and begins anew: an app's own loop cannot be gone on with")
+    print(f"{config.run_name}: was interrupted and starts again: the loop of an app cannot be resumed")
 
 
 def _reason(error: BaseException) -> str:
@@ -275,7 +276,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _where(error: BaseException, app: UserApp) -> str:
-    """The last line of the app's own that an error went through."""
+    """The last line of the app's own code that an error passed through."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -5,19 +5,15 @@ Both are started from the command line, as a user would: what a process, Ray or 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
-from simulations.benchmarks.measure import Row, print_rows
+from simulations.benchmarks.measure import Row, output_of, print_rows
 
 RUNS = 48
 RAY_RUNS = 3
 TARGET = 20.0
 SMALL = ("federation.num_clients=10", "federation.rounds=10", "study=sweep")
-ROOT = Path(__file__).parents[2]
 
 
 def run() -> list[Row]:
@@ -37,7 +33,5 @@ def run() -> list[Row]:
 
 def _seconds(*arguments: str) -> float:
     start = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "simulations.run", *arguments], cwd=ROOT, check=True, capture_output=True
-    )
+    output_of("-m", "simulations.run", *arguments)
     return time.perf_counter() - start

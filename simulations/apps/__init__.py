@@ -1,0 +1,1 @@
+"""Flower apps of users, run unchanged (``app=FOLDER``): found, imported, watched, and made private."""
