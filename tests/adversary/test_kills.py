@@ -102,6 +102,7 @@ def kill_runs(programs: Preloaded, output: Path, config: dict[str, Any], **asked
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 def test_killed_at_every_operation(secure: bool, tmp_path: Path, preloaded: Preloaded) -> None:
     # Secure aggregation writes the same files: there, every third operation, and all after the last round.
@@ -120,6 +121,7 @@ def test_killed_at_every_operation(secure: bool, tmp_path: Path, preloaded: Prel
         Outcome.of(tmp_path / f"operation-{number}").follows(whole, exactly=not between)
 
 
+@pytest.mark.slow
 def test_killed_at_thirty_instants(tmp_path: Path, preloaded: Preloaded) -> None:
     kill_runs(preloaded, tmp_path, DIGITS, instants=30, seed=15)
     whole = Outcome.of(tmp_path / "whole")
