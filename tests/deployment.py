@@ -2,17 +2,17 @@
 
 What a real deployment spreads over machines, on one: each client is a SuperNode that knows nothing
 but its own configuration, every message crosses HTTPS, and server and client apps run in fresh processes.
-These have imported Flower and what our package imports, but not the package, before they begin: see
-:mod:`tests.preloaded`.
+All of them have imported Flower and our package before they begin: see :mod:`tests.preloaded`. An app that
+brings the package with it imports its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -23,19 +23,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
-from flwr.common.serde import recorddict_from_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 from fl_privquant.errors import PrivQuantError
-from fl_privquant.flower.engines.engine import Federation, RunResult, node_config
+from fl_privquant.flower.engines.engine import Federation, node_config
 from tests.preloaded import Preloaded
 
 __all__ = ["Certificates", "DeploymentError", "Superlink", "make_certificates"]
 
 _HOST = "127.0.0.1"
 _CONNECTION = "loopback"
-# What the SuperLink and SuperNodes start for every run and message, as Flower installs it.
+# Flower's programs as it installs them; the SuperLink and SuperNodes start some for every run and message.
 _SCRIPTS = {
+    "flower-superlink": "flwr.superlink.cli:flower_superlink",
+    "flower-supernode": "flwr.supernode.cli:flower_supernode",
+    "flwr": "flwr.cli.app:app",
     "flower-superexec": "flwr.supercore.cli:flower_superexec",
     "flwr-clientapp": "flwr.supernode.cli:flwr_clientapp",
     "flwr-serverapp": "flwr.superlink.cli:flwr_serverapp",
@@ -44,10 +45,12 @@ _MODULES = (
     *(name.partition(":")[0] for name in _SCRIPTS.values()),
     *("flwr.clientapp", "flwr.serverapp.strategy", "nacl.public", "cryptography.x509"),
     *("numba", "pulp", "scipy.optimize", "scipy.signal", "scipy.special", "scipy.stats"),
-    *("sklearn.datasets", "torch"),
+    # Optimizers import the last one when they are made.
+    *("sklearn.datasets", "torch", "torch._dynamo"),
+    *("fl_privquant.flower", "fl_privquant.flower.engines.internals"),
 )
 _START_SECONDS = 60.0
-_STOP_SECONDS = 10.0
+_RUN_SECONDS = 600.0
 _LOG_LINES = 40
 
 
@@ -88,8 +91,10 @@ class Superlink:
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
             "PYTHONPATH": os.pathsep.join([each for each in sys.path if each]),
         }
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._lasting: dict[str, subprocess.Popen[bytes]] = {}
+        self._numbers = itertools.count(1)
         self._resources = contextlib.ExitStack()
+        self._programs = contextlib.ExitStack()
 
     def __enter__(self) -> Superlink:
         try:
@@ -105,8 +110,8 @@ class Superlink:
     def _preload(self) -> None:
         """Put programs that need not import anything before those of the environment."""
         folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="pq"))
-        preloaded = Preloaded(Path(folder), _MODULES, _SCRIPTS, self.environment)
-        programs = self._resources.enter_context(preloaded)
+        preloaded = Preloaded(Path(folder), _MODULES, _SCRIPTS, self.environment, compared=["fl_privquant"])
+        programs = self._programs.enter_context(preloaded)
         self.environment["PATH"] = os.pathsep.join([str(programs.path), self.environment["PATH"]])
 
     def _start(self) -> None:
@@ -125,50 +130,45 @@ class Superlink:
             *(f"{key} = {json.dumps(value)}" for key, value in connection.items()),
         ]
         (self.home / "config.toml").write_text("\n".join(lines) + "\n")
-        self._launch("superlink", ["flower-superlink", *tls, "--port", str(port)])
+        self._lasting["superlink"] = self._launch(
+            "superlink", ["flower-superlink", *tls, "--port", str(port)]
+        )
         self._wait_for(port, "superlink")
         for partition, node_port in enumerate(node_ports):
             config = node_config(self.federation, partition)
             command = ["flower-supernode", *tls, f"--root-certificates={certificates.authority}"]
             command += ["--superlink", f"{_HOST}:{port}", "--port", str(node_port)]
-            self._launch(f"supernode-{partition}", [*command, "--node-config", _flower_config(config)])
+            command += ["--node-config", _flower_config(config)]
+            self._lasting[f"supernode-{partition}"] = self._launch(f"supernode-{partition}", command)
 
-    def run(
-        self, server_app: str, client_app: str, federation: Federation, timeout: float = 600.0
-    ) -> RunResult:
-        """Run an app, given by names, to its end; one after the other may run."""
-        start = time.perf_counter()
+    def run(self, server_app: str, client_app: str, federation: Federation, result: Path) -> None:
+        """Run an app, given by names, to its end, and leave its server's state in a file.
+
+        Several threads may run apps at the same time.
+        """
         with tempfile.TemporaryDirectory(dir=self.directory) as name:
-            result = Path(name) / "result"
-            app = _write_app(Path(name) / "app", server_app, client_app, federation, result)
-            self.submit(app, timeout=timeout)
-            if not result.exists():
-                raise DeploymentError(f"the server app left no result\n{self.logs()}")
-            state = recorddict_from_proto(ProtoRecordDict.FromString(result.read_bytes()))
-        return RunResult("deployment", state, time.perf_counter() - start)
+            self.submit(_write_app(Path(name) / "app", server_app, client_app, federation, result))
+        if not result.exists():
+            raise DeploymentError(f"the server app left no result\n{self.logs()}")
 
-    def submit(
-        self, app: Path, run_config: Mapping[str, object] | None = None, timeout: float = 600.0
-    ) -> str:
+    def submit(self, app: Path, run_config: Mapping[str, object] | None = None) -> str:
         """Run the app in a directory, wait for its end, and return what ``flwr run`` printed."""
         command = ["flwr", "run", str(app), _CONNECTION, "--stream"]
         if run_config:
             command += ["-c", _flower_config(run_config)]
-        self._launch("run", command)
-        process = self._processes["run"]
-        deadline = time.monotonic() + timeout
+        name = f"run-{next(self._numbers)}"
+        process = self._launch(name, command)
+        deadline = time.monotonic() + _RUN_SECONDS
         while process.poll() is None:
             if time.monotonic() > deadline:
-                raise DeploymentError(f"the run did not end in {timeout:g} s\n{self.logs()}")
-            for name, other in self._processes.items():
-                if name != "run" and other.poll() is not None:
-                    raise DeploymentError(f"{name} ended with status {other.returncode}\n{self.logs()}")
+                raise DeploymentError(f"{name} did not end in {_RUN_SECONDS:g} s\n{self.logs()}")
+            for lasting, other in self._lasting.items():
+                if other.poll() is not None:
+                    raise DeploymentError(f"{lasting} ended with status {other.returncode}\n{self.logs()}")
             time.sleep(0.2)
-        printed = (self.directory / "run.log").read_text(errors="replace")
-        del self._processes["run"]
         if process.returncode:
             raise DeploymentError(f"flwr run ended with status {process.returncode}\n{self.logs()}")
-        return printed
+        return (self.directory / f"{name}.log").read_text(errors="replace")
 
     def logs(self) -> str:
         """The last lines of every process's log."""
@@ -178,26 +178,26 @@ class Superlink:
             parts.append("\n".join([f"--- {path.stem}", *lines]))
         return "\n".join(parts)
 
-    def _launch(self, name: str, command: list[str]) -> None:
+    def _launch(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         program = shutil.which(command[0], path=self.environment["PATH"])
         if program is None:
             raise DeploymentError(f"{command[0]}: not found; install flwr")
         with (self.directory / f"{name}.log").open("wb") as log:
-            # A session of its own: Flower's processes start others, and all of them must go at the end.
-            self._processes[name] = subprocess.Popen(
-                [program, *command[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environment,
-                cwd=self.directory,
-                start_new_session=True,
+            return self._resources.enter_context(
+                subprocess.Popen(
+                    [program, *command[1:]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self.environment,
+                    cwd=self.directory,
+                )
             )
 
     def _wait_for(self, port: int, name: str) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while True:
-            if self._processes[name].poll() is not None:
+            if self._lasting[name].poll() is not None:
                 raise DeploymentError(f"{name} did not start\n{self.logs()}")
             with contextlib.suppress(OSError), socket.create_connection((_HOST, port), timeout=1.0):
                 return
@@ -206,23 +206,9 @@ class Superlink:
             time.sleep(0.1)
 
     def _stop(self) -> None:
-        """End the processes that were started here, clients first, each with the ones it started."""
-        for process in reversed(self._processes.values()):
-            _signal_group(process, signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_SECONDS
-        for process in self._processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(deadline - time.monotonic(), 0.1))
-            _signal_group(process, signal.SIGKILL)
-            process.wait()
-        self._processes.clear()
+        """End all processes: those that wait for Flower's see that they are gone."""
+        self._programs.close()
         self._resources.close()
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    # The group has the process's id, as it began a session; members may outlive it.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
 
 
 def make_certificates(directory: Path) -> Certificates:

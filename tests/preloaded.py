@@ -16,6 +16,8 @@ import atexit
 import contextlib
 import gc
 import importlib
+import importlib.abc
+import importlib.machinery
 import json
 import os
 import runpy
@@ -71,6 +73,9 @@ class Preloaded:
         Other programs than ``python``, by name: the function that each calls, as ``"module:function"``.
     environment
         Variables that are read where modules are imported; programs have those of who starts them.
+    compared
+        Packages among the modules that may lie elsewhere too, as in the folder of a Flower app. A program has
+        what was imported only if it would itself import the package from the same files.
     """
 
     def __init__(
@@ -79,10 +84,11 @@ class Preloaded:
         modules: Iterable[str],
         scripts: Mapping[str, str],
         environment: Mapping[str, str] = os.environ,
+        compared: Iterable[str] = (),
     ) -> None:
         self.path = folder
         self.python = str(folder / "python")
-        self._asked = json.dumps([list(modules), dict(scripts)])
+        self._asked = json.dumps([list(modules), dict(scripts), list(compared)])
         self._names = ("python", *scripts)
         self._environment = environment
 
@@ -112,10 +118,40 @@ class Preloaded:
         self._process.wait()
 
 
-def _serve(address: str, modules: list[str], scripts: dict[str, str]) -> None:
+class _Compared(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives a package that was imported before to whoever would import it from the same file."""
+
+    def __init__(self, package: str) -> None:
+        names = [name for name in sys.modules if name.partition(".")[0] == package]
+        self._package = package
+        self._modules = {name: sys.modules.pop(name) for name in names}
+        self._spec = self._modules[package].__spec__
+
+    def find_spec(
+        self, name: str, path: Any, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._package:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or self._spec is None or spec.origin != self._spec.origin:
+            return None
+        spec.loader = self
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        sys.modules.update(self._modules)
+        return self._modules[self._package]
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Nothing is left to do, but that the import system has noted who found it here.
+        module.__spec__ = self._spec
+
+
+def _serve(address: str, modules: list[str], scripts: dict[str, str], compared: list[str]) -> None:
     """Fork a child for everyone who asks, until the input is closed, which ends those that are left."""
     for name in modules:
         importlib.import_module(name)
+    sys.meta_path[:0] = map(_Compared, compared)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen()

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,37 @@ def test_what_programs_import_is_there_already(preloaded: Preloaded, tmp_path: P
     )
     command = [preloaded.python, "-m", "loaded"]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout == "True False\n"
+
+
+def test_a_package_that_lies_elsewhere_is_imported_from_there(tmp_path: Path) -> None:
+    noted = tmp_path / "noted"
+    for place in ("here", "there"):
+        (tmp_path / place / "brought").mkdir(parents=True)
+        text = f"with open({str(noted)!r}, 'a') as file:\n    file.write('{place} ')\n"
+        (tmp_path / place / "brought" / "__init__.py").write_text("from brought import part\n")
+        (tmp_path / place / "brought" / "part.py").write_text(text)
+    found = []
+    with (
+        # Short, as the names of sockets must be.
+        tempfile.TemporaryDirectory(prefix="pq") as folder,
+        Preloaded(
+            Path(folder),
+            ["brought"],
+            {},
+            os.environ | {"PYTHONPATH": str(tmp_path / "here")},
+            compared=["brought"],
+        ) as programs,
+    ):
+        for place in ("here", "there"):
+            done = subprocess.run(
+                [programs.python, "-c", "import brought, sys; print(sys.modules['brought.part'].__file__)"],
+                env=os.environ | {"PYTHONPATH": str(tmp_path / place)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            found.append(Path(done.stdout.strip()).parts[-3])
+    assert found == ["here", "there"]
+    # By the process that loads everything, and by the program that has one of its own.
+    assert noted.read_text().split() == ["here", "there"]

@@ -17,17 +17,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.encoding import kept_of
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.central import noise_of_sum
 from simulations.config import CENTRAL, RunConfig
-from simulations.overrides import CONF, choices_of
+from simulations.overrides import CONF, choices_of, composed
 from simulations.planned import central_target, plan_of, run_statement
 from simulations.progress import SWEEP_POSITION
 from simulations.report.statistics import student_interval
@@ -166,7 +165,6 @@ def _flat(overrides: Iterable[str | list[str]]) -> Iterator[str]:
         yield from [override] if isinstance(override, str) else _flat(override)
 
 
-# Cached, as composing takes a tenth of a second for each run.
 @lru_cache(maxsize=128)
 def _composed(experiment: str, overrides: tuple[str, ...]) -> tuple[RunConfig, ...]:
     return tuple(_swept(experiment, overrides))
@@ -178,18 +176,31 @@ def _swept(experiment: str, overrides: Sequence[str]) -> Iterator[RunConfig]:
         override.key_or_group: choices_of(override)
         for override in OverridesParser.create().parse_overrides(list(overrides))
     }
-    chosen = [f"experiment={experiment}"]
-    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        params = compose("config", overrides=chosen, return_hydra_config=True).hydra.sweeper.params
-        swept = {str(key): str(text).split(",") for key, text in params.items()} | given
-        seeds = [int(seed) for seed in swept.pop("seed", [])]
-        for values in itertools.product(*swept.values()):
-            picked = [f"{key}={value}" for key, value in zip(swept, values, strict=True)]
-            composed: Any = OmegaConf.to_container(
-                compose("config", overrides=[*chosen, *picked]), resolve=True
-            )
-            config = RunConfig.from_mapping(composed)
-            yield from (dataclasses.replace(config, seed=seed) for seed in seeds or [config.seed])
+    params, _ = _chosen(f"experiment={experiment}")
+    swept = {key: text.split(",") for key, text in params.items()} | given
+    seeds = [int(seed) for seed in swept.pop("seed", [])]
+    for values in itertools.product(*swept.values()):
+        picked = {key: f"{key}={value}" for key, value in zip(swept, values, strict=True)}
+        groups = {key: override for key, override in picked.items() if (CONF / key).is_dir()}
+        # As Hydra does: first the files that were chosen, then single keys.
+        _, files = _chosen(f"experiment={experiment}", *groups.values())
+        settings = files.copy()
+        keys = [override for key, override in picked.items() if key not in groups]
+        for override in OverridesParser.create().parse_overrides(keys):
+            OmegaConf.update(settings, override.key_or_group, override.value())
+        config = RunConfig.from_mapping(OmegaConf.to_container(settings, resolve=True))  # type: ignore[arg-type]
+        yield from (dataclasses.replace(config, seed=seed) for seed in seeds or [config.seed])
+
+
+# Composing takes a tenth of a second, and most runs of a sweep differ in keys alone, not in files.
+@lru_cache(maxsize=128)
+def _chosen(*groups: str) -> tuple[dict[str, str], DictConfig]:
+    """What the experiment sweeps, and the settings of these choices of files; not to be changed."""
+    settings = composed(list(groups))
+    params = {str(key): str(text) for key, text in (settings.hydra.sweeper.params or {}).items()}
+    with open_dict(settings):
+        del settings["hydra"]
+    return params, settings
 
 
 def collect(configs: Iterable[RunConfig]) -> pd.DataFrame:

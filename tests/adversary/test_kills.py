@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from fl_privquant.errors import PrivQuantError
 from simulations.config import RunConfig
 from simulations.results import RunDirectory
 from simulations.run import execute
+from tests.preloaded import Preloaded
 from tests.task_values import mean_of, torch_task
 
 ROOT = Path(__file__).parents[2]
@@ -84,10 +84,11 @@ class Outcome:
             assert np.isnan(last) or self.summary[column] == last > 0.0
 
 
-def kill_runs(output: Path, config: dict[str, Any], **asked: int) -> None:
+def kill_runs(programs: Preloaded, output: Path, config: dict[str, Any], **asked: int) -> None:
+    # Its children are killed, the process that starts them is not.
     done = subprocess.run(
         [
-            sys.executable,
+            programs.python,
             "-m",
             "tests.adversary.killed_runs",
             json.dumps({"output": str(output), "config": config, **asked}),
@@ -101,10 +102,11 @@ def kill_runs(output: Path, config: dict[str, Any], **asked: int) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
-def test_killed_at_every_operation(secure: bool, tmp_path: Path) -> None:
+def test_killed_at_every_operation(secure: bool, tmp_path: Path, preloaded: Preloaded) -> None:
     # Secure aggregation writes the same files: there, every third operation, and all after the last round.
-    kill_runs(tmp_path, {**MEAN, "secagg": {"enabled": secure}}, stride=3 if secure else 1)
+    kill_runs(preloaded, tmp_path, {**MEAN, "secagg": {"enabled": secure}}, stride=3 if secure else 1)
     operations = json.loads((tmp_path / "operations.json").read_text())
     whole = Outcome.of(tmp_path / "whole")
     # The last one is the checkpoint of a finished run that is deleted.
@@ -119,8 +121,9 @@ def test_killed_at_every_operation(secure: bool, tmp_path: Path) -> None:
         Outcome.of(tmp_path / f"operation-{number}").follows(whole, exactly=not between)
 
 
-def test_killed_at_thirty_instants(tmp_path: Path) -> None:
-    kill_runs(tmp_path, DIGITS, instants=30, seed=15)
+@pytest.mark.slow
+def test_killed_at_thirty_instants(tmp_path: Path, preloaded: Preloaded) -> None:
+    kill_runs(preloaded, tmp_path, DIGITS, instants=30, seed=15)
     whole = Outcome.of(tmp_path / "whole")
     killed = [Outcome.of(tmp_path / f"instant-{number}") for number in range(30)]
     for each in killed:
@@ -182,7 +185,9 @@ def test_a_disk_that_fills_up_at_every_write(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kills", [{"instants": 8, "seed": 3}, {"stride": 3, "kills": 2}], ids=str)
-def test_a_budget_holds_whatever_is_killed(kills: dict[str, int], tmp_path: Path) -> None:
+def test_a_budget_holds_whatever_is_killed(
+    kills: dict[str, int], tmp_path: Path, preloaded: Preloaded
+) -> None:
     """Two rounds of 21 coordinates at epsilon 1 are allowed: killed runs may end earlier, never above.
 
     A run that is killed twice in its first round has spent its budget before any round was finished.
@@ -194,7 +199,7 @@ def test_a_budget_holds_whatever_is_killed(kills: dict[str, int], tmp_path: Path
         "privacy": {"budget": budget},
         "secagg": {"enabled": False},
     }
-    kill_runs(tmp_path, config, **kills)
+    kill_runs(preloaded, tmp_path, config, **kills)
     runs = [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "warm"]
     rounds = set()
     for run in runs:

@@ -1,49 +1,68 @@
 """Apps on one deployment with TLS: the same codes as inline, the example as it is, and signed secure sums."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from flwr.common.serde import recorddict_from_proto
+from flwr.proto.recorddict_pb2 import RecordDict
 
 from fl_privquant.flower.engines import Federation, InlineEngine
 from tests.deployment import Superlink
 from tests.e2e.secure_app import CLIENTS
-from tests.e2e.test_engines_agree import APP, federation, model, run
-from tests.e2e.test_secure_engines import DEPLOYED, check, make_known_clients, node_config_of
+from tests.e2e.test_engines_agree import APP, federation, run
+from tests.e2e.test_secure_engines import DEPLOYED, app_of, check, make_known_clients, node_config_of
+from tests.made_once import made_once
 from tests.ray_cluster import WARNINGS
 
 pytestmark = [pytest.mark.slow, *WARNINGS]
 
 ROOT = Path(__file__).parents[2]
+# The server adds codes up as integers: their sum does not depend on the order in which they come.
+SEEDED = {"clients": CLIENTS, "aggregation": "sum"}
 
 
-@pytest.fixture(scope="module")
-def known_clients(tmp_path_factory):
-    return make_known_clients(tmp_path_factory.mktemp("identities"))
+def run_all(folder):
+    """Three apps at once on a SuperLink with four SuperNodes, over TLS; each node has a key of its own.
 
-
-@pytest.fixture(scope="module")
-def superlink(tmp_path_factory, known_clients):
-    """A SuperLink with four SuperNodes, over TLS; each has a key of its own."""
+    Flower asks for messages every few seconds. Each app would wait for that alone, and longer than it runs.
+    """
+    known_clients = make_known_clients(folder)
     nodes = Federation(CLIENTS, node_config=node_config_of(known_clients))
-    with Superlink(tmp_path_factory.mktemp("superlink"), nodes) as started:
-        yield started
+    apps = {
+        "seeded": (f"{APP}:server_app", f"{APP}:client_app", federation(**SEEDED)),
+        "secure": app_of(DEPLOYED, known_clients=known_clients),
+    }
+    with Superlink(folder / "superlink", nodes) as superlink, ThreadPoolExecutor() as threads:
+        example = threads.submit(superlink.submit, ROOT, {"num-rounds": 1})
+        ended = [threads.submit(superlink.run, *app, folder / name) for name, app in apps.items()]
+        (folder / "printed").write_text(example.result())
+        for each in ended:
+            each.result()
 
 
-def test_a_deployment_with_tls_gives_the_same_codes(superlink):
-    # The server adds codes up as integers: their sum does not depend on the order in which they come.
-    settings = {"clients": CLIENTS, "aggregation": "sum"}
-    deployed = superlink.run(f"{APP}:server_app", f"{APP}:client_app", federation(**settings))
-    inline = run(InlineEngine(), **settings)
-    assert dict(deployed.state["codes"]) == dict(inline.state["codes"])
-    assert model(deployed) == model(inline)
+@pytest.fixture(scope="module")
+def deployed(run_folder):
+    """The folder with what the apps have left."""
+    return made_once(run_folder / "deployed", run_all)
 
 
-def test_flwr_run_works_from_the_root_of_the_repository(superlink):
-    printed = superlink.submit(ROOT, {"num-rounds": 1}, timeout=400)
-    logs = superlink.logs()
-    assert f"PrivQuant: round 1, {CLIENTS} usable updates, 0 failed" in printed + logs
-    assert "Strategy execution finished" in printed + logs
+def state_of(path):
+    return recorddict_from_proto(RecordDict.FromString(path.read_bytes()))
 
 
-def test_signed_secure_sums(superlink, known_clients):
-    check(superlink, DEPLOYED, known_clients)
+def test_a_deployment_with_tls_gives_the_same_codes(deployed):
+    state = state_of(deployed / "seeded")
+    inline = run(InlineEngine(), **SEEDED).state
+    assert dict(state["codes"]) == dict(inline["codes"])
+    assert state["arrays"] == inline["arrays"]
+
+
+def test_flwr_run_works_from_the_root_of_the_repository(deployed):
+    printed = (deployed / "printed").read_text()
+    assert f"PrivQuant: round 1, {CLIENTS} usable updates, 0 failed" in printed
+    assert "Strategy execution finished" in printed
+
+
+def test_signed_secure_sums(deployed):
+    check(state_of(deployed / "secure"), DEPLOYED)

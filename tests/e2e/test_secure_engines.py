@@ -30,23 +30,24 @@ def node_config_of(known_clients):
     }
 
 
-def run(engine, text, secure=True, known_clients=None):
+def app_of(text, secure=True, known_clients=None):
+    """Server, client and federation, as engines take them."""
     prefix = "" if secure else "plain_"
     run_config, node_config = {"schedule": text}, {}
     if known_clients is not None:
         run_config["known-clients"] = str(known_clients)
         node_config = node_config_of(known_clients)
     federation = Federation(CLIENTS, run_config, node_config, seed=5)
-    return engine.run(f"{APP}:{prefix}server_app", f"{APP}:{prefix}client_app", federation)
+    return f"{APP}:{prefix}server_app", f"{APP}:{prefix}client_app", federation
 
 
-def check(engine, text, known_clients=None):
-    secure = run(engine, text, known_clients=known_clients)
-    expected = run(InlineEngine(), without_masks(text), secure=False)
-    models = dict(secure.state["models"])
-    assert models == dict(expected.state["models"])
-    survivors = dict(secure.state["survivors"])
-    assert survivors == dict(expected.state["survivors"])
+def check(state, text):
+    """Compare what a run with this schedule has left with a run without masks."""
+    expected = InlineEngine().run(*app_of(without_masks(text), secure=False)).state
+    models = dict(state["models"])
+    assert models == dict(expected["models"])
+    survivors = dict(state["survivors"])
+    assert survivors == dict(expected["survivors"])
     for number, (stage, lost) in enumerate(schedule(text), start=1):
         changed = models[str(number)] != models[str(number - 1)]
         assert changed == (len(lost) < 2), (number, stage)
@@ -56,17 +57,19 @@ def check(engine, text, known_clients=None):
 
 def test_schedules_are_told_apart():
     """Negative control: losing another client gives another model, so equal ones mean something."""
-    one, other = (run(InlineEngine(), f"train:{client}") for client in (0, 1))
+    one, other = (InlineEngine().run(*app_of(f"train:{client}")) for client in (0, 1))
     assert dict(one.state["models"]) != dict(other.state["models"])
 
 
 def test_inline():
-    check(InlineEngine(), f"{WITHSTOOD}; {PAST}")
+    text = f"{WITHSTOOD}; {PAST}"
+    check(InlineEngine().run(*app_of(text)).state, text)
 
 
 @pytest.mark.slow
 def test_on_ray(ray_cluster):
-    check(RayEngine(address=ray_cluster.address), f"{WITHSTOOD}; {PAST}")
+    text = f"{WITHSTOOD}; {PAST}"
+    check(RayEngine(address=ray_cluster.address).run(*app_of(text)).state, text)
 
 
 def make_known_clients(folder):
@@ -86,4 +89,5 @@ def make_known_clients(folder):
 
 def test_signed_inline(tmp_path):
     """All take part in signed rounds, each with a key file and a list of its own configuration."""
-    check(InlineEngine(), f"{DEPLOYED}; {WITHSTOOD}", make_known_clients(tmp_path))
+    text = f"{DEPLOYED}; {WITHSTOOD}"
+    check(InlineEngine().run(*app_of(text, known_clients=make_known_clients(tmp_path))).state, text)

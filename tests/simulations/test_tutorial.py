@@ -46,6 +46,7 @@ def test_the_notebook_names_no_machine() -> None:
     assert ABSOLUTE_PATH.search(f"written to {NOTEBOOK}")
 
 
+@pytest.mark.slow
 def test_the_tutorial_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None:
     matplotlib.use("Agg")
     names = runpy.run_path(str(SOURCE))
