@@ -393,12 +393,13 @@ class FederationLedger:
         self, histories: set[_History], seen_by: Callable[[_Asked], Release]
     ) -> list[dict[Release, int]]:
         """Counts of each kind such that every client's cost at most as much as one of them."""
-        distinct = {self._seen(history, seen_by) for history in histories}
+        # In a fixed order, so that a refusal names the same client's ε in every process.
+        distinct = dict.fromkeys(self._seen(history, seen_by) for history in sorted(histories))
         worst = _maximal(distinct, _MOST_HISTORIES)
         if worst is None:
             # Each sum as if it had been the smallest one: fewer honest clients are worse.
             smallest = _smallest_sums({release for seen in distinct for release, _ in seen})
-            distinct = {frozenset(_floored(dict(seen), smallest).items()) for seen in distinct}
+            distinct = dict.fromkeys(frozenset(_floored(dict(seen), smallest).items()) for seen in distinct)
             worst = _maximal(distinct, _MOST_FLOORED)
         if worst is None:
             most: dict[Release, int] = {}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -144,6 +147,37 @@ def test_many_clients_of_two_rounds_each_are_not_stated_as_one_of_six() -> None:
         ledger.check(13, release(kinds[2]).seen(view), [6, 7], Budget(most, DELTA))
     # What was spent is the run's total, and not that of those who would be asked.
     assert raised.value.statement == ledger.statement(DELTA, in_sum=True)
+
+
+_REFUSED = """
+import fl_privquant as pq
+from fl_privquant.accounting import Budget, FederationLedger, Release
+
+kinds = [pq.design("one_bit", epsilon=0.5 - 0.05 * i) for i in range(4)]
+ledger = FederationLedger()
+for node, kind in enumerate(kinds):
+    ledger.ask(node + 1, Release(kind, 40), [node])
+try:
+    ledger.check(5, Release(kinds[0], 40), range(4), Budget(1.0, 1e-5))
+except pq.BudgetExhaustedError as refused:
+    print(refused)
+"""
+
+
+def test_a_refusal_is_the_same_in_every_process() -> None:
+    """Four clients would exceed the budget: which one is named must not depend on how texts are hashed."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", _REFUSED],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(4)
+    ]
+    refusals = {process.communicate()[0] for process in started}
+    assert len(refusals) == 1
+    assert refusals.pop().startswith("round 5: ")
 
 
 @pytest.mark.parametrize("honest", [None, 20])
