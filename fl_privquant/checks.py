@@ -114,7 +114,8 @@ def typed(name: str, value: Any, hint: Any) -> Any:
         if option not in _TYPES:
             continue
         if isinstance(value, _TYPES[option]) and (option is bool or not isinstance(value, bool)):
-            if option is int and value % 1 == 0:
+            # Where a float may be given too, 1.0 is one, such as a share of all, and not the number 1.
+            if option is int and float not in options and value % 1 == 0:
                 return int(value)
             return float(value) if option is float else value
         raise InvalidSpecError(f"{name}: {_shown(value)} is not {_WORDS[option]}")

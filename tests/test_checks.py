@@ -106,3 +106,8 @@ def test_a_long_text_is_cut_in_the_message() -> None:
     with pytest.raises(pq.InvalidSpecError) as refused:
         checks.number("x", "a" * 10_000)
     assert len(str(refused.value)) < 200
+
+
+def test_a_whole_float_stays_one_where_it_may_be_either() -> None:
+    assert type(checks.typed("keep", 1.0, int | float | None)) is float
+    assert type(checks.typed("keep", 1.0, int | None)) is int
