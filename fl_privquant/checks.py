@@ -114,7 +114,8 @@ def typed(name: str, value: Any, hint: Any) -> Any:
         if option not in _TYPES:
             continue
         if isinstance(value, _TYPES[option]) and (option is bool or not isinstance(value, bool)):
-            if option is int and value % 1 == 0:
+            # Where a float may be given too, 1.0 is one, such as a share of all, and not the number 1.
+            if option is int and float not in options and value % 1 == 0:
                 return int(value)
             return float(value) if option is float else value
         raise InvalidSpecError(f"{name}: {_shown(value)} is not {_WORDS[option]}")
@@ -124,17 +125,22 @@ def typed(name: str, value: Any, hint: Any) -> Any:
 def check_declared(owner: Any) -> None:
     """Make the checks that fields are declared with, as in ``levels: Annotated[int, whole_in(2, 64)]``.
 
-    None is not checked: it stands for what was not given.
+    None, which stands for what was not given, is not checked where the declaration allows it.
     """
-    for name, check in _declared_checks(owner.__class__):
-        if (value := getattr(owner, name)) is not None:
+    for name, optional, check in _declared_checks(owner.__class__):
+        if (value := getattr(owner, name)) is not None or not optional:
             check(name, value)
 
 
 @functools.cache
-def _declared_checks(cls: Any) -> list[tuple[str, Check]]:
+def _declared_checks(cls: Any) -> list[tuple[str, bool, Check]]:
+    """The names of fields, whether they may be None, and their checks."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return [(name, check) for name, hint in hints.items() for check in getattr(hint, "__metadata__", ())]
+    return [
+        (name, types.NoneType in typing.get_args(hint.__origin__), check)
+        for name, hint in hints.items()
+        for check in getattr(hint, "__metadata__", ())
+    ]
 
 
 def whole_in(least: int, most: int, advice: str = "") -> Check:

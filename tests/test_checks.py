@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import fl_privquant as pq
 from fl_privquant import checks
 from fl_privquant.accounting import Budget
+from fl_privquant.accounting.client_sampling import CohortSampling, PoissonSampling
 from fl_privquant.flower import PrivQuantMod
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -55,11 +57,24 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "l2_clip: '1' is not a finite number",
     ),
     "a fraction": (lambda: pq.SecureSum(corrupt_fraction="x"), "corrupt_fraction: 'x' is not a number"),
+    "no fraction": (lambda: pq.SecureSum(dropout_fraction=None), "dropout_fraction: None is not a number"),
+    "no rounds": (lambda: pq.Target(epsilon=8.0, rounds=None, num_clients=5), "rounds: None is not a whole"),
+    "no probability": (lambda: PoissonSampling(probability=None), "probability: None is not a number"),
+    "no rounds apart": (lambda: CohortSampling(rounds_apart=None), "rounds_apart: None is not a whole"),
+    "no dimension": (lambda: replace(_quantizer(), dimension=None), "dimension: None is not a whole"),
+    "a dimension of 0": (
+        lambda: replace(pq.design("privunit", epsilon=2.0, dimension=8), dimension=0),
+        "dimension: 0 is not a whole",
+    ),
 }
 
 
 def _bit() -> Any:
     return pq.design("one_bit", epsilon=1.0)
+
+
+def _quantizer() -> Any:
+    return pq.design("qsgd", dimension=8)
 
 
 def _noise() -> Any:
@@ -91,3 +106,8 @@ def test_a_long_text_is_cut_in_the_message() -> None:
     with pytest.raises(pq.InvalidSpecError) as refused:
         checks.number("x", "a" * 10_000)
     assert len(str(refused.value)) < 200
+
+
+def test_a_whole_float_stays_one_where_it_may_be_either() -> None:
+    assert type(checks.typed("keep", 1.0, int | float | None)) is float
+    assert type(checks.typed("keep", 1.0, int | None)) is int

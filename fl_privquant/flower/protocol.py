@@ -119,6 +119,10 @@ class Request:
     # Differs from client to client, so that it is not compared: all clients of a round share a codec.
     counted_releases: int | None = field(default=None, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process has other arrays, and weak references cannot be sent there.
+        return {name: value for name, value in self.__dict__.items() if name != "_last_model"}
+
     def write(self, config: ConfigRecord) -> None:
         """Put the request into a round's config."""
         config[KEY_VERSION] = PROTOCOL_VERSION

@@ -92,6 +92,8 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
     projected: int = 0
 
     def __post_init__(self) -> None:
+        # Of the dimension, by which is divided.
+        checks.check_declared(self)
         checks.whole("projected", self.projected, 0, max(_MOST_PROJECTED // self.dimension, 1))
         super().__post_init__()
 

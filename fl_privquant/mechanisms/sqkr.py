@@ -27,7 +27,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -46,7 +46,7 @@ _MOST_SAMPLED = 24
 class SqkrSpec(PrivateVectorSpec):
     """The specification of SQKR; see :class:`PrivateVectorSpec`."""
 
-    sampled: int | None = None
+    sampled: Annotated[int | None, checks.whole_in(1, _MOST_SAMPLED)] = None
     """Number of coordinates in the random frame that are reported, 1 to 24; by default the best one."""
 
 

@@ -8,8 +8,9 @@ of them; a spread graph has no such place (:mod:`fl_privquant.secagg.parameters`
 edge in common, so that clients of a spread graph can have fewer neighbours than it has edges for each.
 
 Clients of signed rounds draw the graph that the server proposes. That costs them time and memory in
-proportion to n times the number of neighbours, which is bounded for spread graphs
-(:data:`~fl_privquant.secagg.parameters.MAX_CYCLE_NEIGHBORS`); a complete graph need not be drawn.
+proportion to n times the number of neighbours for spread graphs, for which that number is bounded
+(:data:`~fl_privquant.secagg.parameters.MAX_CYCLE_NEIGHBORS`), and to n for rings. A complete graph need not
+be drawn.
 """
 
 from __future__ import annotations
@@ -50,23 +51,27 @@ class Graph:
         n, k = parameters.num_clients, parameters.num_neighbors
         orders = random_orders(seed, n, k // 2 if parameters.spread else 1)
         self._order = orders[0]
-        # A row of neighbours for each client, increasing; none where everyone is everyone's neighbour.
+        self._complete = k == n - 1
+        # On a ring, how far to either side neighbours stand, and where on it each client stands.
+        self._reach, self._places = k // 2, np.argsort(self._order)
+        # On a spread graph a row of neighbours for each client, increasing.
         self._table: NDArray[np.int32] | None = None
-        if k < n - 1:
-            reach = k // (2 * len(orders))
-            steps = [step for step in range(-reach, reach + 1) if step]
-            table = np.empty((n, k), dtype=np.int32)
+        if parameters.spread:
+            self._table = np.empty((n, k), dtype=np.int32)
             columns = iter(range(k))
             for order in orders:
-                for step in steps:
-                    table[order, next(columns)] = np.roll(order, step)
-            table.sort(axis=1)
-            self._table = table
+                for step in (-1, 1):
+                    self._table[order, next(columns)] = np.roll(order, step)
+            self._table.sort(axis=1)
 
     def neighbors(self, place: int) -> list[int]:
         """The neighbours of one client, increasing."""
-        if self._table is None:
+        if self._complete:
             return [other for other in range(len(self._order)) if other != place]
+        if self._table is None:
+            steps = np.arange(1, self._reach + 1)
+            around = (self._places[place] + np.concatenate([-steps, steps])) % len(self._order)
+            return sorted(map(int, self._order[around]))
         # Where cycles have an edge in common, a neighbour stands in a row more than once.
         return list(map(int, np.unique(self._table[place])))
 
@@ -76,10 +81,15 @@ class Graph:
 
     def fewest_holders(self, alive: Collection[int]) -> int:
         """The fewest holders of their secrets that any of these clients has among these clients."""
-        if self._table is None:
+        if self._complete:
             return len(alive)
-        marked, places = np.zeros(len(self._table), dtype=bool), sorted(alive)
+        marked, places = np.zeros(len(self._order), dtype=bool), sorted(alive)
         marked[places] = True
+        if self._table is None:
+            # The ring with its ends repeated, counted up: a client and its neighbours are one stretch of it.
+            counted = np.concatenate([[0], np.cumsum(np.pad(marked[self._order], self._reach, mode="wrap"))])
+            first = self._places[places]
+            return int((counted[first + 2 * self._reach + 1] - counted[first]).min())
         rows = self._table[places]
         holders = marked[rows]
         holders[:, 1:] &= rows[:, 1:] != rows[:, :-1]

@@ -75,3 +75,16 @@ def test_the_largest_graphs_take_little_memory(num_neighbors: int, spread: bool)
     finally:
         tracemalloc.stop()
     assert peak < 50 << 20
+
+
+def test_a_ring_takes_memory_for_its_clients_only() -> None:
+    """A ring has more neighbours than can go missing, so no policy refuses one of nearly all clients."""
+    tracemalloc.start()
+    try:
+        graph = Graph(b"seed", GraphParameters(20_000, 19_998, 15_000))
+        assert len(graph.neighbors(7)) == 19_998
+        assert graph.fewest_holders(range(100)) in (99, 100)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 << 20

@@ -1,6 +1,7 @@
 import itertools
 import math
 import multiprocessing
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -432,3 +433,4 @@ def test_codecs_are_found_by_the_arrays_themselves_or_by_their_layout():
     for size in (3, 5, 3):
         assert request.of_model({"a": np.zeros(size, np.float64)})[1].dimension == size
     assert request.of_model(model) == (codec, release)
+    assert pickle.loads(pickle.dumps(request)) == request

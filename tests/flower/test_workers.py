@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import server_identity
+from fl_privquant.flower.engines.workers import _receive
 from tests.flower.apps import CLIP, as_arrays, assert_same_arrays, client_app, fedavg, server_app
 
 CRASHED = 8
@@ -311,3 +313,16 @@ def test_workers_at_work_end_with_the_program(end):
     program.stdout.close()
     program.stderr.close()
     assert all(gone(worker) for worker in workers)
+
+
+def test_a_worker_that_cannot_receive_its_order_ends():
+    """Else it would wait for orders, and the server for it, for ever."""
+
+    class Exhausted:
+        def recv_bytes(self):
+            raise MemoryError
+
+    orders = SimpleQueue()
+    with pytest.raises(MemoryError):
+        _receive(Exhausted(), orders)
+    assert orders.get_nowait() is None

@@ -396,9 +396,11 @@ def _serve(
 def _receive(connection: Connection, orders: SimpleQueue[bytes | None]) -> None:
     """Receive orders while clients run: the server's process must never wait for a busy worker."""
     try:
-        while True:
-            orders.put(connection.recv_bytes())
-    except (EOFError, OSError):
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                orders.put(connection.recv_bytes())
+    finally:
+        # Whatever ended this, such as a want of memory: the worker must not wait for ever.
         orders.put(None)
 
 
