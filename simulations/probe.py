@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import struct
 import threading
@@ -29,6 +30,8 @@ Arrays = dict[str, NDArray[Any]]
 
 # Bytes that the updates of a round may take in memory; the others are written to files.
 _MOST_BYTES_KEPT = 1 << 25
+# Updates from this number of bytes on are taken out of memory once they were read.
+_LARGE = 1 << 20
 _HEADER = struct.Struct("<qq")
 _ALIGNMENT = 8
 
@@ -95,7 +98,14 @@ class Probe:
         for path in self._files(server_round):
             written.update(_records(path))
         for client in sorted({*here, *written}):
-            yield here[client] if client in here else _arrays(*written[client])
+            if client in here:
+                yield here[client]
+                continue
+            mapped, begin, names = written[client]
+            yield _arrays(mapped, begin, names)
+            # Pages of a mapped file stay in memory until they are given back; who still looks reads anew.
+            if _size(names) >= _LARGE:
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     def clear(self, server_round: int) -> None:
         """Delete what clients trained in a round."""
@@ -126,37 +136,42 @@ class Probe:
             self._open = None
 
 
-_Place = tuple[NDArray[np.uint8], int, bytes]
+_Place = tuple[mmap.mmap, int, bytes]
 
 
 def _records(path: Path) -> Iterator[tuple[int, _Place]]:
     """The records of a file: the client, and where its arrays begin and how they are named."""
     # An empty file cannot be mapped.
-    content = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
-    # Parts of a plain array are made faster than those of a memmap.
-    content = np.asarray(content)
-    view = content.data
+    if not path.stat().st_size:
+        return
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     start = 0
-    while start + _HEADER.size <= len(view):
-        client, length = _HEADER.unpack_from(view, start)
+    while start + _HEADER.size <= len(mapped):
+        client, length = _HEADER.unpack_from(mapped, start)
         begin = start + _HEADER.size
-        names = bytes(view[begin : begin + length])
+        names = mapped[begin : begin + length]
         begin += _up(length)
-        if begin > len(view):
+        if begin > len(mapped):
             return
-        end = begin + sum(_up(size) for _, _, _, size in _described(names))
-        if end > len(view):
+        end = begin + _size(names)
+        if end > len(mapped):
             return
-        yield client, (content, begin, names)
+        yield client, (mapped, begin, names)
         start = end
 
 
-def _arrays(content: NDArray[np.uint8], begin: int, names: bytes) -> Arrays:
+def _arrays(mapped: mmap.mmap, begin: int, names: bytes) -> Arrays:
     arrays = {}
     for name, dtype, shape, size in _described(names):
-        arrays[name] = content[begin : begin + size].view(dtype).reshape(shape)
+        arrays[name] = np.frombuffer(mapped, dtype, math.prod(shape), begin).reshape(shape)
         begin += _up(size)
     return arrays
+
+
+def _size(names: bytes) -> int:
+    """Bytes of all arrays of a record."""
+    return sum(_up(size) for _, _, _, size in _described(names))
 
 
 @lru_cache(maxsize=16)

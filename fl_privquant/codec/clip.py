@@ -106,5 +106,5 @@ def clipped_share(vector: Array, clip: float) -> float:
     >>> clipped_share(np.array([0.1, -0.3, 0.2, 0.0]), clip=0.15)
     0.5
     """
-    outside = np.count_nonzero(np.abs(vector) > clip)
+    outside = np.count_nonzero(vector > clip) + np.count_nonzero(vector < -clip)
     return float(outside) / vector.size if vector.size else 0.0
