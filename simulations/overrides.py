@@ -49,16 +49,14 @@ def check_overrides(arguments: list[str], sweep: bool = True, own: Path | None =
             for choice in choices_of(override):
                 _check_choice(override.key_or_group, choice, groups[override.key_or_group])
             chosen.append(f"{override.key_or_group}={choices_of(override)[0]}")
-    config = composed(chosen, own)
     if any(override.key_or_group == "app" and override.value() is not None for override in parsed):
         _refuse_keys_of_tasks([override.key_or_group for override in parsed])
-    for override in parsed:
-        key = override.key_or_group
-        added = override.is_add() or override.is_force_add()
-        if key in groups or key.startswith("hydra") or added or override.is_delete():
-            continue
-        _check_key(config, key, list(groups))
-    composed([_first(override) for override in parsed], own)
+    try:
+        config = composed([_first(override) for override in parsed], own)
+    except InvalidSpecError:
+        # Hydra names an unknown key and no more. What the files alone give has the word that was meant.
+        _check_keys(composed(chosen, own), parsed, list(groups))
+        raise
     # What the experiment sweeps, unless the command line says otherwise.
     sizes = {str(key): len(str(text).split(",")) for key, text in (config.hydra.sweeper.params or {}).items()}
     sizes |= {override.key_or_group: len(choices_of(override)) for override in parsed}
@@ -92,7 +90,8 @@ def composed(overrides: list[str], own: Path | None = None) -> DictConfig:
     try:
         with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
             return compose("config", overrides=overrides, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        # Hydra raises a plain ValueError where a key is empty.
         raise InvalidSpecError(str(error).strip().splitlines()[0]) from error
 
 
@@ -117,6 +116,14 @@ def _check_choice(group: str, choice: str, known: list[str]) -> None:
         raise InvalidSpecError(
             f"{group}: {choice!r} is not one of {', '.join(known)}{checks.nearest(choice, known)}"
         )
+
+
+def _check_keys(config: DictConfig, parsed: list[Override], groups: list[str]) -> None:
+    for override in parsed:
+        key = override.key_or_group
+        added = override.is_add() or override.is_force_add()
+        if not (key in groups or key.startswith("hydra") or added or override.is_delete()):
+            _check_key(config, key, groups)
 
 
 def _check_key(config: DictConfig, key: str, groups: list[str]) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -53,6 +54,8 @@ class RayCluster:
     directory
         Where it keeps its own files.
     """
+
+    CPUS: ClassVar[int] = 2
 
     pid: int
     port: int
@@ -98,7 +101,7 @@ class RayCluster:
         # Short, as the names of sockets must be; and not Ray's own, where every later run would look.
         directory = tempfile.mkdtemp(prefix="ray")
         command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
-        command += ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={directory}"]
+        command += [f"--num-cpus={cls.CPUS}", "--include-dashboard=false", f"--temp-dir={directory}"]
         # Of no use here: what adds machines to the cluster, and what sends the logs of workers on.
         command += ["--no-monitor", "--include-log-monitor=false"]
         environment = {

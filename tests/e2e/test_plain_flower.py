@@ -38,20 +38,21 @@ def test_without_a_mechanism_it_is_flowers_own_simulation(
     # Ray's workers look for modules where this says, and grow it.
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{Path(__file__).parents[2]}")
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+    # A client takes the whole cluster: each run starts one worker, not two.
     try:
         run_simulation(
             server_app=app.server(),
             client_app=app.client(),
             num_supernodes=CLIENTS,
             backend_config={
-                "client_resources": {"num_cpus": 1},
+                "client_resources": {"num_cpus": ray_cluster.CPUS},
                 "init_args": {"address": ray_cluster.address},
             },
         )
     finally:
         UserApp.deactivate()
     server_app.write_text(text)
-    on_ray = {"name": "ray", "address": ray_cluster.address}
+    on_ray = {"name": "ray", "address": ray_cluster.address, "client_cpus": ray_cluster.CPUS}
     for path, engine in ((inline, {"name": "inline"}), (ray, on_ray)):
         run = {
             "mechanism": {"name": "none"},

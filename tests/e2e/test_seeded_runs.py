@@ -33,4 +33,6 @@ def test_seeded_runs_in_worker_processes_give_what_is_written_down(run):
 
 @pytest.mark.parametrize("run", [pytest.param(run, marks=WARNINGS) for run in _ON_RAY])
 def test_seeded_runs_on_ray_give_what_is_written_down(run, ray_cluster):
-    assert outcome(run, f"engine.address='{ray_cluster.address}'") == _EXPECTED[run]
+    """With one worker, which takes seconds to start; in :mod:`tests.e2e.test_engines_agree` there are two."""
+    on_one_worker = (f"engine.address='{ray_cluster.address}'", f"engine.client_cpus={ray_cluster.CPUS}")
+    assert outcome(run, *on_one_worker) == _EXPECTED[run]

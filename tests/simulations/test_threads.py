@@ -75,7 +75,9 @@ def test_the_number_of_processes_changes_nothing(model: str, mechanism: str, tmp
 def test_threads_and_ray_give_the_same_model(model: str, tmp_path: Path, ray_cluster: RayCluster) -> None:
     found = []
     inline: dict[str, Any] = {"name": "inline", "threads": 3}
-    for engine in (inline, {"name": "ray", "address": ray_cluster.address}):
+    # A client takes the whole cluster: one worker is started, not two.
+    on_ray = {"name": "ray", "address": ray_cluster.address, "client_cpus": ray_cluster.CPUS}
+    for engine in (inline, on_ray):
         config = config_of(tmp_path / engine["name"], model, engine=engine)
         execute(config)
         found.append(outcome(RunDirectory.of(config).path))

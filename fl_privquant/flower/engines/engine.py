@@ -185,8 +185,7 @@ def frozen_objects() -> Iterator[None]:
     Libraries such as torch have hundreds of thousands of them, and a run of many messages has the collector
     look at all of them again and again.
     """
-    if gc.get_freeze_count():
-        # Somebody else has frozen objects, and may count on their staying so.
+    if _frozen_by_others():
         yield
         return
     gc.freeze()
@@ -194,6 +193,19 @@ def frozen_objects() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+_frozen_before = False
+
+
+def _frozen_by_others() -> bool:
+    """Whether somebody else has frozen objects, and may count on their staying so.
+
+    Python counts these one by one, so that a process which has them is asked once.
+    """
+    global _frozen_before
+    _frozen_before = _frozen_before or gc.get_freeze_count() > 0
+    return _frozen_before
 
 
 @contextlib.contextmanager
