@@ -23,6 +23,17 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
 @compiled
+def copy_values(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy all values of the source to the beginning of the target.
+
+    An assignment to a slice does the same. Numba takes seconds to compile one, for an error message that
+    mentions the shapes.
+    """
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+@compiled
 def narrow_lanes(lanes: Words, group_bits: int, shifts: Words, low: Words, high: Words, out: Words) -> None:
     """Squeeze the values in the lanes of each word to ``group_bits`` adjacent bits, words end to end.
 
@@ -80,9 +91,9 @@ def narrow_values(
     )
     if whole < values.size:
         block, words = np.zeros(_BLOCK, values.dtype), np.empty(width, np.uint64)
-        block[: values.size - whole] = values[whole:]
+        copy_values(values[whole:], block)
         narrow_lanes(block.view(np.uint64), group_bits, shifts, low, high, words)
-        body[bytes_of_whole:] = words.view(np.uint8)[: body.size - bytes_of_whole]
+        copy_values(words.view(np.uint8)[: body.size - bytes_of_whole], body[bytes_of_whole:])
 
 
 @compiled
@@ -104,10 +115,13 @@ def expand_values(
     if whole == out.size:
         return True
     block, words = np.zeros(_BLOCK, out.dtype), np.zeros(width, np.uint64)
-    words.view(np.uint8)[: body.size - bytes_of_whole] = body[bytes_of_whole:]
+    copy_values(body[bytes_of_whole:], words.view(np.uint8))
     expand_lanes(words, group_bits, shifts, low, high, block.view(np.uint64))
-    out[whole:] = block[: out.size - whole]
-    return not block[out.size - whole :].any()
+    copy_values(block[: out.size - whole], out[whole:])
+    for value in block[out.size - whole :]:
+        if value != 0:
+            return False
+    return True
 
 
 @compiled

@@ -1,5 +1,6 @@
 """Apps on one deployment with TLS: the same codes as inline, the example as it is, and signed secure sums."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,8 +34,11 @@ def run_all(folder):
         "seeded": (f"{APP}:server_app", f"{APP}:client_app", federation(**SEEDED)),
         "secure": app_of(DEPLOYED, known_clients=known_clients),
     }
+    # Flower looks at every file below the folder of an app, and an environment has tens of thousands.
+    not_tracked = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "outputs")
+    repository = shutil.copytree(ROOT, folder / "repository", ignore=not_tracked)
     with Superlink(folder / "superlink", nodes) as superlink, ThreadPoolExecutor() as threads:
-        example = threads.submit(superlink.submit, ROOT, {"num-rounds": 1})
+        example = threads.submit(superlink.submit, repository, {"num-rounds": 1})
         ended = [threads.submit(superlink.run, *app, folder / name) for name, app in apps.items()]
         (folder / "printed").write_text(example.result())
         for each in ended:
