@@ -119,7 +119,8 @@ class UserApp:
             UserApp.deactivate()
             sys.path.insert(0, str(self.folder))
             importlib.invalidate_caches()
-            for name in [name for name in sys.modules if name.partition(".")[0] in self._names]:
+            own = self._own_names()
+            for name in [name for name in sys.modules if name.partition(".")[0] in own]:
                 if not self._owns(sys.modules[name]):
                     self._shadowed[name] = sys.modules.pop(name)
             sys.modules.update(self._modules)
@@ -145,8 +146,7 @@ class UserApp:
             if str(app.folder) in sys.path:
                 sys.path.remove(str(app.folder))
 
-    @property
-    def _names(self) -> set[str]:
+    def _own_names(self) -> set[str]:
         """Names of the modules and packages in its folder; not those that the run itself needs."""
         names = {path.stem for path in self.folder.glob("*.py")}
         names |= {path.parent.name for path in self.folder.glob("*/__init__.py")}
