@@ -13,13 +13,12 @@ import math
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import sem
 
 import fl_privquant as pq
 from simulations.studies.mean_estimation.local import CLIENTS, DATA, DIMENSIONS
-from simulations.studies.study import Computed, Scale, Tell, rows_of
+from simulations.studies.study import Grid
 
 CORRELATED, ALIKE = "correlated", "alike"
 
@@ -75,14 +74,11 @@ def correlated_row(data: str, num_clients: int, dimension: int) -> dict[str, Any
     return row
 
 
-def _compute(scale: Scale, tell: Tell) -> pd.DataFrame:
-    return rows_of(itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS), correlated_row, tell)
-
-
 PARTS = (
-    Computed(
+    Grid(
         name=CORRELATED,
         title="Correlated quantization, one bit per coordinate: squared error of the mean, without privacy",
-        function=_compute,
+        cells=lambda scale: itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS),
+        rows=correlated_row,
     ),
 )
