@@ -57,7 +57,7 @@ class DrawnTask:
         self._dimension = dimension
 
     def initial_arrays(self) -> dict[str, Any]:
-        """Zeros."""
+        """A model of zeros."""
         return {"model": np.zeros(self._dimension, np.float32)}
 
     def train(self, arrays: dict[str, Any], client: int, server_round: int) -> dict[str, Any]:
@@ -69,11 +69,11 @@ class DrawnTask:
         return {"model": trained}
 
     def evaluate(self, arrays: dict[str, Any]) -> tuple[float, float]:
-        """Nothing to evaluate."""
+        """Neither accuracy nor loss: there are no data to evaluate on."""
         return float("nan"), float("nan")
 
     def num_examples(self, client: int) -> int:
-        """One."""
+        """Each client has one example."""
         return 1
 
     def plot_partition(self, path: Path) -> None:

@@ -8,9 +8,10 @@ between stages, and every byte in both directions.
 
 In signed rounds clients sign, check and confirm to one another. That every client verifies for itself, as on
 machines of their own, is what is measured. In a simulation they share a process that verifies each signature
-once: that is cheaper for the run, not for a client, and has a row of its own. What checks and signatures cost
-is told in rounds of the last version without them. That version is not at hand: its time is that of the
-X25519 and AES which every version needs, measured here, times a ratio that was measured once beside it.
+once: that is cheaper for the run, not for a client, and has a row of its own. The cost of checks and
+signatures is given relative to a round of the last version without them. As that version cannot run here, the
+time of such a round is estimated: the time of the X25519 and AES that every version needs, measured here,
+times a ratio that was measured once with that version.
 
 At 100 clients Flower takes about a minute, most of it for shares, and is measured once: all takes some
 six minutes. Times are processor time. Growth is over as many clients in all for each size, in turns: the

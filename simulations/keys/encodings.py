@@ -126,8 +126,8 @@ class KeepPolicyConfig(Keys):
     Parameters
     ----------
     name
-        ``constant`` (encoding.keep), ``schedule`` (by round), or ``adaptive``: with a target, that at
-        first, and then fewer where the mean update is short.
+        ``constant`` (encoding.keep), ``schedule`` (by round), or ``adaptive``, which needs a target:
+        encoding.keep in the first round, and fewer coordinates later where the mean update is short.
     rounds
         First rounds of the entries of ``keep``, for ``schedule``.
     keep
@@ -168,9 +168,9 @@ class KeepPolicyConfig(Keys):
 class EncodingConfig(Keys):
     """How updates are encoded: the coordinate clip, an L2 clip, the rotation, and what changes over rounds.
 
-    What is null follows. Without a target the clip is 0.05, and there is no L2 clip and no rotation.
-    With one (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the clip is three
-    standard deviations of a rotated coordinate.
+    Keys that are null have these defaults: without a target the clip is 0.05, and there is no L2 clip and no
+    rotation; with a target (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the
+    clip is three standard deviations of a rotated coordinate.
 
     Parameters
     ----------

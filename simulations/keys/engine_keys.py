@@ -23,8 +23,8 @@ class EngineConfig(Keys):
     threads
         Threads that train clients, for ``inline``.
     processes
-        Worker processes that train clients, for ``inline``: as many as the machine has cores. Results stay
-        the same to the last bit.
+        Worker processes that train clients, for ``inline``; no more than the machine has cores. Results are
+        the same to the last bit for any number.
     address
         host:port of an existing Ray cluster; null starts one for the run.
     client_cpus, client_gpus

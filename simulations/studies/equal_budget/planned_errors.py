@@ -31,7 +31,7 @@ ROUNDS = 50
 
 _DELTA, _DIMENSION = 1e-5, 7850
 _CLIENTS, _EPSILONS, _BITS = (100, 1000), (1.0, 4.0, 10.0), (1, 2, 3)
-# Those of the models that are trained, and the rounds of a short run, of one in between, and of a long one.
+# Sizes of the models that are trained; rounds of a short, a medium and a long run.
 _DIMENSIONS, _SOME_ROUNDS = (650, 7850), (10, 20, 50)
 # A standard normal number, as samples.
 _NORMAL = norm.ppf((np.arange(20_001) + 0.5) / 20_001)

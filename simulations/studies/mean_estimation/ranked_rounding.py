@@ -1,9 +1,9 @@
 """Correlated quantization in mean estimation: one bit per coordinate, without privacy, errors that cancel.
 
-Its errors are not independent over clients, so that whole means are looked at: exactly, for a sample of the
-coordinates, whose errors add up. The range of coordinates is that of the largest of all clients, and is given
-to everybody for nothing. Besides the kinds of vectors of the other tables there is one where clients nearly
-agree (``alike``): a common unit vector and a tenth of one of their own.
+Its errors are not independent over clients, so that the error of the whole mean is computed: exactly, for a
+sample of the coordinates, and scaled to all of them. The range of the quantizer is the largest coordinate of
+all clients, which everybody is assumed to know. Besides the kinds of vectors of the other tables there is one
+where clients nearly agree (``alike``): a common unit vector plus a tenth of one of the client's own.
 """
 
 from __future__ import annotations

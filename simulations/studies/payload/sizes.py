@@ -44,10 +44,10 @@ _MEASURED = {10_000: (0.1, 0.25, 0.5, 1.0, 2.5), 1_000_000: (2.5, 10.0, 50.0)}
 MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared, ours first."""
 
-# Bits of a code that are chosen from; integer noise takes as many as it needs.
+# Codes have at most so many bits; integer noise takes as many as it needs.
 _MOST_BITS, _CLIENTS = 3, 100
-# The error of a round with k coordinates has a relative deviation of sqrt(2 / k), and the mean over rounds
-# is to have this one.
+# The error of a round with k coordinates has a relative deviation of sqrt(2 / k). As many rounds are measured
+# as give their mean a relative deviation of _PRECISION.
 _PRECISION, _FEWEST_ROUNDS, _MOST_MEASURED = 0.014, 3, 150
 _TARGET = pq.Target(epsilon=4.0, rounds=50, num_clients=_CLIENTS, delta=1e-5)
 _BUDGET = PrivacyStatement(_TARGET.epsilon, _TARGET.delta, Unit.TOTAL, "aggregate")

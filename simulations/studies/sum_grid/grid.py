@@ -7,8 +7,8 @@ mechanism chooses its clip and uses codes of at most so many bits: what a client
 included.
 
 ``optm_aggregate`` is designed, and so certified on what it samples; the accountant counts its run. The others
-are given the benefit of the doubt: the Poisson binomial mechanism is probed at two cases of the other
-clients, and integer noise is counted as normal noise, its rounding by the mean
+are first counted in their favour: the loss of the Poisson binomial mechanism is computed for two cases of the
+other clients only, and integer noise is counted as normal noise, with the mean of its rounding
 (:func:`fl_privquant.design.noise_lattice.best_lattice`). Where such a figure is clearly below that of
 ``optm_aggregate``, it is replaced by a certified one.
 """
