@@ -25,18 +25,6 @@ from simulations.config import FederationConfig
 from simulations.data import Examples
 from simulations.targets import TARGET, located, options_of
 
-__all__ = [
-    "DEVICES",
-    "LocalTraining",
-    "Workspace",
-    "arrays_of",
-    "build_model",
-    "device_of",
-    "evaluate",
-    "load_arrays",
-    "train",
-]
-
 DEVICES = ("auto", "cpu", "cuda", "mps")
 """What ``task.device`` may be."""
 

@@ -24,8 +24,6 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "Probe"]
-
 Arrays = dict[str, NDArray[Any]]
 
 # Bytes that the updates of a round may take in memory; the others are written to files.

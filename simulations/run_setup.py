@@ -28,8 +28,6 @@ from simulations.probe import Probe
 from simulations.recording import Row
 from simulations.results import RunDirectory, provenance
 
-__all__ = ["Outputs", "PrivateSetup", "config_of", "policy_of", "probe_of", "seed_of"]
-
 
 def config_of(source: Context | str) -> RunConfig:
     """The run that a context of Flower's belongs to, or that is written in a text."""

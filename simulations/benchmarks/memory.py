@@ -19,8 +19,6 @@ import numpy as np
 
 from simulations.benchmarks.measure import Row, at_most, output_of, resident_bytes
 
-__all__ = ["DrawnTask", "run"]
-
 DIMENSION = 10**7
 CLIENTS = 10
 _MOST_MODELS = 8.0

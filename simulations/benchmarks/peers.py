@@ -29,8 +29,6 @@ from simulations.benchmarks.measure import Row, at_most, in_turns, seconds_of
 from simulations.config import RunConfig
 from simulations.data import Examples
 
-__all__ = ["images", "run"]
-
 MECHANISMS = ("none", "optm")
 DIGITS = {"data": "digits"}
 CLIENTS = 1000

@@ -12,8 +12,6 @@ from simulations.apps.user_app import ROUND_KEYS, UserApp, fused, user_app
 if TYPE_CHECKING:
     from simulations.config import FederationConfig, RunConfig
 
-__all__ = ["FEDERATION_KEYS", "AppMetricsConfig", "configured_app", "settled"]
-
 FEDERATION_KEYS = ("num_clients", "rounds", "fraction")
 """Keys of the federation that count for an app; the others are for tasks."""
 

@@ -9,8 +9,6 @@ from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from simulations.keys.config_checks import Keys, at_least
 
-__all__ = ["EngineConfig"]
-
 
 @dataclass(frozen=True)
 class EngineConfig(Keys):

@@ -16,8 +16,6 @@ from fl_privquant.accounting import (
 from fl_privquant.errors import InvalidSpecError
 from simulations.keys.config_checks import Keys, at_least
 
-__all__ = ["SamplingConfig"]
-
 
 @dataclass(frozen=True)
 class SamplingConfig(Keys):
