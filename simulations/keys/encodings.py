@@ -41,9 +41,9 @@ class ClipPolicyConfig(Keys):
     name
         ``constant`` (encoding.clip), or ``quantile`` (encoding.clip at first, then a private quantile).
     coordinate_quantile
-        Quantile of a client's coordinates that its clip is to be at.
+        Share of a client's coordinates that the clip is to hold.
     client_quantile
-        Quantile of the clients whose coordinates the clip follows; 0.5 is the median client.
+        Share of the clients for whom the clip is to be wide enough; 0.5 follows the median client.
     rate
         How fast the clip follows.
     """

@@ -28,11 +28,12 @@ class SamplingConfig(Keys):
         and in secret), ``poisson`` (each with that probability) or ``cohorts`` (each at most once in
         ``rounds_apart`` rounds).
     rounds_apart
-        Of how many rounds in a row a client takes part in one at most, for ``cohorts``.
+        A client takes part in at most one of so many consecutive rounds, for ``cohorts``.
     min_clients
-        Clients of the smallest round that is run, for ``poisson``.
+        Rounds with fewer clients are not run, for ``poisson``.
     participations
-        Rounds of the run that a client takes part in, at most, and is counted for; null for no bound.
+        Largest number of rounds that a client takes part in; its cost is counted for as many. null for no
+        bound.
     """
 
     path: ClassVar[str] = "sampling"
