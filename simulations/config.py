@@ -86,7 +86,7 @@ class FederationConfig(Keys):
     num_clients
         Clients of the federation.
     rounds
-        Rounds of the run; 0 stands for the number in an app's own configuration.
+        Rounds of the run. With an app, 0 stands for the number in the app's own configuration.
     fraction
         Share of the clients that is asked in a round; with sampling=poisson each one's probability.
     strategy
