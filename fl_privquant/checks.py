@@ -122,14 +122,15 @@ def typed(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def check_declared(owner: Any) -> None:
+def check_declared(owner: Any, path: str = "") -> None:
     """Make the checks that fields are declared with, as in ``levels: Annotated[int, whole_in(2, 64)]``.
 
-    None, which stands for what was not given, is not checked where the declaration allows it.
+    None, which stands for what was not given, is not checked where the declaration allows it. In refusals
+    names begin with ``path``.
     """
     for name, optional, check in _declared_checks(owner.__class__):
         if (value := getattr(owner, name)) is not None or not optional:
-            check(name, value)
+            check(f"{path}{name}", value)
 
 
 @functools.cache

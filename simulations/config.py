@@ -12,7 +12,7 @@ import json
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import fl_privquant as pq
 from fl_privquant import checks
@@ -21,7 +21,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import label_of
 from simulations.apps.user_app import user_app
 from simulations.keys.app_keys import AppMetricsConfig, settled
-from simulations.keys.config_checks import at_least, unit_interval
+from simulations.keys.config_checks import Keys, at_least
 from simulations.keys.encodings import EncodingConfig
 from simulations.keys.engine_keys import EngineConfig
 from simulations.keys.mechanism_keys import (
@@ -56,7 +56,7 @@ register_resolvers()
 
 
 @dataclass(frozen=True)
-class PartitionConfig:
+class PartitionConfig(Keys):
     """How examples are dealt to clients.
 
     Parameters
@@ -70,18 +70,15 @@ class PartitionConfig:
         Shards of one label that a client gets, for ``shards``.
     """
 
-    name: str = "iid"
-    alpha: float = 0.3
-    shards_per_client: int = 2
+    path: ClassVar[str] = "partition"
 
-    def __post_init__(self) -> None:
-        checks.choice("partition.name", self.name, ("iid", "dirichlet", "shards", "size_skew", "natural"))
-        checks.positive("partition.alpha", self.alpha)
-        at_least("partition.shards_per_client", self.shards_per_client, 1)
+    name: Annotated[str, checks.one_of("iid", "dirichlet", "shards", "size_skew", "natural")] = "iid"
+    alpha: Annotated[float, checks.positive] = 0.3
+    shards_per_client: Annotated[int, at_least(1)] = 2
 
 
 @dataclass(frozen=True)
-class FederationConfig:
+class FederationConfig(Keys):
     """Clients and rounds, local SGD, and the server's strategy.
 
     Parameters
@@ -89,7 +86,7 @@ class FederationConfig:
     num_clients
         Clients of the federation.
     rounds
-        Rounds of the run. 0: as many as an app has.
+        Rounds of the run. With an app, 0 stands for the number in the app's own configuration.
     fraction
         Share of the clients that is asked in a round; with sampling=poisson each one's probability.
     strategy
@@ -115,35 +112,24 @@ class FederationConfig:
         which is faster for small models. Its ``lr`` is the learning rate; its state begins anew each round.
     """
 
-    num_clients: int = 20
-    rounds: int = 30
-    fraction: float = 1.0
-    strategy: str = "fedavg"
-    server_learning_rate: float = 1.0
-    server_momentum: float = 0.9
-    local_epochs: int = 1
-    local_steps: int | None = None
-    batch_size: int = 32
-    learning_rate: float = 1.0
-    momentum: float = 0.0
-    proximal: float = 0.0
+    path: ClassVar[str] = "federation"
+
+    num_clients: Annotated[int, at_least(1)] = 20
+    rounds: Annotated[int, at_least(0)] = 30
+    fraction: Annotated[float, checks.number_in("(0, 1]")] = 1.0
+    strategy: Annotated[str, checks.one_of("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian")] = "fedavg"
+    server_learning_rate: Annotated[float, checks.positive] = 1.0
+    server_momentum: Annotated[float, checks.number_in("[0, 1)")] = 0.9
+    local_epochs: Annotated[int, at_least(1)] = 1
+    local_steps: Annotated[int | None, at_least(1)] = None
+    batch_size: Annotated[int, at_least(1)] = 32
+    learning_rate: Annotated[float, checks.positive] = 1.0
+    momentum: Annotated[float, checks.number_in("[0, 1)")] = 0.0
+    proximal: Annotated[float, at_least(0)] = 0.0
     optimizer: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checks.choice(
-            "federation.strategy", self.strategy, ("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian")
-        )
-        at_least("federation.rounds", self.rounds, 0)
-        for name in ("num_clients", "local_epochs", "batch_size"):
-            at_least(f"federation.{name}", getattr(self, name), 1)
-        if self.local_steps is not None:
-            at_least("federation.local_steps", self.local_steps, 1)
-        for name in ("learning_rate", "server_learning_rate"):
-            checks.positive(f"federation.{name}", getattr(self, name))
-        unit_interval("federation.fraction", self.fraction, "(0, 1]")
-        for name in ("momentum", "server_momentum"):
-            unit_interval(f"federation.{name}", getattr(self, name), "[0, 1)")
-        at_least("federation.proximal", self.proximal, 0)
+        super().__post_init__()
         object.__setattr__(self, "optimizer", self._checked_optimizer())
 
     def _checked_optimizer(self) -> dict[str, Any]:
@@ -161,7 +147,7 @@ class FederationConfig:
 
 
 @dataclass(frozen=True)
-class PrivacyConfig:
+class PrivacyConfig(Keys):
     """Randomness, the target of the whole run, and limits that clients set.
 
     Parameters
@@ -179,22 +165,17 @@ class PrivacyConfig:
         Total ε at which a run stops, with the encoding that is configured; null for none.
     """
 
-    randomness: str = "seeded"
-    delta: float = 1e-5
-    epsilon: float | None = None
-    max_epsilon: float | None = None
-    budget: float | None = None
+    path: ClassVar[str] = "privacy"
 
-    def __post_init__(self) -> None:
-        checks.choice("privacy.randomness", self.randomness, ("seeded", "secure"))
-        unit_interval("privacy.delta", self.delta)
-        for name in ("epsilon", "max_epsilon", "budget"):
-            if getattr(self, name) is not None:
-                checks.positive(f"privacy.{name}", getattr(self, name))
+    randomness: Annotated[str, checks.one_of("seeded", "secure")] = "seeded"
+    delta: Annotated[float, checks.number_in("(0, 1)")] = 1e-5
+    epsilon: Annotated[float | None, checks.positive] = None
+    max_epsilon: Annotated[float | None, checks.positive] = None
+    budget: Annotated[float | None, checks.positive] = None
 
 
 @dataclass(frozen=True)
-class SecaggConfig:
+class SecaggConfig(Keys):
     """Secure aggregation: whether, and what is assumed of clients.
 
     Parameters
@@ -213,19 +194,17 @@ class SecaggConfig:
         bits (:class:`~fl_privquant.accounting.SecureSum`).
     """
 
+    path: ClassVar[str] = "secagg"
+
     enabled: bool = False
-    corrupt_fraction: float = 0.1
-    dropout_fraction: float = 0.1
+    corrupt_fraction: Annotated[float, checks.number_in("[0, 1)")] = 0.1
+    dropout_fraction: Annotated[float, checks.number_in("[0, 1)")] = 0.1
     masked: bool = True
     exact_sums: bool = False
 
-    def __post_init__(self) -> None:
-        for name in ("corrupt_fraction", "dropout_fraction"):
-            unit_interval(f"secagg.{name}", getattr(self, name), "[0, 1)")
-
 
 @dataclass(frozen=True)
-class TrackerConfig:
+class TrackerConfig(Keys):
     """An experiment tracker that results are sent to besides files.
 
     Parameters
@@ -236,11 +215,10 @@ class TrackerConfig:
         Server or folder of MLflow; null for a file in the run's directory.
     """
 
-    name: str = "none"
-    uri: str | None = None
+    path: ClassVar[str] = "tracker"
 
-    def __post_init__(self) -> None:
-        checks.choice("tracker.name", self.name, ("none", "tensorboard", "mlflow"))
+    name: Annotated[str, checks.one_of("none", "tensorboard", "mlflow")] = "none"
+    uri: str | None = None
 
 
 @dataclass(frozen=True)
@@ -290,18 +268,18 @@ class RunConfig:
     app_digest: str | None = None
     study: str = "default"
     panel: str | None = None
-    seed: int = 0
+    seed: Annotated[int, at_least(0)] = 0
     output: str = "outputs"
 
     def __post_init__(self) -> None:
-        at_least("seed", self.seed, 0)
+        checks.check_declared(self)
         if not self.study or "/" in self.study or self.study.startswith("."):
             raise InvalidSpecError(f"study: {self.study!r} is not a plain directory name")
         if not self.output:
             raise InvalidSpecError("output: '' is not a directory; set output=DIRECTORY, or leave it out")
         object.__setattr__(self, "mechanism", checked_mechanism(self.mechanism))
         if self.app is None:
-            at_least("federation.rounds", self.federation.rounds, 1)
+            at_least(1)("federation.rounds", self.federation.rounds)
             task = checked("task", self.task, given=("run",), common=_COMMON_OF_TASKS)
             object.__setattr__(self, "task", task)
         else:

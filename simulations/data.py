@@ -40,7 +40,8 @@ class Examples:
     train_y, test_y
         Labels from 0 on, or whatever else the task's loss compares outputs with.
     users
-        For each training example the number of the user whose it is, from 0 on; None where nobody is known.
+        For each training example the number of the user that it belongs to, from 0 on; None where the users
+        are not known.
     """
 
     train_x: NDArray[Any]

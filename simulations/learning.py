@@ -1,9 +1,8 @@
 """Models and local training, in torch.
 
 On the CPU the same model, examples and seed give the same arrays to the last bit, whatever else the process
-does. Sums
-of floats depend on how many threads share them, so training and evaluation run on one thread each; clients
-train side by side instead (``engine.threads``, ``engine.processes``, or the processes of Ray).
+does. Sums of floats depend on how many threads share them, so training and evaluation run on one thread each;
+clients train side by side instead (``engine.threads``, ``engine.processes``, or the processes of Ray).
 """
 
 from __future__ import annotations
@@ -25,18 +24,6 @@ from fl_privquant.errors import InvalidSpecError
 from simulations.config import FederationConfig
 from simulations.data import Examples
 from simulations.targets import TARGET, located, options_of
-
-__all__ = [
-    "DEVICES",
-    "LocalTraining",
-    "Workspace",
-    "arrays_of",
-    "build_model",
-    "device_of",
-    "evaluate",
-    "load_arrays",
-    "train",
-]
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 """What ``task.device`` may be."""
@@ -178,7 +165,7 @@ class LocalTraining:
         step = self._steps_by_hand() if self._by_hand else self._steps_by_torch()
         batch_of = self._in_numpy(x, y) if self._by_formula else self._in_torch(x, y)
         count, size = len(y), config.batch_size
-        # One example has one order.
+        # A single example needs no random order.
         generator = torch.Generator().manual_seed(seed) if count > 1 else None
         steps_left = math.inf if config.local_steps is None else config.local_steps
         if not self._model.training:
@@ -195,7 +182,7 @@ class LocalTraining:
         return losses
 
     def _in_torch(self, x: NDArray[Any], y: NDArray[Any]) -> Batches:
-        """Batches for torch. Its memory is aligned; where numpy's begins is by chance, and kernels notice."""
+        """Batches for torch, whose memory is aligned: results of its kernels may depend on the alignment."""
         features, labels = torch.from_numpy(x), torch.from_numpy(y)
         if self._on_cpu:
             return lambda batch: (features[batch], labels[batch])
@@ -208,7 +195,7 @@ class LocalTraining:
 
         def batch_of(batch: torch.Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
             chosen = batch.numpy()
-            # All are in range; where numpy would have to check that, it would not write in place.
+            # All places are in range. Only where numpy need not check that does it write without a buffer.
             np.take(rows, chosen, axis=0, out=place[: chosen.size], mode="clip")
             return place[: chosen.size], y[chosen]
 

@@ -31,7 +31,7 @@ def deal(examples: Examples, num_clients: int, config: PartitionConfig, seed: in
         labels = np.zeros(len(labels), np.int64)
     order = np.random.default_rng([seed, 1]).permutation(labels.size)
     if config.name == "iid":
-        # The same parts as flwr-datasets', which takes milliseconds for each client.
+        # These are the parts of flwr-datasets' partitioner, which takes milliseconds for each client.
         return [np.sort(part) for part in np.array_split(order, num_clients)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyarrow and datasets disagree on deprecated options

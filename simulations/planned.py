@@ -101,7 +101,7 @@ def run_statement(
 ) -> PrivacyStatement:
     """What a run costs a client that took part as often as it may; in the sum of all clients, or locally.
 
-    The sum is that of all clients of a round, all of them honest: what the run would cost at the best.
+    The sum is that of all clients of a round, all of which are taken to be honest: a best case.
     """
     if config.mechanism["name"] == CENTRAL and in_sum:
         scope = f"{dimension} coordinates, {config.counted_rounds} rounds"

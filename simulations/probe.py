@@ -24,8 +24,6 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "Probe"]
-
 Arrays = dict[str, NDArray[Any]]
 
 # Bytes that the updates of a round may take in memory; the others are written to files.
@@ -55,7 +53,7 @@ class Probe:
         self._kept = self._in_memory.setdefault(directory, {}) if same_process else None
         self._failed = self._failed_in_memory.setdefault(directory, {}) if same_process else None
         self._lock = threading.Lock()
-        # The file that this process writes to; a process that was forked since opens its own.
+        # The process and the round that the open file is for: a forked process opens a file of its own.
         self._open: tuple[int, int, BinaryIO] | None = None
 
     def leave_failure(self, client: int, reason: str) -> None:
@@ -103,7 +101,8 @@ class Probe:
                 continue
             mapped, begin, names = written[client]
             yield _arrays(mapped, begin, names)
-            # Pages of a mapped file stay in memory until they are given back; who still looks reads anew.
+            # Pages of a mapped file stay in memory until they are given back. An array that is still in use
+            # stays valid: its pages are then read from the file again.
             if _size(names) >= _LARGE:
                 mapped.madvise(mmap.MADV_DONTNEED)
 

@@ -132,7 +132,7 @@ def provenance(
     lines: list[str],
     model: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What a result depends on besides its config, and the hash of the model that it is."""
+    """What a result depends on besides its config, what it costs, and a hash of the final model."""
     digest = hashlib.sha256()
     for name in sorted(model):
         digest.update(f"{name} {model[name].dtype} {model[name].shape} ".encode() + model[name].tobytes())

@@ -261,7 +261,7 @@ def _spent(config: RunConfig, row: dict[str, Any]) -> str:
     of sums, and else the local view itself. Where clients are drawn in secret, the view of an adversary who
     sees only the models stands beside these.
     """
-    # As provenance.json has them: each with the delta and the view of its own, such as sums of 9 to 18.
+    # In provenance.json each statement has its own delta and view, such as sums of 9 to 18 clients.
     origin = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
     stated = [PrivacyStatement.from_dict(statement) for statement in origin["statements"]]
     totals = {statement.view: statement for statement in stated if statement.unit == Unit.TOTAL}
@@ -297,10 +297,11 @@ def _quiet_flower() -> Iterator[None]:
 
 
 def _worth_saying(record: logging.LogRecord) -> bool:
-    """What the config already says is not a warning: no federated evaluation, seeded randomness.
+    """Whether a log record tells the user something new.
 
-    Nor is what :func:`main` says itself, that a budget has ended the run, nor what each client notes in its
-    own log while the server says it of all of them, as it does if apps fail.
+    Left out are consequences of the configuration (no federated evaluation, seeded randomness), the end of a
+    run by its budget, which :func:`main` prints itself, and what single clients log of failures that the
+    server reports for all of them.
     """
     known: tuple[str, ...] = (
         "fraction_evaluate is set to 0",

@@ -28,8 +28,6 @@ from simulations.probe import Probe
 from simulations.recording import Row
 from simulations.results import RunDirectory, provenance
 
-__all__ = ["Outputs", "PrivateSetup", "config_of", "policy_of", "probe_of", "seed_of"]
-
 
 def config_of(source: Context | str) -> RunConfig:
     """The run that a context of Flower's belongs to, or that is written in a text."""
@@ -95,7 +93,7 @@ class PrivateSetup:
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """What is recorded is what encodes: under secure aggregation, floats become fixed point."""
+        """The mechanism that encodes and is recorded: under secure aggregation floats become fixed point."""
         return self.aggregation.adapted(self.policy(1).mechanism)
 
     def settings(self) -> dict[str, Any]:
@@ -166,7 +164,7 @@ class Outputs(contextlib.ExitStack):
         self._tracker.log(rows[-1])
 
     def statements(self) -> list[PrivacyStatement]:
-        """What there is to state where nothing is encoded."""
+        """The statement of a run in which nothing is encoded."""
         return [coordinate_statement(self._setup.mechanism)]
 
     def finish(
@@ -176,7 +174,7 @@ class Outputs(contextlib.ExitStack):
         lines: list[str],
         arrays: Mapping[str, Array],
     ) -> None:
-        """Write what the run came to."""
+        """Write the final rows, the mechanism, and the provenance with the privacy statements."""
         config, mechanism, dimension = self._config, self._setup.mechanism, self._setup.dimension
         self._directory.write_rows(rows)
         self._directory.write_bytes("mechanism.pqm", mechanism.to_bytes())

@@ -1,4 +1,4 @@
-"""Experiment trackers: TensorBoard and MLflow, each an extra; without one, nothing."""
+"""Experiment trackers: TensorBoard and MLflow, which are optional dependencies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulations.results import RunDirectory
 
 
 class Tracker:
-    """Takes rows and does nothing with them."""
+    """The tracker of a run that has none: it ignores what it is told."""
 
     def log(self, row: dict[str, Any]) -> None:
         """Take the row of a round."""

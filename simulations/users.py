@@ -9,8 +9,6 @@ from fl_privquant.errors import InvalidSpecError
 from simulations.config import RunConfig
 from simulations.targets import TARGET, located
 
-__all__ = ["with_users"]
-
 
 def with_users(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The values of a run, with the number of users where ``federation.num_clients`` is null."""

@@ -38,8 +38,6 @@ from simulations.recording import OnRow
 from simulations.results import RunDirectory
 from simulations.run_setup import Outputs, PrivateSetup, config_of, policy_of, probe_of, seed_of
 
-__all__ = ["client_app", "passes_through", "server_app"]
-
 _CALLS = "simulation-calls"
 _MOST_CHARACTERS = 300
 

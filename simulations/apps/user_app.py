@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
 
-__all__ = ["ROUND_KEYS", "UserApp", "fused", "user_app"]
-
 ROUND_KEYS = ("num-server-rounds", "num-rounds")
 """Keys under which apps have their number of rounds."""
 

@@ -30,8 +30,6 @@ from simulations.probe import Probe
 from simulations.recording import OnRow, Row, first_columns, measured, round_columns, spent_columns
 from simulations.run_setup import PrivateSetup
 
-__all__ = ["WatchedGrid"]
-
 Begin = Callable[[ArrayRecord], tuple[PrivateSetup, OnRow]]
 
 # An app that asks more often in a row who is connected, with such a pause in seconds before each time,

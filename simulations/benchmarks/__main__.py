@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
+import os
 import traceback
 
 from simulations.benchmarks import results_page
-from simulations.benchmarks.measure import Row
+from simulations.benchmarks.measure import Row, print_rows
 from simulations.benchmarks.results_page import CATALOGUE
 
 
@@ -31,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = list(CATALOGUE) if "all" in options.names else list(dict.fromkeys(options.names))
     keep = (options.write or "all" in options.names) and not options.quick
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     rows: list[Row] = []
     failed = False
     for name in names:
@@ -49,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
             if keep:
                 results_page.write_points(measured)
             continue
+        print_rows(CATALOGUE[name]["title"], measured)
         rows += measured
         if keep:
             results_page.write_rows(name, measured)

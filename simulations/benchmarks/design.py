@@ -12,16 +12,14 @@ import fl_privquant as pq
 from fl_privquant.design import linear_program
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.law.density import UniformDensity
-from simulations.benchmarks.measure import Row, median_seconds, output_of, print_rows
+from simulations.benchmarks.measure import Row, at_most, median_seconds, output_of
 
 ROUNDS = 3
 
 
 def run() -> list[Row]:
-    """Every measurement of designing beside its target, printed as a table."""
-    rows = [_search(), _model_building(), _cached()]
-    print_rows("design", rows)
-    return rows
+    """Every measurement of designing beside its target."""
+    return [_search(), _model_building(), _cached()]
 
 
 def _search() -> Row:
@@ -35,7 +33,7 @@ def _search() -> Row:
         ],
         ROUNDS,
     )
-    return Row("2-bit free design, bins searched, in single programs", search / single, 300.0, at_least=False)
+    return at_most("2-bit free design, bins searched, in single programs", search / single, 300.0)
 
 
 def _model_building() -> Row:
@@ -64,12 +62,8 @@ def _model_building() -> Row:
         )
     finally:
         linear_program._solver = solver
-    return Row(
-        "64-level free program, in HiGHS' own time for it",
-        whole / float(np.median(inside)),
-        1.5,
-        at_least=False,
-    )
+    ratio = whole / float(np.median(inside))
+    return at_most("64-level free program, in HiGHS' own time for it", ratio, 1.5)
 
 
 # Imports are lazy: another design makes them before the clock starts.
@@ -86,4 +80,4 @@ def _cached() -> Row:
     """A design that is in the cache, in a new process: the best of several, after import."""
     with tempfile.TemporaryDirectory() as directory:
         times = [float(output_of("-c", _LOAD, FL_PRIVQUANT_CACHE=directory)) for _ in range(4)]
-    return Row("a cached design, milliseconds after import", min(times[1:]), 20.0, at_least=False)
+    return at_most("a cached design, milliseconds after import", min(times[1:]), 20.0)

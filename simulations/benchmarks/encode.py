@@ -14,7 +14,7 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.sampling.kernel import Sampler
-from simulations.benchmarks.measure import Call, Row, median_seconds, output_of, print_rows, resident_bytes
+from simulations.benchmarks.measure import Call, Row, at_most, median_seconds, output_of, resident_bytes
 
 COORDINATES = 10**7
 MEMORY_COORDINATES = 10**8
@@ -26,11 +26,8 @@ BLOCK = 1 << 16
 
 
 def run() -> list[Row]:
-    """Every measurement of encoding beside its target, printed as a table."""
-    rows = [row for levels in LEVELS for row in _throughput(levels)]
-    rows += [_codebook(), _memory()]
-    print_rows(f"encode: secure stream, one thread, {COORDINATES:.0e} float32", rows)
-    return rows
+    """Every measurement of encoding beside its target."""
+    return [*(row for levels in LEVELS for row in _throughput(levels)), _codebook(), _memory()]
 
 
 def dithered_table(levels: int) -> CertifiedTable:
@@ -78,7 +75,7 @@ def _codebook() -> Row:
 
     own, drawn = median_seconds([lambda: mechanism.encode(update), draw], CODEBOOK_ROUNDS)
     name = f"{levels} codewords of {dimension:.0e} coordinates: time over numpy's as many normal numbers"
-    return Row(name, own / drawn, 1.54, at_least=False)
+    return at_most(name, own / drawn, 1.54)
 
 
 def numpy_encode(law: Law, x: NDArray[np.float32], generator: np.random.Generator) -> NDArray[np.uint8]:
@@ -131,7 +128,7 @@ def _memory() -> Row:
     # In a new process: a peak cannot be reset, and earlier work may have left memory to reuse.
     code = "from simulations.benchmarks.encode import _extra_megabytes; print(_extra_megabytes())"
     name = f"m = 16: MB beyond input and output, {MEMORY_COORDINATES:.0e} coordinates"
-    return Row(name, float(output_of("-c", code)), 64.0, at_least=False)
+    return at_most(name, float(output_of("-c", code)), 64.0)
 
 
 def _extra_megabytes() -> float:

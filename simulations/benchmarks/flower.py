@@ -12,160 +12,65 @@
 from __future__ import annotations
 
 import copy
-import logging
-import os
 import time
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import Strategy
 
-import fl_privquant as pq
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
+from fl_privquant.flower import PerClient
 from fl_privquant.flower.engines import Federation, InlineEngine, RayEngine
 from fl_privquant.flower.engines.inline import InlineGrid
 from fl_privquant.flower.engines.internals import dump_records, server_identity
-from simulations.benchmarks.measure import Row, print_rows
+from simulations.benchmarks.flower_rounds import (
+    SMALL_SHAPES,
+    TorchRounds,
+    plain_strategy,
+    private_mod,
+    private_strategy,
+    run_round,
+    trained_client,
+    zeros_of,
+)
+from simulations.benchmarks.measure import Row, at_most, in_turns, seconds_of
 
 CLIENTS = 100
 TURNS = 40
 MANY_CLIENTS = 1000
-SMALL_SHAPES = ((64, 10), (10,))
 INLINE_ROUNDS = 6
 RAY_ROUNDS = 3
-CLIP = 0.05
 THREAD_TURNS = 7
 IMAGES = 600
 
-Shapes = tuple[tuple[int, ...], ...]
-
 
 def run() -> list[Row]:
-    """Every measurement beside its target, printed as a table."""
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    rows = [*_round_time(), _reply_bytes(), _inline_against_ray(), _two_threads()]
-    print_rows("flower: PrivQuant at 2 bits against plain FedAvg, inline against Ray", rows)
-    return rows
+    """Every measurement beside its target."""
+    return [_round_time(), _reply_bytes(), _inline_against_ray(), _two_threads()]
 
 
-def _model(shapes: Shapes) -> ArrayRecord:
-    return ArrayRecord(
-        {f"layer-{i}": Array(np.zeros(shape, dtype=np.float32)) for i, shape in enumerate(shapes)}
-    )
-
-
-def _client(shapes: Shapes, mods: list[Any]) -> ClientApp:
-    """An ordinary client, except for the training: what it returns was trained before."""
-    generator = np.random.default_rng(0)
-    trained = [generator.normal(0.0, CLIP / 3, shape).astype(np.float32) for shape in shapes]
-    app = ClientApp()
-
-    @app.train(mods=mods)
-    def train(message: Message, context: Context) -> Message:
-        received = message.content["arrays"]
-        if not isinstance(received, ArrayRecord):
-            raise TypeError("no arrays")
-        names, _ = list(received), received.to_numpy_ndarrays()
-        arrays = ArrayRecord({name: Array(array) for name, array in zip(names, trained, strict=True)})
-        return Message(
-            RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 10})}), reply_to=message
-        )
-
-    return app
-
-
-def _round_time() -> list[Row]:
-    mechanism = pq.design("optm", epsilon=1.0, bits=2)
-    plain = Rounds(FedAvg(fraction_evaluate=0.0), [])
-    private = Rounds(
-        PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP, aggregation=SumOfCodes()),
-        [PrivQuantMod(max_epsilon=1.0)],
-    )
-    # In turns and in processor time: others who use the machine slow down both.
-    turns = [(plain.run_one(), private.run_one()) for _ in range(TURNS + 1)]
+def _round_time() -> Row:
+    plain = TorchRounds(plain_strategy(), [], CLIENTS)
+    private = TorchRounds(private_strategy(), [private_mod()], CLIENTS)
     # The first turn compiles and warms up.
-    ratio = float(np.median([after / before for before, after in turns[1:]]))
-    seconds = np.min(turns[1:], axis=0)
+    seconds = in_turns([plain.run_one, private.run_one], TURNS + 1)[1:]
+    least = seconds.min(axis=0)
     name = f"{CLIENTS} clients, {plain.num_parameters:.1e} parameters, without training"
-    text = f"{name}: round of PrivQuant ({seconds[1]:.3f} s) against plain FedAvg ({seconds[0]:.3f} s)"
-    return [Row(text, ratio, 1.2, at_least=False)]
-
-
-class Rounds:
-    """Rounds of a PyTorch app, one by one: what Strategy.start does between two models."""
-
-    def __init__(self, strategy: Strategy, mods: list[Any]) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        generator = torch.Generator().manual_seed(0)
-        self._images = torch.randn((16, 784), generator=generator)
-        self._labels = torch.randint(0, 10, (16,), generator=generator)
-        self._training_seconds = 0.0
-        self._strategy = strategy
-        self._arrays = ArrayRecord(self._make_model().state_dict())
-        self._grid = InlineGrid(self._client(mods), Federation(CLIENTS))
-        self.num_parameters = sum(parameter.numel() for parameter in self._make_model().parameters())
-
-    def run_one(self) -> float:
-        """Processor seconds of one round, without those that clients spent on training."""
-        self._training_seconds = 0.0
-        start = time.process_time()
-        with server_identity(1):
-            messages = self._strategy.configure_train(1, self._arrays, ConfigRecord(), self._grid)
-            self._strategy.aggregate_train(1, self._grid.send_and_receive(messages))
-        return time.process_time() - start - self._training_seconds
-
-    def _make_model(self) -> Any:
-        from torch import nn
-
-        layers = [nn.Linear(784, 120), nn.ReLU(), nn.Linear(120, 45), nn.ReLU(), nn.Linear(45, 10)]
-        return nn.Sequential(*layers)
-
-    def _client(self, mods: list[Any]) -> ClientApp:
-        app = ClientApp()
-
-        @app.train(mods=mods)
-        def train(message: Message, context: Context) -> Message:
-            model = self._make_model()
-            model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-            start = time.process_time()
-            self._train(model)
-            self._training_seconds += time.process_time() - start
-            arrays, metrics = (
-                ArrayRecord(model.state_dict()),
-                MetricRecord({"num-examples": len(self._labels)}),
-            )
-            return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-
-        return app
-
-    def _train(self, model: Any) -> None:
-        import torch
-
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        torch.nn.functional.cross_entropy(model(self._images), self._labels).backward()
-        optimizer.step()
+    text = f"{name}: round of PrivQuant ({least[1]:.3f} s) against plain FedAvg ({least[0]:.3f} s)"
+    return at_most(text, float(np.median(seconds[:, 1] / seconds[:, 0])), 1.2)
 
 
 def _reply_bytes() -> Row:
     shapes = ((1000, 1000),)
-    mechanism = pq.design("optm", epsilon=1.0, bits=2)
-    strategy = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, CLIP, rotate=True)
-    grid = _ListeningGrid(_client(shapes, [PrivQuantMod(max_epsilon=1.0, metrics=("loss",))]), Federation(2))
-    with server_identity(1):
-        replies = grid.send_and_receive(strategy.configure_train(1, _model(shapes), ConfigRecord(), grid))
-        strategy.aggregate_train(1, replies)
+    client = trained_client(shapes, [private_mod(metrics=("loss",))])
+    grid = _ListeningGrid(client, Federation(2))
+    run_round(private_strategy(rotate=True, aggregation=PerClient()), zeros_of(shapes), grid)
     largest = max(grid.reply_bytes)
-    share = largest / (4 * _size(shapes))
-    return Row(
-        f"10^6 parameters: bytes of a reply ({largest}) against float32's", share, 1 / 15, at_least=False
-    )
+    name = f"10^6 parameters: bytes of a reply ({largest}) against float32's"
+    return at_most(name, largest / 4e6, 1 / 15)
 
 
 class _ListeningGrid(InlineGrid):
@@ -192,18 +97,16 @@ def _deflated(message: Message) -> list[bytes]:
 
 
 def _inline_against_ray() -> Row:
-    mechanism = pq.design("optm", epsilon=1.0, bits=2)
     federation = Federation(MANY_CLIENTS)
-    client = _client(SMALL_SHAPES, [PrivQuantMod(max_epsilon=1.0)])
-    seconds = {}
+    client = trained_client(SMALL_SHAPES, [private_mod()])
+    seconds = []
     for engine, rounds in ((InlineEngine(), INLINE_ROUNDS), (RayEngine(), RAY_ROUNDS)):
         times: list[float] = []
-        inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=MANY_CLIENTS)
-        strategy = PrivQuantStrategy(inner, mechanism, CLIP, aggregation=SumOfCodes())
+        strategy = private_strategy(plain_strategy(min_train_nodes=MANY_CLIENTS))
         engine.run(_timed_server(strategy, rounds, times), client, federation)
         # Between the ends of rounds: the engine's start does not count.
-        seconds[type(engine).__name__] = min(np.diff(times))
-    inline, ray = seconds["InlineEngine"], seconds["RayEngine"]
+        seconds.append(float(min(np.diff(times))))
+    inline, ray = seconds
     rates = f"inline ({1 / inline:.2f}) against Ray ({1 / ray:.3f})"
     return Row(f"{MANY_CLIENTS} clients, small model: rounds a second, {rates}", ray / inline, 8.0)
 
@@ -226,20 +129,16 @@ def _two_threads() -> Row:
         learning.train(model, x, y, FederationConfig(batch_size=32), seed=int(context.node_id))
         return Message(RecordDict(), reply_to=message)
 
+    def seconds(grid: InlineGrid) -> float:
+        messages = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
+        return seconds_of(lambda: grid.send_and_receive(messages), time.perf_counter)
+
     grids = [InlineGrid(client, Federation(8), threads) for threads in (1, 2)]
-    times: list[list[float]] = []
     with server_identity(1):
-        for _ in range(THREAD_TURNS + 1):
-            turn = []
-            for grid in grids:
-                messages = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
-                start = time.perf_counter()
-                grid.send_and_receive(messages)
-                turn.append(time.perf_counter() - start)
-            times.append(turn)
-    # The first turn warms up; each turn by itself, as others who use the machine slow down both.
-    ratio = float(np.median([one / two for one, two in times[1:]]))
-    return Row("CNN on 28 x 28 images, 8 clients inline: two threads against one", ratio, 1.5)
+        # The first turn warms up; each turn by itself, as others who use the machine slow down both.
+        one, two = in_turns([partial(seconds, grid) for grid in grids], THREAD_TURNS + 1)[1:].T
+    name = "CNN on 28 x 28 images, 8 clients inline: two threads against one"
+    return Row(name, float(np.median(one / two)), 1.5)
 
 
 def _timed_server(strategy: Strategy, rounds: int, times: list[float]) -> ServerApp:
@@ -250,10 +149,6 @@ def _timed_server(strategy: Strategy, rounds: int, times: list[float]) -> Server
         def note(server_round: int, arrays: ArrayRecord) -> None:
             times.append(time.perf_counter())
 
-        strategy.start(grid, _model(SMALL_SHAPES), num_rounds=rounds, evaluate_fn=note)
+        strategy.start(grid, zeros_of(SMALL_SHAPES), num_rounds=rounds, evaluate_fn=note)
 
     return app
-
-
-def _size(shapes: Shapes) -> int:
-    return int(sum(np.prod(shape) for shape in shapes))

@@ -6,13 +6,11 @@ in turns with it. What is read off is the slope, and the distance between two li
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from flwr.app import ConfigRecord
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import Strategy
 from rich.console import Console
 
 import fl_privquant as pq
@@ -20,16 +18,23 @@ from fl_privquant.accounting import Release, View
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.design.free import design_free, place_knots
 from fl_privquant.design.linear_program import Method
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
+from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.engines import Federation
 from fl_privquant.flower.engines.inline import InlineGrid
-from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.law.density import UniformDensity
 from fl_privquant.packing.pack import pack_indices, unpack_indices
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.secagg import GraphParameters, choose_parameters
-from simulations.benchmarks import flower
 from simulations.benchmarks.encode import dithered_table, numpy_encode
+from simulations.benchmarks.flower_rounds import (
+    SMALL_SHAPES,
+    plain_strategy,
+    private_mod,
+    private_strategy,
+    run_round,
+    trained_client,
+    zeros_of,
+)
 from simulations.benchmarks.flower_secagg import flower_round
 from simulations.benchmarks.measure import Call, median_seconds
 from simulations.benchmarks.secagg_rounds import own_round
@@ -58,7 +63,6 @@ class Point:
 
 def run() -> list[Point]:
     """Costs against coordinates, clients and levels."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     points = [*_coordinates(), *_levels(), *_clients()]
     Console().print(f"growth: {len(points)} points of {len({point.series for point in points})} lines")
     return points
@@ -127,8 +131,8 @@ def _levels() -> list[Point]:
 def _clients() -> list[Point]:
     points = []
     mechanism = pq.design("optm", epsilon=1.0, bits=2)
-    plain = FedAvg(fraction_evaluate=0.0)
-    private = PrivQuantStrategy(plain, mechanism, 0.05, aggregation=SumOfCodes())
+    plain = plain_strategy()
+    private = private_strategy(plain)
     for n in CLIENTS:
         few, chosen = GraphParameters(n, min(8, n - 1), min(6, n - 1)), choose_parameters(n)
         of_all_clients: dict[str, Call] = {
@@ -137,7 +141,7 @@ def _clients() -> list[Point]:
                 own_round, chosen, SECAGG_DIMENSION
             ),
             "a round of plain FedAvg, a client": _round_of(plain, [], n),
-            "a round with PrivQuant, a client": _round_of(private, [PrivQuantMod(max_epsilon=1.0)], n),
+            "a round with PrivQuant, a client": _round_of(private, [private_mod()], n),
         }
         if n in FLOWER_CLIENTS:
             theirs = partial(flower_round, chosen, SECAGG_DIMENSION)
@@ -149,17 +153,9 @@ def _clients() -> list[Point]:
 
 
 def _round_of(strategy: Strategy, mods: list[PrivQuantMod], num_clients: int) -> Call:
-    """A round of a small model (650 parameters) whose training takes no time, on the inline engine."""
-    shapes = flower.SMALL_SHAPES
-    grid = InlineGrid(flower._client(shapes, mods), Federation(num_clients))
-    arrays = flower._model(shapes)
-
-    def round_() -> None:
-        with server_identity(1):
-            messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
-            strategy.aggregate_train(1, grid.send_and_receive(messages))
-
-    return round_
+    """A round of a small model whose training takes no time, on the inline engine."""
+    grid = InlineGrid(trained_client(SMALL_SHAPES, mods), Federation(num_clients))
+    return partial(run_round, strategy, zeros_of(SMALL_SHAPES), grid)
 
 
 def _statement(mechanism: pq.Mechanism, num_clients: int) -> None:

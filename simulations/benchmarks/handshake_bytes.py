@@ -13,7 +13,7 @@ import numpy as np
 
 from fl_privquant.packing.pack import packed_size
 from fl_privquant.secagg import ClientPolicy, RoundConfig, new_session
-from simulations.benchmarks.measure import Row, print_rows
+from simulations.benchmarks.measure import Row, at_most
 from simulations.benchmarks.secagg_rounds import MAX_CODE, STAGES, ProtocolRound, Signers
 
 CLIENTS = (100, 500)
@@ -25,7 +25,7 @@ TARGET = 6e3
 
 
 def run() -> list[Row]:
-    """The handshake of each number of clients beside its target, printed as a table."""
+    """The handshake of each number of clients beside its target."""
     rows = []
     for kind, rounds in (("unsigned", ROUNDS), ("signed", SIGNED_ROUNDS)):
         for num_clients in CLIENTS:
@@ -34,8 +34,7 @@ def run() -> list[Row]:
                 f"n = {num_clients}, {kind}, {LOST:.0%} lost, {rounds} rounds: bytes of the handshake a "
                 f"client and round (payload: {payload:.0f})"
             )
-            rows.append(Row(name, _handshake(num_clients, rounds, kind == "signed"), TARGET, False))
-    print_rows("secure aggregation: what is sent besides the codes", rows)
+            rows.append(at_most(name, _handshake(num_clients, rounds, kind == "signed"), TARGET))
     return rows
 
 

@@ -13,6 +13,7 @@ import resource
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -20,17 +21,15 @@ import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
-from simulations.benchmarks.measure import Call, Row, median_seconds, output_of, print_rows
+from simulations.benchmarks.measure import Call, Row, at_most, median_seconds, output_of, seconds_of
 
 COORDINATES, KEPT, CLIENTS, TIMES = 1_000_000, 5054, 500, 9
 PLANNED_CLIENTS, PLANNED_COORDINATES = 10_000, 1_000_000
 
 
 def run() -> list[Row]:
-    """Every measurement beside its target, printed as a table."""
-    rows = [*_codec(), *_plan()]
-    print_rows(f"kept: {KEPT} of {COORDINATES} coordinates", rows)
-    return rows
+    """Every measurement beside its target."""
+    return [*_codec(), *_plan()]
 
 
 def _codec() -> Iterator[Row]:
@@ -52,10 +51,8 @@ def _codec() -> Iterator[Row]:
         return lambda: codec(encoding).decode_sum(total, CLIENTS)
 
     for name, call in (("encode", encode), ("decode the sum", decode)):
-        seconds = median_seconds([call(some), call(replace(some, keep=None))], TIMES)
-        yield Row(
-            f"{name}: time over that with all coordinates", seconds[0] / seconds[1], 1.3, at_least=False
-        )
+        kept, whole = median_seconds([call(some), call(replace(some, keep=None))], TIMES)
+        yield at_most(f"{name}: time over that with all coordinates", kept / whole, 1.3)
 
 
 def _plan() -> Iterator[Row]:
@@ -64,11 +61,9 @@ def _plan() -> Iterator[Row]:
     command += ["--clients", str(PLANNED_CLIENTS), "--dimension", str(PLANNED_COORDINATES)]
     with tempfile.TemporaryDirectory() as cache:
         for name, target in (("the first time", 15.0), ("from kept searches", 2.0)):
-            before = _children_seconds()
-            output_of(*command, FL_PRIVQUANT_CACHE=cache, OMP_NUM_THREADS="1")
-            seconds = _children_seconds() - before
+            plan = partial(output_of, *command, FL_PRIVQUANT_CACHE=cache, OMP_NUM_THREADS="1")
             sizes = f"{PLANNED_COORDINATES} coordinates, {PLANNED_CLIENTS} clients"
-            yield Row(f"plan, {sizes}: seconds, {name}", seconds, target, at_least=False)
+            yield at_most(f"plan, {sizes}: seconds, {name}", seconds_of(plan, _children_seconds), target)
 
 
 def _children_seconds() -> float:

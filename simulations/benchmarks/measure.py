@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -38,19 +40,26 @@ class Row:
         return f"{'>=' if self.at_least else '<='} {self.target:.3g}"
 
 
-def median_seconds(calls: Sequence[Call], rounds: int) -> list[float]:
-    """The median processor time of each call, taking turns so that all meet the same machine.
+def at_most(name: str, measured: float, target: float) -> Row:
+    """A measurement that must not exceed its target."""
+    return Row(name, measured, target, at_least=False)
 
-    Processor time, as what else the machine does must not count; everything compared uses one thread.
-    """
-    times: list[list[float]] = []
-    for _ in range(rounds + 1):
-        turn = []
-        for call in calls:
-            start = time.process_time()
-            call()
-            turn.append(time.process_time() - start)
-        times.append(turn)
+
+def in_turns(timed: Sequence[Callable[[], float]], turns: int) -> NDArray[np.float64]:
+    """(turns, calls) seconds of calls that time themselves, in turns so that all meet the same machine."""
+    return np.array([[call() for call in timed] for _ in range(turns)])
+
+
+def seconds_of(call: Call, clock: Callable[[], float] = time.process_time) -> float:
+    """The time of a call. Processor time is not affected by what else the machine does."""
+    start = clock()
+    call()
+    return clock() - start
+
+
+def median_seconds(calls: Sequence[Call], rounds: int) -> list[float]:
+    """The median processor time of each call, in turns; everything compared uses one thread."""
+    times = in_turns([partial(seconds_of, call) for call in calls], rounds + 1)
     # The first turn compiles and warms up.
     return [float(seconds) for seconds in np.median(times[1:], axis=0)]
 

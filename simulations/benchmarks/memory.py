@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from simulations.benchmarks.measure import Row, output_of, print_rows, resident_bytes
-
-__all__ = ["DrawnTask", "run"]
+from simulations.benchmarks.measure import Row, at_most, output_of, resident_bytes
 
 DIMENSION = 10**7
 CLIENTS = 10
@@ -29,7 +27,7 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 
 def run() -> list[Row]:
-    """Each kind of round beside its target, printed as a table."""
+    """Each kind of round beside its target."""
     rows = []
     for kind, name in (
         ("strategy", "the strategy and the mod"),
@@ -38,8 +36,7 @@ def run() -> list[Row]:
         printed = output_of("-m", __name__, kind, str(DIMENSION), str(CLIENTS))
         models = float(printed.splitlines()[-1])
         text = f"{DIMENSION:.0e} parameters, {CLIENTS} clients: peak of a round in models, {name}"
-        rows.append(Row(text, models, _MOST_MODELS, at_least=False))
-    print_rows("memory: the peak of a private round over what was there before", rows)
+        rows.append(at_most(text, models, _MOST_MODELS))
     return rows
 
 
@@ -58,7 +55,7 @@ class DrawnTask:
         self._dimension = dimension
 
     def initial_arrays(self) -> dict[str, Any]:
-        """Zeros."""
+        """A model of zeros."""
         return {"model": np.zeros(self._dimension, np.float32)}
 
     def train(self, arrays: dict[str, Any], client: int, server_round: int) -> dict[str, Any]:
@@ -70,11 +67,11 @@ class DrawnTask:
         return {"model": trained}
 
     def evaluate(self, arrays: dict[str, Any]) -> tuple[float, float]:
-        """Nothing to evaluate."""
+        """Neither accuracy nor loss: there are no data to evaluate on."""
         return float("nan"), float("nan")
 
     def num_examples(self, client: int) -> int:
-        """One."""
+        """Each client has one example."""
         return 1
 
     def plot_partition(self, path: Path) -> None:
@@ -83,37 +80,22 @@ class DrawnTask:
 
 def strategy_round(dimension: int, num_clients: int) -> None:
     """A round of the strategy and the mod around a client app that trains in place."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp.strategy import FedAvg
+    from flwr.app import Array, ArrayRecord, Context
 
-    import fl_privquant as pq
-    from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
     from fl_privquant.flower.engines import Federation
     from fl_privquant.flower.engines.inline import InlineGrid
-    from fl_privquant.flower.engines.internals import server_identity
+    from simulations.benchmarks.flower_rounds import client_of, private_mod, private_strategy, run_round
 
-    task, app = DrawnTask(None, dimension=dimension), ClientApp()
+    task = DrawnTask(None, dimension=dimension)
 
-    @app.train(mods=[PrivQuantMod(max_epsilon=1.0)])
-    def train(message: Message, context: Context) -> Message:
-        received: Any = message.content["arrays"]
-        trained = task.train({"model": received["model"].numpy()}, int(context.node_id), 1)
-        arrays = ArrayRecord({name: Array(array) for name, array in trained.items()})
-        metrics = MetricRecord({"num-examples": 1})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+    def record(arrays: dict[str, Any]) -> ArrayRecord:
+        return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
-    mechanism = pq.design("optm", epsilon=1.0, bits=2)
-    strategy = PrivQuantStrategy(
-        FedAvg(fraction_evaluate=0.0), mechanism, 0.01, rotate=True, aggregation=SumOfCodes()
-    )
-    grid = InlineGrid(app, Federation(num_clients))
-    arrays = ArrayRecord({name: Array(array) for name, array in task.initial_arrays().items()})
-    with server_identity(1):
-        messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
-        aggregated, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
-    if aggregated is None:
-        raise RuntimeError("no client could be aggregated")
+    def train(received: ArrayRecord, context: Context) -> ArrayRecord:
+        return record(task.train({"model": received["model"].numpy()}, int(context.node_id), 1))
+
+    grid = InlineGrid(client_of(train, [private_mod()]), Federation(num_clients))
+    run_round(private_strategy(clip=0.01, rotate=True), record(task.initial_arrays()), grid)
 
 
 def simulated_round(dimension: int, num_clients: int) -> None:

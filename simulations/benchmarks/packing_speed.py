@@ -22,7 +22,7 @@ from fl_privquant.packing.pack import (
 )
 from fl_privquant.sampling.kernel import Sampler
 from simulations.benchmarks.encode import dithered_table
-from simulations.benchmarks.measure import Row, median_seconds, print_rows
+from simulations.benchmarks.measure import Row, at_most, median_seconds
 
 COORDINATES = 10**7
 LEVELS = (2, 3, 4, 5, 16, 256, 1000)
@@ -33,7 +33,7 @@ SHARE_OF_COPY = 0.05
 
 
 def run() -> list[Row]:
-    """Every measurement of packing beside its target, printed as a table."""
+    """Every measurement of packing beside its target."""
     rows = _two_bits()
     generator = np.random.default_rng(0)
     for num_levels in LEVELS:
@@ -47,9 +47,7 @@ def run() -> list[Row]:
         codes = generator.integers(0, 1 << width, COORDINATES, dtype=np.uint32)
         rows += _against_copy(f"codes of {width} bits", codes, pack_codes, unpack_codes, width)
     share = packed_size(10**6, num_levels=4) / (4 * 10**6)
-    rows.append(Row("2 bits: bytes against float32, 10^6 coordinates", share, 1 / 15, at_least=False))
-    print_rows(f"packing: one thread, {COORDINATES:.0e} coordinates", rows)
-    return rows
+    return [*rows, at_most("2 bits: bytes against float32, 10^6 coordinates", share, 1 / 15)]
 
 
 def _two_bits() -> list[Row]:

@@ -17,20 +17,17 @@ a machine with two cores that do nothing else.
 from __future__ import annotations
 
 import importlib.util
-import logging
-import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from simulations.benchmarks.measure import Row, print_rows
+from simulations.benchmarks.measure import Row, at_most, in_turns, seconds_of
 from simulations.config import RunConfig
 from simulations.data import Examples
-
-__all__ = ["images", "run"]
 
 MECHANISMS = ("none", "optm")
 DIGITS = {"data": "digits"}
@@ -42,18 +39,14 @@ IMAGES_OF_CLIENT = (600, 100)
 
 
 def run() -> list[Row]:
-    """Every measurement beside its target, printed as a table."""
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    rows = [_setup(), *map(_bare_loop, IMAGES_OF_CLIENT)]
-    if importlib.util.find_spec("pfl") is None:
+    """Every measurement beside its target."""
+    has_pfl = importlib.util.find_spec("pfl") is not None
+    if not has_pfl:
         print("pfl is not installed, and is not compared with: pip install pfl==0.6")
-    else:
-        for model in ("softmax", "mlp"):
-            for mechanism in MECHANISMS:
-                rows += [_beside_pfl(model, mechanism), _two_processes_beside_pfl(model, mechanism)]
-    rows += [_two_processes(model, mechanism) for model in ("softmax", "mlp") for mechanism in MECHANISMS]
-    print_rows("peers: simulated clients a second", rows)
+    rows = [_setup(), *map(_bare_loop, IMAGES_OF_CLIENT)]
+    for model in ("softmax", "mlp"):
+        for mechanism in MECHANISMS:
+            rows += _digits(model, mechanism, has_pfl)
     return rows
 
 
@@ -85,10 +78,8 @@ def _setup() -> Row:
 
     task_of(_config("softmax", "optm", 10))
     config = _config("softmax", "optm", CLIENTS, seed=1)
-    start = time.process_time()
-    task_of(config)
     name = f"digits: seconds of set-up for {CLIENTS} clients, after imports"
-    return Row(name, time.process_time() - start, 2.0, at_least=False)
+    return at_most(name, seconds_of(partial(task_of, config)), 2.0)
 
 
 def _own_rounds(config: RunConfig, clock: Callable[[], float] = time.process_time) -> list[float]:
@@ -109,7 +100,7 @@ def _own_rounds(config: RunConfig, clock: Callable[[], float] = time.process_tim
             execute(RunConfig.from_mapping({**config.to_mapping(), "output": folder}))
     finally:
         RecordingStrategy.on_round = add  # type: ignore[method-assign]
-    return [float(seconds) for seconds in np.diff(times)]
+    return _between(times)
 
 
 def _bare_loop(images_of_client: int) -> Row:
@@ -120,57 +111,43 @@ def _bare_loop(images_of_client: int) -> Row:
     task = task_of(config)
 
     def bare() -> list[float]:
-        arrays, seconds = task.initial_arrays(), []
+        arrays, times = task.initial_arrays(), []
         for number in range(1, ROUNDS + 2):
-            start = time.process_time()
             trained = [task.train(arrays, client, number) for client in range(IMAGE_CLIENTS)]
             arrays = {name: np.mean([own[name] for own in trained], axis=0) for name in arrays}
             task.evaluate(arrays)
-            seconds.append(time.process_time() - start)
-        return seconds[1:]
+            times.append(time.process_time())
+        return _between(times)
 
-    ratio = _in_turns(lambda: _own_rounds(config), bare)
-    name = (
-        f"CNN, {IMAGE_CLIENTS} clients with {images_of_client} images of 28 x 28, optm: a round against a "
-        "bare loop"
-    )
-    return Row(name, ratio, 1.1, at_least=False)
+    where = f"CNN, {IMAGE_CLIENTS} clients with {images_of_client} images of 28 x 28, optm"
+    ratio = 1.0 / _speed(partial(_own_rounds, config), bare)
+    return at_most(f"{where}: a round against a bare loop", ratio, 1.1)
 
 
-def _in_turns(ours: Callable[[], list[float]], theirs: Callable[[], list[float]]) -> float:
-    """The median over turns of our seconds over theirs, each the least of its rounds."""
-    return float(np.median([min(ours()) / min(theirs()) for _ in range(TURNS)]))
-
-
-def _two_processes(model: str, mechanism: str) -> Row:
-    """Rounds in two worker processes against rounds in one process, by wall time."""
-    one = _config(model, mechanism, CLIENTS)
-    ratio = 1.0 / _in_turns(
-        lambda: _in_two_processes(model, mechanism), lambda: _own_rounds(one, time.perf_counter)
-    )
-    name = f"digits, {model}, {CLIENTS} clients, {mechanism}: two processes against one, wall time"
-    return Row(name, ratio, 1.6)
-
-
-def _in_two_processes(model: str, mechanism: str) -> list[float]:
-    config = _config(model, mechanism, CLIENTS, engine={"name": "inline", "processes": 2})
-    return _own_rounds(config, time.perf_counter)
-
-
-def _two_processes_beside_pfl(model: str, mechanism: str) -> Row:
-    """Rounds in two worker processes against rounds of one process of pfl's, by wall time."""
+def _digits(model: str, mechanism: str, has_pfl: bool) -> Iterator[Row]:
+    """One process of ours against one of pfl's, and two of ours against one of pfl's and one of ours."""
     config = _config(model, mechanism, CLIENTS)
-    ratio = 1.0 / _in_turns(
-        lambda: _in_two_processes(model, mechanism), lambda: _pfl_rounds(config, time.perf_counter)
-    )
-    name = f"digits, {model}, {CLIENTS} clients, {mechanism}: two processes against one of pfl, wall time"
-    return Row(name, ratio, 1.6)
+    in_two = _config(model, mechanism, CLIENTS, engine={"name": "inline", "processes": 2})
+    two_processes = partial(_own_rounds, in_two, time.perf_counter)
+    name = f"digits, {model}, {CLIENTS} clients, {mechanism}"
+    if has_pfl:
+        speed = _speed(partial(_own_rounds, config), partial(_pfl_rounds, config))
+        yield Row(f"{name}: clients a second against pfl", speed, 1.0)
+        speed = _speed(two_processes, partial(_pfl_rounds, config, time.perf_counter))
+        yield Row(f"{name}: two processes against one of pfl, wall time", speed, 1.6)
+    speed = _speed(two_processes, partial(_own_rounds, config, time.perf_counter))
+    yield Row(f"{name}: two processes against one, wall time", speed, 1.6)
 
 
-def _beside_pfl(model: str, mechanism: str) -> Row:
-    config = _config(model, mechanism, CLIENTS)
-    ratio = 1.0 / _in_turns(lambda: _own_rounds(config), lambda: _pfl_rounds(config))
-    return Row(f"digits, {model}, {CLIENTS} clients, {mechanism}: clients a second against pfl", ratio, 1.0)
+def _speed(ours: Callable[[], list[float]], theirs: Callable[[], list[float]]) -> float:
+    """The median over turns of their seconds over ours, each the least of its rounds."""
+    own, other = in_turns([lambda: min(ours()), lambda: min(theirs())], TURNS).T
+    return float(1.0 / np.median(own / other))
+
+
+def _between(times: list[float]) -> list[float]:
+    """Seconds of each round but the first, by the times at which rounds ended."""
+    return [float(seconds) for seconds in np.diff(times)]
 
 
 def _pfl_rounds(config: RunConfig, clock: Callable[[], float] = time.process_time) -> list[float]:
@@ -230,4 +207,4 @@ def _pfl_rounds(config: RunConfig, clock: Callable[[], float] = time.process_tim
         callbacks=[Noted()],
         send_metrics_to_platform=False,
     )
-    return [float(seconds) for seconds in np.diff(times)]
+    return _between(times)

@@ -9,20 +9,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.accounting import Norms, Release, View
 from fl_privquant.accounting.accountant import statement_levels
 from fl_privquant.design.spread import usual_norm_ratio
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from simulations.benchmarks import flower
-from simulations.benchmarks.measure import Row, print_rows
+from simulations.benchmarks.flower_rounds import TorchRounds, private_mod, private_strategy
+from simulations.benchmarks.measure import Row, at_most, in_turns, seconds_of
 
 COORDINATES = 10**6
 ROUNDS = 10**3
@@ -33,11 +32,8 @@ MOST_SECONDS, MOST_SHARE = 2.0, 0.01
 
 
 def run() -> list[Row]:
-    """Every cost beside its target, printed as a table."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    rows = [*_levels(), _recount()]
-    print_rows("privacy: what accounting costs", rows)
-    return rows
+    """Every cost beside its target."""
+    return [*_levels(), _recount()]
 
 
 def _levels() -> list[Row]:
@@ -61,32 +57,22 @@ def _levels() -> list[Row]:
     for name, parameters in designs.items():
         mechanism = pq.design(name, **parameters)
         norms = Norms(l2=usual_norm_ratio(COORDINATES)) if name == "optm_aggregate" else Norms()
-        start = time.process_time()
-        statement_levels(Release(mechanism, COORDINATES, view, norms=norms), ROUNDS, DELTA)
-        seconds = time.process_time() - start
+        release = Release(mechanism, COORDINATES, view, norms=norms)
+        seconds = seconds_of(partial(statement_levels, release, ROUNDS, DELTA))
         where = f"d = {COORDINATES:.0e}, T = {ROUNDS:.0e}, n = {CLIENTS:.0e}"
-        rows.append(Row(f"{name}, {where}: seconds for all levels", seconds, MOST_SECONDS, at_least=False))
+        rows.append(at_most(f"{name}, {where}: seconds for all levels", seconds, MOST_SECONDS))
     return rows
 
 
 def _recount() -> Row:
-    strategy = PrivQuantStrategy(
-        FedAvg(fraction_evaluate=0.0),
-        pq.design("optm", epsilon=1.0, bits=2),
-        flower.CLIP,
-        aggregation=SumOfCodes(),
-    )
-    rounds = flower.Rounds(strategy, [PrivQuantMod(max_epsilon=1.0)])
-    shares = []
-    for _ in range(TURNS + 1):
-        seconds = rounds.run_one()
-        start = time.perf_counter()
-        strategy.statements(refine=False)
-        shares.append((time.perf_counter() - start) / seconds)
+    strategy = private_strategy()
+    rounds = TorchRounds(strategy, [private_mod()], flower.CLIENTS)
+
+    def recount() -> float:
+        return seconds_of(lambda: strategy.statements(refine=False), time.perf_counter)
+
+    # The first round compiles and warms up.
+    seconds = in_turns([rounds.run_one, recount], TURNS + 1)[1:]
+    share = float(np.median(seconds[:, 1] / seconds[:, 0]))
     where = f"{flower.CLIENTS} clients, {rounds.num_parameters:.0e} parameters"
-    return Row(
-        f"{where}: recount after a round, as a share of it",
-        float(np.median(shares[1:])),
-        MOST_SHARE,
-        at_least=False,
-    )
+    return at_most(f"{where}: recount after a round, as a share of it", share, MOST_SHARE)

@@ -8,9 +8,10 @@ between stages, and every byte in both directions.
 
 In signed rounds clients sign, check and confirm to one another. That every client verifies for itself, as on
 machines of their own, is what is measured. In a simulation they share a process that verifies each signature
-once: that is cheaper for the run, not for a client, and has a row of its own. What checks and signatures cost
-is told in rounds of the last version without them. That version is not at hand: its time is that of the
-X25519 and AES which every version needs, measured here, times a ratio that was measured once beside it.
+once: that is cheaper for the run, not for a client, and has a row of its own. The cost of checks and
+signatures is given relative to a round of the last version without them. As that version cannot run here, the
+time of such a round is estimated: the time of the X25519 and AES that every version needs, measured here,
+times a ratio that was measured once with that version.
 
 At 100 clients Flower takes about a minute, most of it for shares, and is measured once: all takes some
 six minutes. Times are processor time. Growth is over as many clients in all for each size, in turns: the
@@ -19,7 +20,6 @@ best of many short rounds beside a single long one would say more about what els
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fl_privquant.secagg import GraphParameters, choose_parameters
 from fl_privquant.secagg.masks import lane
 from simulations.benchmarks.flower_secagg import flower_round
-from simulations.benchmarks.measure import Row, print_rows
+from simulations.benchmarks.measure import Row, at_most, seconds_of
 from simulations.benchmarks.secagg_rounds import MAX_CODE, Cost, Signers, own_round
 
 DIMENSIONS = (10**4, 10**5, 10**6)
@@ -48,10 +48,8 @@ LONG_SECONDS = 5.0
 
 
 def run() -> list[Row]:
-    """Every measurement of secure aggregation beside its target, printed as a table."""
-    rows = [*_against_flower(), *_checked(), *_growth()]
-    print_rows(f"secure aggregation: one process, one thread, codes up to {MAX_CODE}", rows)
-    return rows
+    """Every measurement of secure aggregation beside its target."""
+    return [*_against_flower(), *_checked(), *_growth()]
 
 
 def _against_flower() -> list[Row]:
@@ -69,9 +67,9 @@ def _against_flower() -> list[Row]:
             signed_ratio = signed.processor_seconds / theirs.processor_seconds
             bytes_ratio = own.bytes_per_client / theirs.bytes_per_client
             rows += [
-                Row(f"{where}: time / Flower's ({seconds})", time_ratio, 0.5, False),
-                Row(f"{where}: time of a signed round / Flower's unsigned one", signed_ratio, 0.1, False),
-                Row(f"{where}: bytes a client / Flower's ({kilobytes})", bytes_ratio, 0.25, False),
+                at_most(f"{where}: time / Flower's ({seconds})", time_ratio, 0.5),
+                at_most(f"{where}: time of a signed round / Flower's unsigned one", signed_ratio, 0.1),
+                at_most(f"{where}: bytes a client / Flower's ({kilobytes})", bytes_ratio, 0.25),
             ]
     return rows
 
@@ -87,18 +85,17 @@ def _checked() -> list[Row]:
     graph = choose_parameters(n, signed=True)
     acquainted = Signers(n).meet()
 
-    def turn() -> dict[str, Cost]:
-        return {
-            "unsigned": own_round(graph, GROWTH_DIMENSION),
-            "first": _signed_round(graph, GROWTH_DIMENSION),
-            "later": own_round(graph, GROWTH_DIMENSION, signers=acquainted, verify_once=False),
-            "simulated": own_round(graph, GROWTH_DIMENSION, signers=acquainted),
-        }
-
     turns, primitives = [], []
     for _ in range(SIGNED_ROUNDS):
         primitives.append(_primitives(graph, GROWTH_DIMENSION))
-        turns.append(turn())
+        turns.append(
+            {
+                "unsigned": own_round(graph, GROWTH_DIMENSION),
+                "first": _signed_round(graph, GROWTH_DIMENSION),
+                "later": own_round(graph, GROWTH_DIMENSION, signers=acquainted, verify_once=False),
+                "simulated": own_round(graph, GROWTH_DIMENSION, signers=acquainted),
+            }
+        )
     seconds = {kind: _undisturbed([turn[kind].steps for turn in turns]) for kind in turns[0]}
     sizes = {kind: cost.bytes_per_client / 1e3 for kind, cost in turns[0].items()}
     where = f"n = {n}, k = {graph.num_neighbors}, d = {GROWTH_DIMENSION:.0e}"
@@ -110,18 +107,17 @@ def _checked() -> list[Row]:
         "simulated": "a signed round of a simulation, which verifies each signature once",
     }
     rows = [
-        Row(
+        at_most(
             f"{where}: {names[kind]} / a round before clients checked anything "
             f"({1e3 * seconds[kind] / n:.3g} ms a client)",
             seconds[kind] / before,
             1.0 if kind == "unsigned" else 1.5,
-            False,
         )
         for kind in names
     ]
     name = f"{where}: bytes a client, signed / unsigned"
     note = f" ({sizes['later']:.4g} kB / {sizes['unsigned']:.4g} kB)"
-    return [*rows, Row(name + note, sizes["later"] / sizes["unsigned"], 1.5, False)]
+    return [*rows, at_most(name + note, sizes["later"] / sizes["unsigned"], 1.5)]
 
 
 def _undisturbed(rounds: Sequence[Mapping[str, Sequence[float]]]) -> float:
@@ -141,15 +137,15 @@ def _primitives(graph: GraphParameters, dimension: int) -> list[float]:
     """Time per client of what every such round must compute: two X25519 per neighbour, and masks."""
     private, public = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
     mask = bytearray(lane((graph.num_clients * MAX_CODE).bit_length()).itemsize * dimension)
-    zeros, times = bytes(len(mask)), []
-    for _ in range(graph.num_clients):
-        start = time.process_time()
+    zeros = bytes(len(mask))
+
+    def client() -> None:
         for _ in range(2 * graph.num_neighbors):
             key = private.exchange(public)
         for _ in range(graph.num_neighbors + 1):
             Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(zeros, mask)
-        times.append(time.process_time() - start)
-    return times
+
+    return [seconds_of(client) for _ in range(graph.num_clients)]
 
 
 def _seconds_a_client(
@@ -184,24 +180,24 @@ def _growth() -> list[Row]:
     for n in GROWTH_CLIENTS[1:]:
         times = f"{1e3 * few[n]:.3g} ms / {1e3 * few[least]:.3g} ms"
         name = f"k = {FEW_NEIGHBORS}: time a client, n = {n} / n = {least} ({times})"
-        rows.append(Row(name, few[n] / few[least], 1.5, False))
+        rows.append(at_most(name, few[n] / few[least], 1.5))
         name = (
             f"k = {chosen[n].num_neighbors} of {n}, 10 % lost: time a client and neighbour / at n = {least}"
         )
         kilobytes = longest[n].bytes_per_client / 1e3
         note = f" ({1e3 * whole[n]:.3g} ms and {kilobytes:.4g} kB a client)"
-        rows.append(Row(name + note, per_holder[n] / per_holder[least], 1.5, False))
+        rows.append(at_most(name + note, per_holder[n] / per_holder[least], 1.5))
     # In a complete graph the number of neighbours is bounded by that of clients: such sizes are left out.
     sparse = [n for n, graph in chosen.items() if graph.num_neighbors < n - 1]
     first, last = sparse[0], sparse[-1]
     neighbors = " / ".join(str(chosen[n].num_neighbors) for n in (last, first))
     name = f"k = {neighbors} as computed, 10 % lost: time a client, n = {last} / n = {first}"
     times = f" ({1e3 * whole[last]:.3g} ms / {1e3 * whole[first]:.3g} ms)"
-    rows.append(Row(name + times, whole[last] / whole[first], 1.5, False))
+    rows.append(at_most(name + times, whole[last] / whole[first], 1.5))
     name = (
         f"{most} clients x {GROWTH_DIMENSION:.0e}, 10 % lost: processor seconds, all clients and the server"
     )
-    rows.append(Row(name, longest[most].processor_seconds, 300.0, False))
+    rows.append(at_most(name, longest[most].processor_seconds, 300.0))
     return rows
 
 

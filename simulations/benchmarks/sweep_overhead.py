@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 
-from simulations.benchmarks.measure import Row, output_of, print_rows
+from simulations.benchmarks.measure import Row, output_of, seconds_of
 
 RUNS = 48
 RAY_RUNS = 3
@@ -17,7 +17,7 @@ SMALL = ("federation.num_clients=10", "federation.rounds=10", "study=sweep")
 
 
 def run() -> list[Row]:
-    """The speed of a sweep beside its target, printed as a table."""
+    """The speed of a sweep beside its target."""
     with tempfile.TemporaryDirectory() as folder:
         seeds = ",".join(str(seed) for seed in range(RUNS))
         parallel = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
@@ -26,12 +26,8 @@ def run() -> list[Row]:
             _seconds(f"seed={seed}", "engine=ray", *SMALL, f"output={folder}/ray") for seed in range(RAY_RUNS)
         )
     name = f"{RUNS} runs inline, 2 at once, against one after another on Ray (from {RAY_RUNS} of these)"
-    rows = [Row(name, ray / RAY_RUNS * RUNS / inline, TARGET)]
-    print_rows("sweep: digits, 10 clients, 10 rounds", rows)
-    return rows
+    return [Row(name, ray / RAY_RUNS * RUNS / inline, TARGET)]
 
 
 def _seconds(*arguments: str) -> float:
-    start = time.perf_counter()
-    output_of("-m", "simulations.run", *arguments)
-    return time.perf_counter() - start
+    return seconds_of(lambda: output_of("-m", "simulations.run", *arguments), time.perf_counter)

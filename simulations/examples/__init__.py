@@ -1,1 +1,1 @@
-"""Two Flower apps to copy: ordinary ones, with the two lines of PrivQuant added."""
+"""Flower apps to copy: ordinary ones, with PrivQuant in one line of the client and one of the server."""

@@ -12,8 +12,6 @@ from simulations.apps.user_app import ROUND_KEYS, UserApp, fused, user_app
 if TYPE_CHECKING:
     from simulations.config import FederationConfig, RunConfig
 
-__all__ = ["FEDERATION_KEYS", "AppMetricsConfig", "configured_app", "settled"]
-
 FEDERATION_KEYS = ("num_clients", "rounds", "fraction")
 """Keys of the federation that count for an app; the others are for tasks."""
 
@@ -31,9 +29,9 @@ class AppMetricsConfig:
     loss
         The same for the loss; null for the first with "loss" in its name.
     weight
-        What the app weighs replies by: 1 for every client in private rounds.
+        The metric that the app weights replies by; in private rounds it is 1 for every client.
     train
-        Metrics of training that clients let through in private rounds, outside of all accounting.
+        Metrics of training that clients report without protection in private rounds; no ε counts them.
     """
 
     accuracy: str | None = None

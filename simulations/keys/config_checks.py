@@ -1,19 +1,31 @@
-"""Checks of numbers in a configuration: a refusal names the key, the value and the bound."""
+"""Checks that keys of a configuration are declared with: a refusal names the key, the value and the bound."""
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 
 
-def at_least(path: str, value: float, least: int) -> None:
-    """Refuse a number below the least."""
-    if not value >= least:
-        raise InvalidSpecError(f"{path}: {value} is below {least}")
+class Keys:
+    """Base of a group of keys, which makes the checks that its keys are declared with.
+
+    ``path`` is what the names of its keys begin with in refusals.
+    """
+
+    path: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        checks.check_declared(self, f"{self.path}.")
 
 
-def unit_interval(path: str, value: float, interval: str = "(0, 1)") -> None:
-    """Refuse a number outside an interval from 0 to 1, such as ``[0, 1)``, which has 0 and not 1."""
-    above = value >= 0.0 if interval[0] == "[" else value > 0.0
-    below = value <= 1.0 if interval[-1] == "]" else value < 1.0
-    if not (above and below):
-        raise InvalidSpecError(f"{path}: {value} is outside {interval}")
+def at_least(least: int) -> checks.Check:
+    """The check that refuses numbers below the least."""
+
+    def check(name: str, value: Any) -> Any:
+        if not value >= least:
+            raise InvalidSpecError(f"{name}: {value} is below {least}")
+        return value
+
+    return check

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from fl_privquant import checks
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.encoding import Encoding, checked_keep
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from simulations.keys.config_checks import at_least, unit_interval
+from simulations.keys.config_checks import Keys, at_least
 
 if TYPE_CHECKING:
     # Importing Flower takes a second, which reading a configuration need not.
@@ -33,7 +33,7 @@ _RENAMED_CHOICES = {"constant": "plain"}
 
 
 @dataclass(frozen=True)
-class ClipPolicyConfig:
+class ClipPolicyConfig(Keys):
     """The clip of each round; see :class:`fl_privquant.flower.QuantileClip`.
 
     Parameters
@@ -41,24 +41,19 @@ class ClipPolicyConfig:
     name
         ``constant`` (encoding.clip), or ``quantile`` (encoding.clip at first, then a private quantile).
     coordinate_quantile
-        Quantile of a client's coordinates that its clip is to be at.
+        Share of a client's coordinates that the clip is to hold.
     client_quantile
-        Quantile of the clients whose coordinates the clip follows; 0.5 is the median client.
+        Share of the clients for whom the clip is to be wide enough; 0.5 follows the median client.
     rate
         How fast the clip follows.
     """
 
-    name: str = "constant"
-    coordinate_quantile: float = 0.99
-    client_quantile: float = 0.5
-    rate: float = 0.2
+    path: ClassVar[str] = "encoding.clip_policy"
 
-    def __post_init__(self) -> None:
-        path = "encoding.clip_policy"
-        checks.choice(f"{path}.name", self.name, ("constant", "quantile"))
-        for name in ("coordinate_quantile", "client_quantile"):
-            unit_interval(f"{path}.{name}", getattr(self, name))
-        checks.positive(f"{path}.rate", self.rate)
+    name: Annotated[str, checks.one_of("constant", "quantile")] = "constant"
+    coordinate_quantile: Annotated[float, checks.number_in("(0, 1)")] = 0.99
+    client_quantile: Annotated[float, checks.number_in("(0, 1)")] = 0.5
+    rate: Annotated[float, checks.positive] = 0.2
 
     def applied(self, encoding: Encoding | Policy) -> Encoding | Policy:
         """The encoding, with the clip of each round."""
@@ -75,7 +70,7 @@ class ClipPolicyConfig:
 
 
 @dataclass(frozen=True)
-class BitsPolicyConfig:
+class BitsPolicyConfig(Keys):
     """The number of levels of each round; see :class:`fl_privquant.flower.DoublingMechanism`.
 
     Parameters
@@ -94,21 +89,19 @@ class BitsPolicyConfig:
         Weight of earlier losses in the smoothed loss, for ``doubling``.
     """
 
-    name: str = "constant"
+    path: ClassVar[str] = "encoding.bits_policy"
+
+    name: Annotated[str, checks.one_of("constant", "schedule", "doubling")] = "constant"
     rounds: tuple[int, ...] = (1, 11, 21)
     bits: tuple[int, ...] = (2, 3, 4)
-    most_bits: int = 4
-    window: int = 3
-    smoothing: float = 0.9
+    most_bits: Annotated[int, at_least(1)] = 4
+    window: Annotated[int, at_least(1)] = 3
+    smoothing: Annotated[float, checks.number_in("[0, 1)")] = 0.9
 
     def __post_init__(self) -> None:
-        path = "encoding.bits_policy"
-        checks.choice(f"{path}.name", self.name, ("constant", "schedule", "doubling"))
-        _check_schedule(path, self.rounds, self.bits, "bits", "bits")
-        at_least(f"{path}.bits", min(self.bits), 1)
-        at_least(f"{path}.most_bits", self.most_bits, 1)
-        at_least(f"{path}.window", self.window, 1)
-        unit_interval(f"{path}.smoothing", self.smoothing, "[0, 1)")
+        super().__post_init__()
+        _check_schedule(self.path, self.rounds, self.bits, "bits", "bits")
+        at_least(1)(f"{self.path}.bits", min(self.bits))
 
     def applied(self, encoding: Encoding, design: Callable[[int], Mechanism]) -> Encoding | Policy:
         """The encoding, with the mechanism of each round; ``design`` makes it for a number of levels."""
@@ -127,28 +120,29 @@ class BitsPolicyConfig:
 
 
 @dataclass(frozen=True)
-class KeepPolicyConfig:
+class KeepPolicyConfig(Keys):
     """How many rotated coordinates each round sends; see :mod:`fl_privquant.flower.policies`.
 
     Parameters
     ----------
     name
-        ``constant`` (encoding.keep), ``schedule`` (by round), or ``adaptive``: with a target, that at
-        first, and then fewer where the mean update is short.
+        ``constant`` (encoding.keep), ``schedule`` (by round), or ``adaptive``, which needs a target:
+        encoding.keep in the first round, and fewer coordinates later where the mean update is short.
     rounds
         First rounds of the entries of ``keep``, for ``schedule``.
     keep
         Shares of the coordinates that are sent from each of these rounds on, for ``schedule``.
     """
 
-    name: str = "constant"
+    path: ClassVar[str] = "encoding.keep_policy"
+
+    name: Annotated[str, checks.one_of("constant", "schedule", "adaptive")] = "constant"
     rounds: tuple[int, ...] = (1, 11, 21)
     keep: tuple[float, ...] = (0.5, 0.2, 0.1)
 
     def __post_init__(self) -> None:
-        path = "encoding.keep_policy"
-        checks.choice(f"{path}.name", self.name, ("constant", "schedule", "adaptive"))
-        _check_schedule(path, self.rounds, self.keep, "keep", "shares")
+        super().__post_init__()
+        _check_schedule(self.path, self.rounds, self.keep, "keep", "shares")
         for share in self.keep:
             checked_keep(float(share))
 
@@ -171,12 +165,12 @@ class KeepPolicyConfig:
 
 
 @dataclass(frozen=True)
-class EncodingConfig:
+class EncodingConfig(Keys):
     """How updates are encoded: the coordinate clip, an L2 clip, the rotation, and what changes over rounds.
 
-    What is null follows. Without a target the clip is 0.05, and there is no L2 clip and no rotation.
-    With one (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the clip is three
-    standard deviations of a rotated coordinate.
+    Keys that are null have these defaults: without a target the clip is 0.05, and there is no L2 clip and no
+    rotation; with a target (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the
+    clip is three standard deviations of a rotated coordinate.
 
     Parameters
     ----------
@@ -198,8 +192,10 @@ class EncodingConfig:
         What changes from round to round.
     """
 
-    clip: float | None = None
-    l2_clip: float | None = None
+    path: ClassVar[str] = "encoding"
+
+    clip: Annotated[float | None, checks.positive] = None
+    l2_clip: Annotated[float | None, checks.positive] = None
     rotate: bool | None = None
     keep: int | float | None = None
     include: tuple[str, ...] = ()
@@ -210,9 +206,7 @@ class EncodingConfig:
     keep_policy: KeepPolicyConfig = field(default_factory=KeepPolicyConfig)
 
     def __post_init__(self) -> None:
-        for name in ("clip", "l2_clip"):
-            if getattr(self, name) is not None:
-                checks.positive(f"encoding.{name}", getattr(self, name))
+        super().__post_init__()
         if self.keep is not None:
             checked_keep(self.keep)
         _ = self.arrays

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
-from simulations.keys.config_checks import at_least
-
-__all__ = ["EngineConfig"]
+from simulations.keys.config_checks import Keys, at_least
 
 
 @dataclass(frozen=True)
-class EngineConfig:
+class EngineConfig(Keys):
     """The engine that runs the app.
 
     Parameters
@@ -23,32 +21,30 @@ class EngineConfig:
     threads
         Threads that train clients, for ``inline``.
     processes
-        Worker processes that train clients, for ``inline``: as many as the machine has cores. Results stay
-        the same to the last bit.
+        Worker processes that train clients, for ``inline``; no more than the machine has cores. Results are
+        the same to the last bit for any number.
     address
         host:port of an existing Ray cluster; null starts one for the run.
     client_cpus, client_gpus
         CPUs and GPUs that one client takes, for ``ray``: as many run at once as the machine has.
     """
 
-    name: str = "inline"
-    threads: int = 1
-    processes: int = 1
+    path: ClassVar[str] = "engine"
+
+    name: Annotated[str, checks.one_of("inline", "ray")] = "inline"
+    threads: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, at_least(1)] = 1
     address: str | None = None
-    client_cpus: float = 1.0
-    client_gpus: float = 0.0
+    client_cpus: Annotated[float, checks.positive] = 1.0
+    client_gpus: Annotated[float, at_least(0)] = 0.0
 
     def __post_init__(self) -> None:
-        checks.choice("engine.name", self.name, ("inline", "ray"))
-        at_least("engine.threads", self.threads, 1)
-        at_least("engine.processes", self.processes, 1)
+        super().__post_init__()
         if self.threads > 1 and self.processes > 1:
             raise InvalidSpecError(
                 f"engine.threads: {self.threads}, together with engine.processes {self.processes}; leave one "
                 "of them at 1"
             )
-        checks.positive("engine.client_cpus", self.client_cpus)
-        at_least("engine.client_gpus", self.client_gpus, 0)
 
     @property
     def in_one_process(self) -> bool:

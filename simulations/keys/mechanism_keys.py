@@ -11,8 +11,6 @@ from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.registry import entry
 
-__all__ = ["CENTRAL", "checked_mechanism", "designed_for_target", "has_levels", "has_parameter"]
-
 CENTRAL = "central_gaussian"
 """The baseline that trusts the server: no mechanism of clients, so not in the registry."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from fl_privquant import checks
 from fl_privquant.accounting import (
@@ -13,13 +14,11 @@ from fl_privquant.accounting import (
     StrategySampling,
 )
 from fl_privquant.errors import InvalidSpecError
-from simulations.keys.config_checks import at_least
-
-__all__ = ["SamplingConfig"]
+from simulations.keys.config_checks import Keys, at_least
 
 
 @dataclass(frozen=True)
-class SamplingConfig:
+class SamplingConfig(Keys):
     """How the clients of a round are drawn.
 
     Parameters
@@ -29,32 +28,30 @@ class SamplingConfig:
         and in secret), ``poisson`` (each with that probability) or ``cohorts`` (each at most once in
         ``rounds_apart`` rounds).
     rounds_apart
-        Of how many rounds in a row a client takes part in one at most, for ``cohorts``.
+        A client takes part in at most one of so many consecutive rounds, for ``cohorts``.
     min_clients
-        Clients of the smallest round that is run, for ``poisson``.
+        Rounds with fewer clients are not run, for ``poisson``.
     participations
-        Rounds of the run that a client takes part in, at most, and is counted for; null for no bound.
+        Largest number of rounds that a client takes part in; its cost is counted for as many. null for no
+        bound.
     """
 
-    name: str = "flower"
-    rounds_apart: int | None = None
-    min_clients: int | None = None
-    participations: int | None = None
+    path: ClassVar[str] = "sampling"
+
+    name: Annotated[str, checks.one_of("flower", "fixed", "poisson", "cohorts")] = "flower"
+    rounds_apart: Annotated[int | None, at_least(1)] = None
+    min_clients: Annotated[int | None, at_least(1)] = None
+    participations: Annotated[int | None, at_least(1)] = None
 
     def __post_init__(self) -> None:
-        checks.choice("sampling.name", self.name, ("flower", "fixed", "poisson", "cohorts"))
+        super().__post_init__()
         for key, name in (("rounds_apart", "cohorts"), ("min_clients", "poisson")):
             value = getattr(self, key)
-            if value is None:
-                continue
-            at_least(f"sampling.{key}", value, 1)
-            if self.name != name:
+            if value is not None and self.name != name:
                 raise InvalidSpecError(
                     f"sampling.{key}: {value}, but sampling is {self.name}; use sampling={name}, or leave it "
                     "out"
                 )
-        if self.participations is not None:
-            at_least("sampling.participations", self.participations, 1)
         if self.name == "cohorts" and self.rounds_apart is None:
             raise InvalidSpecError("sampling.rounds_apart: missing; cohorts need it, such as 5")
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.report.compared import comparisons_of
-from simulations.report.statistics import over_seeds, student_interval
+from simulations.report.statistics import POINT, over_seeds, student_interval
 from simulations.report.study_data import GROUP, Study
 from simulations.report.verdict import ACCURACY, ERROR, MOST_FINDINGS, Comparison
 
@@ -159,7 +159,7 @@ def _finding_chart(comparison: Comparison, number: int) -> Chart:
     for name, frame in comparison.runs.groupby("series", sort=False):
         mean, low, high, count = student_interval(frame[comparison.measure], logarithmic=error)
         series = str(frame["study_series"].iloc[0])
-        point = pd.DataFrame([(0.0, mean, low, high, count)], columns=["x", "mean", "low", "high", "count"])
+        point = pd.DataFrame([(0.0, mean, low, high, count)], columns=POINT)
         if np.isfinite(mean):
             curves.append(Curve(series, {}, point, name=str(name)))
     question = "Whose mean update has the least error?" if error else "Who learns best?"
@@ -302,10 +302,9 @@ def _by_round(
     for key, frame in study.rounds.groupby(GROUP, dropna=False, sort=True) if study.runs else ():
         group = dict(zip(GROUP, key, strict=True))
         points = over_seeds(frame, "round", column, logarithmic)
-        points.insert(0, "x", points.index.astype(float))
         if x == "bytes_up":
-            points["x"] = frame.groupby("round")["bytes_up"].mean() / MEGABYTE
-            points = points[points["x"] > 0]
+            megabytes = frame.groupby("round")["bytes_up"].mean() / MEGABYTE
+            points = points.assign(x=points["x"].map(megabytes)).query("x > 0")
         # An app may evaluate nothing, beside runs that do.
         if points["mean"].notna().any():
             whole = Curve(group["series"], place_of({**group, "rounds": ALL_ROUNDS}, dimensions), points)
@@ -380,22 +379,13 @@ def _final(
         place = place_of(dict(zip(kept, values, strict=True)), others)
         inside = frame[key].isin(own.values)
         for part, flat in ((frame[inside], False), (frame[~inside], True)):
-            points = _points(part, metric.column, x, ends if flat else None)
+            points = over_seeds(part, x, metric.column)
+            if flat and len(part):
+                level = student_interval(part[metric.column])
+                points = pd.DataFrame([(end, *level) for end in ends], columns=POINT).dropna(subset=["mean"])
             if len(points):
                 curves.append(Curve(frame["series"].iloc[0], place, points, flat))
     return _in_order(study, curves)
-
-
-def _points(frame: pd.DataFrame, column: str, x: str, ends: tuple[float, float] | None) -> pd.DataFrame:
-    if frame.empty:
-        return frame
-    if ends is not None:
-        level = student_interval(frame[column])
-        rows = [(end, *level) for end in ends]
-    else:
-        rows = [(float(at), *student_interval(values)) for at, values in frame.groupby(x)[column]]
-    points = pd.DataFrame(rows, columns=["x", "mean", "low", "high", "count"])
-    return points.dropna(subset=["mean"])
 
 
 def _in_order(study: Study, curves: list[Curve]) -> tuple[Curve, ...]:

@@ -310,7 +310,7 @@ def _svg(figure: Any, name: str, description: str, series: list[str]) -> str:
     for number, label in enumerate(series):
         titled = f'<g data-series="{number}"><title>{escape(label)}</title>'
         content = content.replace(f'<g id="series-{number}">', titled)
-        # Bars are no groups.
+        # Bars are single paths of the SVG, without a group around them.
         content = content.replace(f' id="series-{number}"', f' data-series="{number}"')
     content = re.sub(r"#([0-9a-f]{6})\b", r"var(--colour-\1)", content)
     return f'<svg {box[0] if box else ""} role="img" aria-label="{escape(description)}">{content}'

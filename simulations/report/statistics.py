@@ -9,6 +9,8 @@ import pandas as pd
 from scipy import stats
 
 CONFIDENCE = 0.95
+POINT = ["x", "mean", "low", "high", "count"]
+"""Columns of the points of a curve: where they are, and what :func:`student_interval` gives."""
 
 
 def student_interval(
@@ -44,8 +46,7 @@ def student_interval(
 
 
 def over_seeds(frame: pd.DataFrame, by: str, column: str, logarithmic: bool = False) -> pd.DataFrame:
-    """Mean, low, high and count of ``column`` for each value of ``by``; rows without a mean are left out."""
+    """The means of ``column`` over seeds, as points at each value of ``by``; without those that are NaN."""
     grouped = frame.groupby(by, sort=True)[column]
-    rows = {key: student_interval(values, logarithmic) for key, values in grouped}
-    result = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "low", "high", "count"])
-    return result.dropna(subset=["mean"])
+    rows = [(float(key), *student_interval(values, logarithmic)) for key, values in grouped]
+    return pd.DataFrame(rows, columns=POINT).dropna(subset=["mean"])

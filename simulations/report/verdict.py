@@ -12,8 +12,9 @@ several differences that are all due to chance, one would often seem not to be.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -93,60 +94,55 @@ class Comparison:
     baseline: str | None = None
     baseline_words: str = ""
 
+    @cached_property
+    def _has_results(self) -> pd.Series:
+        """By series, whether every run has a finite result (a positive one, for errors)."""
+        values = self.runs[self.measure].astype(float)
+        usable = np.isfinite(values) & ((values > 0.0) if self.measure == ERROR else True)
+        return usable.groupby(self.runs["series"], sort=False).all()
+
     @property
     def complete(self) -> list[str]:
         """The series whose every run has a finite result (a positive one, for errors)."""
-        return [series for series, values in self._values() if self._usable(values)]
+        return list(self._has_results.index[self._has_results])
 
     @property
     def incomplete(self) -> list[str]:
         """The series of which some run diverged, or has no such result."""
-        return [series for series, values in self._values() if not self._usable(values)]
+        return list(self._has_results.index[~self._has_results])
+
+    @cached_property
+    def _results(self) -> pd.DataFrame:
+        """The results by seed and by complete series, on the scale of the differences; smaller is better."""
+        runs = self.runs[self.runs["series"].isin(self.complete)]
+        values = runs.groupby(["seed", "series"])[self.measure].mean().astype(float).unstack()
+        return -values if self.measure == ACCURACY else np.log(values) if self.measure == ERROR else values
 
     @property
     def reference(self) -> str | None:
         """The series that the others are compared with; None if no series has results."""
+        if not self.complete:
+            return None
         if self.baseline in self.complete:
             return self.baseline
-        means = {series: self._mean(series) for series in self.complete}
-        return min(means, key=lambda series: means[series], default=None)
+        return str(self._results[self.complete].mean().idxmin())
 
     def differences(self) -> list[Difference]:
-        """Every other series against the reference, the closest first."""
-        others = [series for series in self.complete if series != self.reference]
-        differences = [
-            difference for series in others if (difference := self._difference(series)) is not None
-        ]
-        return sorted(differences, key=lambda difference: difference.mean)
-
-    def _values(self) -> Iterator[tuple[str, pd.Series]]:
-        for series, frame in self.runs.groupby("series", sort=False):
-            yield str(series), frame.set_index("seed")[self.measure].astype(float)
-
-    def _usable(self, values: pd.Series) -> bool:
-        finite = bool(np.isfinite(values).all())
-        return finite and (self.measure != ERROR or bool((values > 0.0).all()))
-
-    def _results(self, series: str) -> pd.Series:
-        """The loss of a series in each seed, on the scale of the differences; smaller is better."""
-        rows = self.runs[self.runs["series"] == series]
-        values = rows.groupby("seed")[self.measure].mean().astype(float)
-        return -values if self.measure == ACCURACY else np.log(values) if self.measure == ERROR else values
-
-    def _mean(self, series: str) -> float:
-        return float(self._results(series).mean())
-
-    def _difference(self, series: str) -> Difference | None:
-        """None if the two share no seed."""
-        pairs = (self._results(series) - self._results(str(self.reference))).dropna()
+        """Every other series against the reference, the closest first; without those that share no seed."""
         intervals = len(self.complete) - 1
-        mean, low, high, count = student_interval(pairs, intervals=intervals)
-        if not count:
-            return None
-        if self.measure == ERROR:
-            return Difference(series, math.exp(mean), math.exp(low), math.exp(high), 1.0, count, intervals)
-        scale = 100.0 if self.measure == ACCURACY else 1.0
-        return Difference(series, scale * mean, scale * low, scale * high, 0.0, count, intervals)
+        differences = []
+        for series in self.complete:
+            pairs = (self._results[series] - self._results[self.reference]).dropna()
+            if series == self.reference or pairs.empty:
+                continue
+            mean, low, high, count = student_interval(pairs, intervals=intervals)
+            ends, level = (mean, low, high), 0.0
+            if self.measure == ERROR:
+                ends, level = (math.exp(mean), math.exp(low), math.exp(high)), 1.0
+            elif self.measure == ACCURACY:
+                ends = (100.0 * mean, 100.0 * low, 100.0 * high)
+            differences.append(Difference(series, *ends, level, count, intervals))
+        return sorted(differences, key=lambda difference: difference.mean)
 
 
 def verdict(comparisons: Sequence[Comparison]) -> list[str]:

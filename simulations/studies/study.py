@@ -143,9 +143,9 @@ class Part(ABC):
         data = f" --{self.needs.replace('_', '-')} DIRECTORY" if self.needs else ""
         return f"python -m simulations.studies {self.name}{data}"
 
-    @abstractmethod
     def configuration(self, scale: Scale) -> Mapping[str, Any]:
         """Everything that its tables depend on, besides the code."""
+        return {"part": self.name, **scale.settings()}
 
     @abstractmethod
     def compute(self, scale: Scale, tell: Tell) -> Tables:
@@ -167,25 +167,35 @@ class Computed(Part):
         """Names of its tables, the most important one first."""
         return self.table_names or (self.name,)
 
-    def configuration(self, scale: Scale) -> Mapping[str, Any]:
-        """The scale: all else is in the code."""
-        return {"part": self.name, **scale.settings()}
-
     def compute(self, scale: Scale, tell: Tell) -> Tables:
         """Its tables by name."""
         computed = self.function(scale, tell)
         return {self.name: computed} if isinstance(computed, pd.DataFrame) else computed
 
 
-def rows_of(
-    cells: Iterable[tuple[Any, ...]], row: Callable[..., Mapping[str, Any] | None], tell: Tell
-) -> pd.DataFrame:
-    """The table with a row for each cell of a grid; cells for which there is none (None) are left out."""
-    listed, rows = list(cells), []
-    for place, cell in enumerate(listed):
-        tell(place / len(listed), ", ".join(map(str, cell)))
-        rows.append(row(*cell))
-    return pd.DataFrame([record for record in rows if record is not None])
+@dataclass(frozen=True, kw_only=True)
+class Grid(Part):
+    """A part whose table has the rows of each cell of a grid.
+
+    Parameters
+    ----------
+    cells
+        The cells of the grid, which are arguments of ``rows``; a function of the scale.
+    rows
+        The row of a cell, or its rows; None where a cell has none.
+    """
+
+    cells: Callable[[Scale], Iterable[tuple[Any, ...]]]
+    rows: Callable[..., Mapping[str, Any] | Iterable[Mapping[str, Any]] | None]
+
+    def compute(self, scale: Scale, tell: Tell) -> Tables:
+        """Its table."""
+        cells, table = list(self.cells(scale)), list[Mapping[str, Any]]()
+        for place, cell in enumerate(cells):
+            tell(place / len(cells), ", ".join(map(str, cell)))
+            rows = self.rows(*cell)
+            table += [rows] if isinstance(rows, Mapping) else rows or ()
+        return {self.name: pd.DataFrame(table)}
 
 
 @dataclass(frozen=True)

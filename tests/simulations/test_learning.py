@@ -107,7 +107,8 @@ def test_a_device_is_where_the_model_and_its_batches_are() -> None:
     model = build_model(models.mlp, examples, seed=1).to("meta")
     seen = []
     model.register_forward_hook(lambda _, given, __: seen.append(given[0].device.type))
-    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+    # All steps are made there; what torch refuses is to read the number of a loss that was never computed.
+    with pytest.raises(RuntimeError, match=r"Tensor\.item\(\) cannot be called on meta tensors"):
         train(model, examples.train_x[:8], examples.train_y[:8], FederationConfig(), seed=1)
     assert seen == ["meta"]
 

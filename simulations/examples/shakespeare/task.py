@@ -12,8 +12,6 @@ from simulations.config import FederationConfig
 from simulations.data import Examples, shakespeare
 from simulations.models import gru
 
-__all__ = ["accuracy", "make_model", "train_model"]
-
 _LENGTH, _STRIDE, _HIDDEN = 20, 10, 32
 
 

@@ -13,7 +13,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.stats import norm
 
 from fl_privquant.accounting import SecureSum, Target
@@ -21,7 +20,7 @@ from fl_privquant.design.spread import at_unit_gain
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 from simulations.central import noise_of_sum
-from simulations.studies.study import Computed, Scale, Tell, rows_of
+from simulations.studies.study import Grid
 
 OURS = "optm_aggregate"
 PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
@@ -32,7 +31,7 @@ ROUNDS = 50
 
 _DELTA, _DIMENSION = 1e-5, 7850
 _CLIENTS, _EPSILONS, _BITS = (100, 1000), (1.0, 4.0, 10.0), (1, 2, 3)
-# Those of the models that are trained, and the rounds of a short run, of one in between, and of a long one.
+# Sizes of the models that are trained; rounds of a short, a medium and a long run.
 _DIMENSIONS, _SOME_ROUNDS = (650, 7850), (10, 20, 50)
 # A standard normal number, as samples.
 _NORMAL = norm.ppf((np.arange(20_001) + 0.5) / 20_001)
@@ -98,33 +97,29 @@ def _central_error(dimension: int, num_clients: int, run_epsilon: float, rounds:
     return (noise_of_sum(math.sqrt(dimension), rounds, run_epsilon, delta) / num_clients) ** 2
 
 
-def _secure_sum(scale: Scale, tell: Tell) -> pd.DataFrame:
-    def row(num_clients: int, run_epsilon: float, mechanism: str, bits: int) -> dict[str, Any] | None:
-        return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, bits)
-
-    return rows_of(itertools.product(_CLIENTS, _EPSILONS, PEERS, _BITS), row, tell)
+def _secure_sum(num_clients: int, run_epsilon: float, mechanism: str, bits: int) -> dict[str, Any] | None:
+    return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, bits)
 
 
-def _by_rounds(scale: Scale, tell: Tell) -> pd.DataFrame:
-    def row(dimension: int, rounds: int, run_epsilon: float, bits: int) -> dict[str, Any] | None:
-        errors = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, bits, rounds)
-        return None if errors is None else {"dimension": dimension, "rounds": rounds, **errors}
-
-    return rows_of(itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS, _BITS), row, tell)
+def _by_rounds(dimension: int, rounds: int, run_epsilon: float, bits: int) -> dict[str, Any] | None:
+    errors = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, bits, rounds)
+    return None if errors is None else {"dimension": dimension, "rounds": rounds, **errors}
 
 
 PARTS = (
-    Computed(
+    Grid(
         name="secure_sum",
         title=f"Errors in the secure sum over a central Gaussian's, exact, {_DIMENSION} coordinates",
-        function=_secure_sum,
+        cells=lambda scale: itertools.product(_CLIENTS, _EPSILONS, PEERS, _BITS),
+        rows=_secure_sum,
         note=f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
         f"δ = {_DELTA:g}; spread: coordinate clip in standard deviations of a coordinate",
     ),
-    Computed(
+    Grid(
         name="by_rounds",
         title=f"Errors of {OURS} over a central Gaussian's by coordinates and rounds, {_CLIENTS[0]} clients",
-        function=_by_rounds,
+        cells=lambda scale: itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS, _BITS),
+        rows=_by_rounds,
         note=f"run epsilon, epsilon reached: client total, aggregate view of all clients, δ = {_DELTA:g}",
     ),
 )

@@ -2,7 +2,8 @@
 
 The Dirichlet partition of flwr-datasets divides each label among all clients, so that of a thousand clients
 many get no example. Here each user draws shares of the labels from a Dirichlet distribution, and all users
-get the same number of examples (Hsu, Qi, Brown 2019). ``partition=natural`` then draws clients of them.
+get the same number of examples (Hsu, Qi, Brown 2019). ``partition=natural`` then draws the clients among
+these users.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Setting:
 
     @property
     def untaught(self) -> pd.DataFrame:
-        """Private rows whose 95 % interval reaches down to guessing: not shown to learn."""
+        """Private rows that are not shown to learn: their 95 % interval includes the accuracy of guessing."""
         return self.private[~(self.private["accuracy_low"] > self.guessing)]
 
     @property

@@ -10,11 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import sem
 
@@ -22,7 +21,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.mechanisms.sphere import privunit_squared_error
 from fl_privquant.mechanisms.vector import VectorMechanism
-from simulations.studies.study import Computed, Scale, Tell, rows_of
+from simulations.studies.study import Grid, Scale
 
 Floats = NDArray[np.float64]
 
@@ -157,52 +156,44 @@ def local_name(dimension: int) -> str:
     return f"local-{dimension}"
 
 
-def _local(dimension: int) -> Computed:
-    name = local_name(dimension)
-
-    def compute(scale: Scale, tell: Tell) -> pd.DataFrame:
+def _local(dimension: int) -> Grid:
+    def cells(scale: Scale) -> Iterator[tuple[object, ...]]:
         draws = max(2, min(_DRAWS[dimension], scale.vector_trials))
         named = [*itertools.product(EPSILONS, PRIVATE), *((math.inf, floor) for floor in FLOORS)]
-        cells = (
-            (data, dimension, epsilon, mechanism, draws) for epsilon, mechanism in named for data in DATA
-        )
-        return rows_of(cells, local_row, tell)
+        for (epsilon, mechanism), data in itertools.product(named, DATA):
+            yield data, dimension, epsilon, mechanism, draws
 
     title = f"Local view, {dimension} coordinates: squared error of one client's vector"
     note = "round epsilon: one update, one round, local view; infinite: without privacy"
-    return Computed(name=name, title=title, function=compute, note=note)
+    return Grid(name=local_name(dimension), title=title, cells=cells, rows=local_row, note=note)
 
 
-def _check(scale: Scale, tell: Tell) -> pd.DataFrame:
+def _check_row(name: str, trials: int) -> dict[str, Any]:
     """Whole means of 100 clients with 100 coordinates at epsilon 4: the error, and what theory says."""
     dimension, clients, epsilon = 100, 100, 4.0
-    trials = max(2, min(20, scale.vector_trials))
     x = _sphere(np.random.default_rng(23), clients, dimension)
-
-    def row(name: str) -> dict[str, Any]:
-        mechanism, _ = best_design(name, epsilon, dimension)
-        stream = pq.RandomStream.seeded(23)
-        squares = []
-        for _ in range(trials):
-            estimates = [mechanism.decode(mechanism.encode(vector, rng=stream)) for vector in x]
-            squares.append(float(((np.mean(estimates, axis=0) - x.mean(axis=0)) ** 2).sum()))
-        return {
-            "mechanism": name,
-            "trials": trials,
-            "error": _exact_error(mechanism, x) / clients,
-            "drawn": float(np.mean(squares)),
-            "drawn_standard_error": float(sem(squares)),
-        }
-
-    return rows_of(((name,) for name in PRIVATE), row, tell)
+    mechanism, _ = best_design(name, epsilon, dimension)
+    stream = pq.RandomStream.seeded(23)
+    squares = []
+    for _ in range(trials):
+        estimates = [mechanism.decode(mechanism.encode(vector, rng=stream)) for vector in x]
+        squares.append(float(((np.mean(estimates, axis=0) - x.mean(axis=0)) ** 2).sum()))
+    return {
+        "mechanism": name,
+        "trials": trials,
+        "error": _exact_error(mechanism, x) / clients,
+        "drawn": float(np.mean(squares)),
+        "drawn_standard_error": float(sem(squares)),
+    }
 
 
 PARTS = (
     *(_local(dimension) for dimension in DIMENSIONS),
-    Computed(
+    Grid(
         name=CHECK,
         title="Whole means of 100 clients, 100 coordinates",
-        function=_check,
+        cells=lambda scale: [(name, max(2, min(20, scale.vector_trials))) for name in PRIVATE],
+        rows=_check_row,
         note=PrivacyStatement(4.0, 0.0, Unit.ROUND).brief,
     ),
 )

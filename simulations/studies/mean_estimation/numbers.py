@@ -94,7 +94,8 @@ class Numbers:
     def draws(self) -> dict[str, Any]:
         """How near drawn errors are to exact ones, in standard errors, of all mechanisms that are random.
 
-        Where all draws erred alike, rarer ones were not met, and there is no standard error to speak of.
+        Cells in which all draws had the same error are counted apart: their standard error is zero because
+        rarer outcomes did not occur in so few draws.
         """
         rows = self.local[self.local["mechanism"] != "top_k"]
         spread = rows[rows["drawn_standard_error"] > _ALIKE * rows["error"]]
@@ -154,7 +155,7 @@ class Numbers:
         return dict(self.secure.loc[least, "mechanism"].value_counts())
 
     def certified_near(self) -> int:
-        """In how many of them a certified figure is within the margin of the least one."""
+        """In how many settings, at each number of bits, a certified figure is near the least one."""
         groups = self.secure.groupby([*_SETTING, "code_bits"])
         near = self.secure["error"] <= WITHIN * groups["error"].transform("min")
         return len(self.secure[near & self.secure["certified"]].groupby([*_SETTING, "code_bits"]))

@@ -1,9 +1,9 @@
 """Correlated quantization in mean estimation: one bit per coordinate, without privacy, errors that cancel.
 
-Its errors are not independent over clients, so that whole means are looked at: exactly, for a sample of the
-coordinates, whose errors add up. The range of coordinates is that of the largest of all clients, and is given
-to everybody for nothing. Besides the kinds of vectors of the other tables there is one where clients nearly
-agree (``alike``): a common unit vector and a tenth of one of their own.
+Its errors are not independent over clients, so that the error of the whole mean is computed: exactly, for a
+sample of the coordinates, and scaled to all of them. The range of the quantizer is the largest coordinate of
+all clients, which everybody is assumed to know. Besides the kinds of vectors of the other tables there is one
+where clients nearly agree (``alike``): a common unit vector plus a tenth of one of the client's own.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import math
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import sem
 
 import fl_privquant as pq
 from simulations.studies.mean_estimation.local import CLIENTS, DATA, DIMENSIONS
-from simulations.studies.study import Computed, Scale, Tell, rows_of
+from simulations.studies.study import Grid
 
 CORRELATED, ALIKE = "correlated", "alike"
 
@@ -75,14 +74,11 @@ def correlated_row(data: str, num_clients: int, dimension: int) -> dict[str, Any
     return row
 
 
-def _compute(scale: Scale, tell: Tell) -> pd.DataFrame:
-    return rows_of(itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS), correlated_row, tell)
-
-
 PARTS = (
-    Computed(
+    Grid(
         name=CORRELATED,
         title="Correlated quantization, one bit per coordinate: squared error of the mean, without privacy",
-        function=_compute,
+        cells=lambda scale: itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS),
+        rows=correlated_row,
     ),
 )

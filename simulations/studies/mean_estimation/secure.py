@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 from scipy.optimize import brentq, minimize_scalar
 
 from fl_privquant.accounting import Norms, Wish, run_statement
@@ -28,7 +28,7 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.csgm import CsgmSpec, csgm_law, design_csgm
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from simulations.studies.mean_estimation.local import CLIENTS, DELTA, DIMENSIONS, EPSILONS
-from simulations.studies.study import Computed, Scale, Tell, rows_of
+from simulations.studies.study import Grid
 from simulations.studies.sum_grid.grid import NORMAL, Cell, Setting, cells_of, central_cell
 
 WIDTHS = (2, 8)
@@ -69,20 +69,18 @@ def secure_name(num_clients: int, dimension: int) -> str:
     return f"secure-{num_clients}-{dimension}"
 
 
-def _secure(num_clients: int, dimension: int) -> Computed:
-    name = secure_name(num_clients, dimension)
+def _secure_rows(num_clients: int, dimension: int, epsilon: float) -> Iterator[dict[str, object]]:
+    return map(_record, cells_of(Setting(dimension, num_clients, epsilon, rounds=1), WIDTHS))
 
-    def compute(scale: Scale, tell: Tell) -> pd.DataFrame:
-        records = []
-        for place, epsilon in enumerate(EPSILONS):
-            tell(place / len(EPSILONS), f"budget {place + 1} of {len(EPSILONS)}")
-            setting = Setting(dimension, num_clients, epsilon, rounds=1)
-            records += [_record(cell) for cell in cells_of(setting, WIDTHS)]
-        return pd.DataFrame(records)
 
-    title = f"Secure sum of {num_clients} clients, {dimension} coordinates: squared error of the mean"
-    note = f"round epsilon: one update, one round, aggregate view of all clients, δ = {DELTA:g}"
-    return Computed(name=name, title=title, function=compute, note=note)
+def _secure(num_clients: int, dimension: int) -> Grid:
+    return Grid(
+        name=secure_name(num_clients, dimension),
+        title=f"Secure sum of {num_clients} clients, {dimension} coordinates: squared error of the mean",
+        cells=lambda scale: [(num_clients, dimension, epsilon) for epsilon in EPSILONS],
+        rows=_secure_rows,
+        note=_NOTE,
+    )
 
 
 def sampled_cell(setting: Setting) -> Cell | None:
@@ -139,20 +137,19 @@ def _noise_for(variance: float, share: float) -> float:
     return math.exp(low if excess(low) >= 0.0 else brentq(excess, low, high, xtol=1e-6))
 
 
-def _sampled(scale: Scale, tell: Tell) -> pd.DataFrame:
-    def row(num_clients: int, dimension: int, epsilon: float) -> dict[str, object] | None:
-        cell = sampled_cell(Setting(dimension, num_clients, epsilon, rounds=1))
-        return None if cell is None else _record(cell)
-
-    return rows_of(itertools.product(CLIENTS, DIMENSIONS, EPSILONS), row, tell)
+def _sampled_row(num_clients: int, dimension: int, epsilon: float) -> dict[str, object] | None:
+    cell = sampled_cell(Setting(dimension, num_clients, epsilon, rounds=1))
+    return None if cell is None else _record(cell)
 
 
+_NOTE = f"round epsilon: one update, one round, aggregate view of all clients, δ = {DELTA:g}"
 PARTS = (
     *itertools.starmap(_secure, itertools.product(CLIENTS, DIMENSIONS)),
-    Computed(
+    Grid(
         name=SAMPLED,
         title="Secure sums of the coordinate-sampled Gaussian mechanism",
-        function=_sampled,
-        note=f"round epsilon: one update, one round, aggregate view of all clients, δ = {DELTA:g}",
+        cells=lambda scale: itertools.product(CLIENTS, DIMENSIONS, EPSILONS),
+        rows=_sampled_row,
+        note=_NOTE,
     ),
 )

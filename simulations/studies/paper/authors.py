@@ -15,9 +15,11 @@ Facts taken from the code that the paper links to (github.com/osu-srml/DP_Linpro
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
@@ -38,24 +40,28 @@ _LEAST = 1e-5
 
 def design_symmetric_as_authors(values: Floats, epsilon: float) -> Law:
     """The law that the authors' program finds for four symmetric bins, two of them inside [-1, 1]."""
-    return _best((_solve_symmetric(values, epsilon, bound) for bound in _SYMMETRIC_BOUNDS.tolist()), epsilon)
+    bounds = _SYMMETRIC_BOUNDS.tolist()
+    return _best((partial(_solve_symmetric, values, epsilon, bound) for bound in bounds), epsilon)
 
 
 def design_as_authors(values: Floats, epsilon: float, density: Density) -> Law:
     """The law that the authors' program finds for four bins, two of them inside [-1, 1]."""
     bounds = itertools.product(_BOUNDS.tolist(), repeat=2)
-    return _best((_solve(values, epsilon, density, left, right) for left, right in bounds), epsilon)
+    return _best((partial(_solve, values, epsilon, density, left, right) for left, right in bounds), epsilon)
 
 
-def _best(solved: Iterable[tuple[float, Law] | None], epsilon: float) -> Law:
-    """The first of the laws with the least objective."""
-    laws = [solution for solution in solved if solution is not None]
+def _best(programs: Iterable[Callable[[], tuple[float, Law]]], epsilon: float) -> Law:
+    """The first of the laws with the least objective, of all programs that have a solution."""
+    laws = []
+    for solve in programs:
+        with contextlib.suppress(InfeasibleDesignError):
+            laws.append(solve())
     if not laws:
         raise InfeasibleDesignError(f"the authors' program has no solution at epsilon {epsilon:g}")
     return min(laws, key=lambda solution: solution[0])[1]
 
 
-def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[float, Law] | None:
+def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[float, Law]:
     """Theorem "constraint1" for four bins, with q_2(1) in [bound, bound + 0.01]."""
     inner, outer = float(values[2]), float(values[3])
     program = LinearProgram()
@@ -91,17 +97,14 @@ def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[floa
     for largest, smallest in ((first_largest, first_smallest), (second_largest, second_smallest)):
         for high, low in itertools.product(largest, smallest):
             program.at_most([*high, *((number, -scale * part) for number, part in low)], 0.0)
-    try:
-        solution = program.solve()
-    except InfeasibleDesignError:
-        return None
+    solution = program.solve()
     selection = [np.ones(1), solution.x[list(q2)], solution.x[list(q3)], np.full(4, 0.25)]
     return solution.objective, mirrored_selection(values, [weights / weights.sum() for weights in selection])
 
 
 def _solve(
     values: Floats, epsilon: float, density: Density, left_bound: float, right_bound: float
-) -> tuple[float, Law] | None:
+) -> tuple[float, Law]:
     pieces = intervals(values)
     masses = [interval_mass(density, piece) for piece in pieces]
     program = LinearProgram()
@@ -143,13 +146,8 @@ def _solve(
                     program.at_most([*terms, (ceiling, -1.0)], 0.0)
                 else:
                     program.at_most([(floor, 1.0), *((number, -share) for number, share in terms)], 0.0)
-    try:
-        solution = program.solve()
-    except InfeasibleDesignError:
-        return None
-    law = selection_law(
-        values,
-        [solution.x[list(group)] / solution.x[list(group)].sum() for group in left],
-        [solution.x[list(group)] / solution.x[list(group)].sum() for group in right],
+    solution = program.solve()
+    weights = (
+        [solution.x[list(group)] / solution.x[list(group)].sum() for group in side] for side in (left, right)
     )
-    return solution.objective, law
+    return solution.objective, selection_law(values, *weights)

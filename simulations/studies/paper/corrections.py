@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from omegaconf import OmegaConf
 
 from simulations.studies.paper import experiment_checks, theorem_checks
 from simulations.studies.paper.findings import Finding
-from simulations.studies.study import Computed, Scale, Tell, rows_of
+from simulations.studies.study import Grid
 
 CHECKS: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("checks.yaml")))
 """The words of each check by its name."""
@@ -28,21 +27,19 @@ def run_check(name: str, configurations: int) -> Finding:
     return finding
 
 
-def _compute(scale: Scale, tell: Tell) -> pd.DataFrame:
-    def row(name: str) -> dict[str, Any]:
-        words, finding = CHECKS[name], run_check(name, scale.configurations)
-        figures = {**finding.measured, "configurations": scale.configurations}
-        record = {**words, "finding": words["finding"] % figures, "confirmed": finding.confirmed}
-        return {"check": name, **{column: record[column] for column in _COLUMNS}}
-
-    return rows_of(((name,) for name in CHECKS), row, tell)
+def _row(name: str, configurations: int) -> dict[str, Any]:
+    words, finding = CHECKS[name], run_check(name, configurations)
+    figures = {**finding.measured, "configurations": configurations}
+    record = {**words, "finding": words["finding"] % figures, "confirmed": finding.confirmed}
+    return {"check": name, **{column: record[column] for column in _COLUMNS}}
 
 
 PARTS = (
-    Computed(
+    Grid(
         name="corrections",
         title="Where the paper's text needs correcting",
-        function=_compute,
+        cells=lambda scale: [(name, scale.configurations) for name in CHECKS],
+        rows=_row,
         shown=_COLUMNS,
     ),
 )

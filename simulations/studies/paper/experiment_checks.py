@@ -217,8 +217,8 @@ def rqm_margins(configurations: int) -> Finding:
                 ("search", vector_error.authors_rqm(epsilon)),
                 ("appendix", vector_error.appendix_rqm(epsilon)),
             ):
-                mean = vector_error.mean_error(setting, position, mechanism, 2_000)
-                measured[f"{setting.name}_{epsilon:g}_{name}"] = mean / reference - 1.0
+                mean = vector_error.errors_of(setting, epsilon, mechanism, 2_000).mean()
+                measured[f"{setting.name}_{epsilon:g}_{name}"] = float(mean) / reference - 1.0
     search = max(abs(value) for key, value in measured.items() if key.endswith("search"))
     appendix = [value for key, value in measured.items() if key.endswith("appendix")]
     percents = {"least_appendix": 100 * min(appendix), "most_appendix": 100 * max(appendix)}

@@ -17,7 +17,7 @@ from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper.authors import design_as_authors, design_symmetric_as_authors
-from simulations.studies.study import Computed, Tell
+from simulations.studies.study import Computed, Grid
 
 COORDINATE = "certified ε: one coordinate, one release, local view"
 """What the epsilons of most tables are for."""
@@ -73,41 +73,39 @@ def _row(
     return {**setting, "mechanism": label, "printed": printed, **exact}
 
 
-def table1() -> Iterator[dict[str, object]]:
-    """Rows of table 1: uniform inputs, four levels, the paper's parameters and ours."""
-    for epsilon, bins in OPTM_BINS.items():
-        at = {"epsilon": epsilon}
-        common: dict[str, Any] = {"epsilon": epsilon, "objective": "mae", "bins": bins}
-        yield _row(at, "OPTM", optm_as_printed(bins, epsilon), PRINTED_1["OPTM"][epsilon])
-        yield _row(at, "MVU", mvu_as_printed(epsilon), PRINTED_1["MVU"][epsilon])
-        for name, given in (("rqm", RQM.get(epsilon)), ("erm", ERM.get(epsilon))):
-            mechanism = pq.design(name, **given) if given else None
-            yield _row(at, name.upper(), mechanism, PRINTED_1[name.upper()].get(epsilon))
-        for family in ("independent", "paired", "free"):
-            yield _row(at, f"ours: {family}, paper's bins", pq.design("optm", family=family, **common))
-        for name in ("rqm", "erm"):
-            yield _row(at, f"ours: {name.upper()} tuned by MAE", _tuned(name, epsilon))
-        yield _row(at, "one bit", pq.design("one_bit", epsilon=epsilon))
-        for objective in ("mae", "mse"):
-            yield _row(at, f"ours: free, best for {objective.upper()}", best(epsilon, objective))
+def table1(epsilon: float) -> Iterator[dict[str, object]]:
+    """Rows of table 1 at an ε: uniform inputs, four levels, the paper's parameters and ours."""
+    at, bins = {"epsilon": epsilon}, OPTM_BINS[epsilon]
+    common: dict[str, Any] = {"epsilon": epsilon, "objective": "mae", "bins": bins}
+    yield _row(at, "OPTM", optm_as_printed(bins, epsilon), PRINTED_1["OPTM"][epsilon])
+    yield _row(at, "MVU", mvu_as_printed(epsilon), PRINTED_1["MVU"][epsilon])
+    for name, given in (("rqm", RQM.get(epsilon)), ("erm", ERM.get(epsilon))):
+        mechanism = pq.design(name, **given) if given else None
+        yield _row(at, name.upper(), mechanism, PRINTED_1[name.upper()].get(epsilon))
+    for family in ("independent", "paired", "free"):
+        yield _row(at, f"ours: {family}, paper's bins", pq.design("optm", family=family, **common))
+    for name in ("rqm", "erm"):
+        yield _row(at, f"ours: {name.upper()} tuned by MAE", _tuned(name, epsilon))
+    yield _row(at, "one bit", pq.design("one_bit", epsilon=epsilon))
+    for objective in ("mae", "mse"):
+        yield _row(at, f"ours: free, best for {objective.upper()}", best(epsilon, objective))
 
 
-def table2() -> Iterator[dict[str, object]]:
-    """Rows of table 2: inputs from N(0.5, σ), four levels, ε = 1."""
-    for sigma, bins in GAUSSIAN_BINS.items():
-        at = {"sigma": sigma}
-        clipped, truncated = gaussians(sigma)
-        authors = certified(design_as_authors(np.array(bins), 1.0 - _SOLVER_ROOM, clipped), bins, 1.0)
-        yield _row(at, "OPTM, clipped", authors, PRINTED_2["OPTM"][sigma], clipped)
-        yield _row(at, "MVU, clipped", mvu_as_printed(1.0), PRINTED_2["MVU"][sigma], clipped)
-        yield _row(at, "RQM, clipped", pq.design("rqm", **RQM[1.0]), PRINTED_2["RQM"][sigma], clipped)
-        for shape, density in (("clipped", clipped), ("truncated", truncated)):
-            common: dict[str, Any] = {"epsilon": 1.0, "objective": "mae", "density": density}
-            for family in ("independent", "free"):
-                ours = pq.design("optm", family=family, bins=bins, **common)
-                yield _row(at, f"ours: {family}, paper's bins, {shape}", ours, None, density)
-            free = pq.design("optm", levels=4, lattice=False, **common)
-            yield _row(at, f"ours: free, best for MAE, {shape}", free, None, density)
+def table2(sigma: float) -> Iterator[dict[str, object]]:
+    """Rows of table 2 at a σ: inputs from N(0.5, σ), four levels, ε = 1."""
+    at, bins = {"sigma": sigma}, GAUSSIAN_BINS[sigma]
+    clipped, truncated = gaussians(sigma)
+    authors = certified(design_as_authors(np.array(bins), 1.0 - _SOLVER_ROOM, clipped), bins, 1.0)
+    yield _row(at, "OPTM, clipped", authors, PRINTED_2["OPTM"][sigma], clipped)
+    yield _row(at, "MVU, clipped", mvu_as_printed(1.0), PRINTED_2["MVU"][sigma], clipped)
+    yield _row(at, "RQM, clipped", pq.design("rqm", **RQM[1.0]), PRINTED_2["RQM"][sigma], clipped)
+    for shape, density in (("clipped", clipped), ("truncated", truncated)):
+        common: dict[str, Any] = {"epsilon": 1.0, "objective": "mae", "density": density}
+        for family in ("independent", "free"):
+            ours = pq.design("optm", family=family, bins=bins, **common)
+            yield _row(at, f"ours: {family}, paper's bins, {shape}", ours, None, density)
+        free = pq.design("optm", levels=4, lattice=False, **common)
+        yield _row(at, f"ours: free, best for MAE, {shape}", free, None, density)
 
 
 def table_mechanism(name: str, **parameters: Any) -> TableMechanism:
@@ -173,25 +171,19 @@ def _tuned(name: str, epsilon: float) -> TableMechanism | None:
         return None
 
 
-def _table(rows: Iterator[dict[str, object]], count: int, tell: Tell) -> pd.DataFrame:
-    records = []
-    for row in rows:
-        records.append(row)
-        tell(len(records) / count, str(row["mechanism"]))
-    return pd.DataFrame(records)
-
-
 PARTS = (
-    Computed(
+    Grid(
         name="table1",
         title="Table 1: mean absolute error, uniform inputs, 4 levels",
-        function=lambda scale, tell: _table(table1(), 36, tell),
+        cells=lambda scale: [(epsilon,) for epsilon in OPTM_BINS],
+        rows=table1,
         note=COORDINATE,
     ),
-    Computed(
+    Grid(
         name="table2",
         title="Table 2: mean absolute error, inputs from N(0.5, σ), 4 levels, ε = 1",
-        function=lambda scale, tell: _table(table2(), 27, tell),
+        cells=lambda scale: [(sigma,) for sigma in GAUSSIAN_BINS],
+        rows=table2,
         note=COORDINATE,
     ),
     Computed(

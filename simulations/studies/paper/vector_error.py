@@ -17,9 +17,9 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 import fl_privquant as pq
@@ -29,7 +29,7 @@ from fl_privquant.law.density import Density, UniformDensity, as_density
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.vector import VectorMechanism
 from simulations.studies.paper.scalar import mvu_as_printed, table_mechanism
-from simulations.studies.study import Computed, Scale, Tell
+from simulations.studies.study import Grid
 
 EPSILONS = (1.0, 2.0, 3.0)
 OPTM_BINS = (-3.0, -0.5, 0.5, 3.0)
@@ -54,6 +54,9 @@ class Setting:
     def table(self) -> str:
         """The part, and the table, of these vectors."""
         return f"figure-vector-{self.name}"
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def uniform_cube(generator: np.random.Generator, count: int, dimension: int) -> Floats:
@@ -94,43 +97,36 @@ L2 = Setting(
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """A mechanism on one kind of vectors at one epsilon per coordinate."""
-
-    epsilon: float
-    label: str
-    mechanism: Mechanism
-    reference: float | None
-    mean: float
-    deviation: float
-    trials: int
-    bits: float
-    vector_epsilon: float
-
-    @property
-    def standard_error(self) -> float:
-        """Standard deviation of the mean."""
-        return self.deviation / math.sqrt(self.trials)
-
-
-def rows(
-    setting: Setting, trials: int, vector_trials: int, tell: Tell = lambda share, doing: None
-) -> list[Row]:
-    """Every line of the figure at every epsilon."""
-    lines = []
-    for position, epsilon in enumerate(EPSILONS):
-        for label, mechanism, clip in _mechanisms(setting, epsilon):
-            tell(position / len(EPSILONS), f"ε = {epsilon:g}, {label}")
-            lines.append(_row(setting, position, label, mechanism, clip, trials, vector_trials))
-    return lines
+def rows(setting: Setting, epsilon: float, trials: int, vector_trials: int) -> Iterator[dict[str, Any]]:
+    """Each line of the figure at one epsilon per coordinate."""
+    for label, mechanism, clip in lines(setting, epsilon):
+        is_whole = isinstance(mechanism, VectorMechanism)
+        errors = errors_of(setting, epsilon, mechanism, vector_trials if is_whole else trials, clip)
+        reference = setting.reference.get(label)
+        yield {
+            "epsilon": epsilon,
+            "mechanism": label,
+            "reference": None if reference is None else reference[EPSILONS.index(epsilon)],
+            "mean": float(errors.mean()),
+            "deviation": float(errors.std()),
+            "trials": errors.size,
+            "bits": setting.dimension * mechanism.bits_per_coordinate,
+            "vector_epsilon": mechanism.releases(setting.dimension) * mechanism.epsilon,
+            "whole_vector": is_whole,
+        }
 
 
-def as_frame(lines: list[Row]) -> pd.DataFrame:
-    """The rows as a table."""
-    whole = [isinstance(row.mechanism, VectorMechanism) for row in lines]
-    table = pd.DataFrame([vars(row) for row in lines]).drop(columns="mechanism")
-    return table.rename(columns={"label": "mechanism"}).assign(whole_vector=whole)
+def errors_of(
+    setting: Setting, epsilon: float, mechanism: Mechanism, trials: int, clip: float = 1.0
+) -> Floats:
+    """Euclidean errors of seeded vectors: the same vectors and random words for every mechanism."""
+    x = setting.draw(np.random.default_rng(7), trials, setting.dimension)
+    stream = pq.RandomStream.seeded(7, round=EPSILONS.index(epsilon))
+    if isinstance(mechanism, VectorMechanism):
+        estimates = np.array([mechanism.decode(mechanism.encode(vector, clip, stream), clip) for vector in x])
+    else:
+        estimates = mechanism.decode(mechanism.encode(x, clip, stream), clip)
+    return np.asarray(np.linalg.norm(estimates - x, axis=1))
 
 
 def authors_rqm(epsilon: float) -> Mechanism:
@@ -148,11 +144,6 @@ def appendix_rqm(epsilon: float) -> TableMechanism:
     return table_mechanism("rqm", epsilon=epsilon, margin=RQM_APPENDIX_MARGIN, objective="mae", levels=4)
 
 
-def mean_error(setting: Setting, position: int, mechanism: Mechanism, trials: int) -> float:
-    """Mean Euclidean error of vectors at ``EPSILONS[position]``, over seeded trials."""
-    return _row(setting, position, "", mechanism, 1.0, trials, trials).mean
-
-
 def best_repeats(name: str, epsilon: float, dimension: int) -> VectorMechanism:
     """The vector mechanism with the number of draws that makes its exact error least."""
     tried: list[VectorMechanism] = [
@@ -162,13 +153,10 @@ def best_repeats(name: str, epsilon: float, dimension: int) -> VectorMechanism:
     return min(tried, key=lambda mechanism: mechanism.squared_error(np.zeros(dimension)))
 
 
-def _mechanisms(setting: Setting, epsilon: float) -> Iterator[tuple[str, Mechanism, float]]:
+def lines(setting: Setting, epsilon: float) -> Iterator[tuple[str, Mechanism, float]]:
     """Label, mechanism and clip of each line."""
-    yield (
-        "OPTM",
-        pq.design("optm", family="independent", epsilon=epsilon, objective="mae", bins=OPTM_BINS),
-        1.0,
-    )
+    optm = pq.design("optm", family="independent", epsilon=epsilon, objective="mae", bins=OPTM_BINS)
+    yield "OPTM", optm, 1.0
     yield "RQM", authors_rqm(epsilon), 1.0
     yield "RQM, bins of the appendix", appendix_rqm(epsilon), 1.0
     yield "MVU", mvu_as_printed(epsilon), 1.0
@@ -189,48 +177,17 @@ def _mechanisms(setting: Setting, epsilon: float) -> Iterator[tuple[str, Mechani
     yield "vqSGD private, whole vector", private, setting.norm_bound
 
 
-def _row(
-    setting: Setting,
-    position: int,
-    label: str,
-    mechanism: Mechanism,
-    clip: float,
-    trials: int,
-    vector_trials: int,
-) -> Row:
-    whole = isinstance(mechanism, VectorMechanism)
-    count = vector_trials if whole else trials
-    # The same vectors and random words for every mechanism, so that lines do not differ by chance.
-    x = setting.draw(np.random.default_rng(7), count, setting.dimension)
-    stream = pq.RandomStream.seeded(7, round=position)
-    if whole:
-        estimates = np.array([mechanism.decode(mechanism.encode(vector, clip, stream), clip) for vector in x])
-    else:
-        estimates = mechanism.decode(mechanism.encode(x, clip, stream), clip)
-    errors = np.linalg.norm(estimates - x, axis=1)
-    reference = setting.reference.get(label)
-    return Row(
-        EPSILONS[position],
-        label,
-        mechanism,
-        None if reference is None else reference[position],
-        float(errors.mean()),
-        float(errors.std()),
-        count,
-        setting.dimension * mechanism.bits_per_coordinate,
-        mechanism.releases(setting.dimension) * mechanism.epsilon,
+def _part(setting: Setting, title: str) -> Grid:
+    return Grid(
+        name=setting.table,
+        title=title,
+        cells=lambda scale: [
+            (setting, epsilon, scale.trials, min(scale.trials, scale.vector_trials)) for epsilon in EPSILONS
+        ],
+        rows=rows,
+        note="epsilon: one coordinate, one release, local view; vector epsilon: certified, all coordinates, "
+        "one release, local view, pure",
     )
-
-
-def _part(setting: Setting, title: str) -> Computed:
-    def compute(scale: Scale, tell: Tell) -> pd.DataFrame:
-        return as_frame(rows(setting, scale.trials, min(scale.trials, scale.vector_trials), tell))
-
-    note = (
-        "epsilon: one coordinate, one release, local view; vector epsilon: certified, all coordinates, one "
-        "release, local view, pure"
-    )
-    return Computed(name=setting.table, title=title, function=compute, note=note)
 
 
 PARTS = (

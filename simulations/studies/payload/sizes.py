@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.stats import sem
 
 import fl_privquant as pq
@@ -23,7 +22,7 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments
 from fl_privquant.encoding import norm_share
-from simulations.studies.study import QUICK, Computed, Scale, Tell, rows_of
+from simulations.studies.study import QUICK, Grid, Scale
 
 TRUSTING = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
 PAYLOADS, NEEDED, ERRORS = "payloads", "payload-needed", "payload-errors"
@@ -45,10 +44,10 @@ _MEASURED = {10_000: (0.1, 0.25, 0.5, 1.0, 2.5), 1_000_000: (2.5, 10.0, 50.0)}
 MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared, ours first."""
 
-# Bits of a code that are chosen from; integer noise takes as many as it needs.
+# Codes have at most so many bits; integer noise takes as many as it needs.
 _MOST_BITS, _CLIENTS = 3, 100
-# The error of a round with k coordinates has a relative deviation of sqrt(2 / k), and the mean over rounds
-# is to have this one.
+# The error of a round with k coordinates has a relative deviation of sqrt(2 / k). As many rounds are measured
+# as give their mean a relative deviation of _PRECISION.
 _PRECISION, _FEWEST_ROUNDS, _MOST_MEASURED = 0.014, 3, 150
 _TARGET = pq.Target(epsilon=4.0, rounds=50, num_clients=_CLIENTS, delta=1e-5)
 _BUDGET = PrivacyStatement(_TARGET.epsilon, _TARGET.delta, Unit.TOTAL, "aggregate")
@@ -99,27 +98,11 @@ def _needed(dimension: int, name: str) -> dict[str, Any]:
     return {"dimension": dimension, "mechanism": name, **_planned(plan)}
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A plan for a size, with its measured error; ``error`` is one standard error of the measured ratio."""
+def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> dict[str, Any]:
+    """A plan for a size, with its measured error; ``error`` is one standard error of the measured ratio.
 
-    dimension: int
-    num_clients: int
-    mechanism: str
-    bits: int
-    kept: int
-    kilobytes: float
-    predicted: float
-    measured: float
-    error: float
-    rounds_measured: int
-    wrapped_sums: int
-
-
-def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
-    """The squared error at unit gain of the mean of equal updates at the L2 clip, over a central Gaussian's.
-
-    Each round has its own update, rotation, subset and noise.
+    The error is the squared one at unit gain of the mean of equal updates at the L2 clip, over a central
+    Gaussian's. Each round has its own update, rotation, subset and noise.
     """
     dimension, clients = plan.dimension, plan.target.num_clients
     kept = plan.encoding.kept(dimension)
@@ -143,57 +126,57 @@ def measured(plan: pq.Plan, rounds: int, seed: int = 0) -> Measured:
         off = codec.decode_sum(opened, clients)["update"] / gain - update
         ratios.append(float(off @ off) / dimension / (plan.central_error or math.nan))
     mechanism = plan.encoding.mechanism
-    return Measured(
-        dimension=dimension,
-        num_clients=clients,
-        mechanism=mechanism.name,
-        bits=int(mechanism.bits_per_coordinate),
-        kept=plan.encoding.kept(dimension),
-        kilobytes=plan.bytes_per_round / 1000.0,
-        predicted=plan.ratio_to_central or math.nan,
-        measured=float(np.mean(ratios)),
-        error=float(sem(ratios)),
-        rounds_measured=rounds,
-        wrapped_sums=wrapped,
+    return {
+        "dimension": dimension,
+        "num_clients": clients,
+        "mechanism": mechanism.name,
+        "bits": int(mechanism.bits_per_coordinate),
+        "kept": kept,
+        "kilobytes": plan.bytes_per_round / 1000.0,
+        "predicted": plan.ratio_to_central or math.nan,
+        "measured": float(np.mean(ratios)),
+        "error": float(sem(ratios)),
+        "rounds_measured": rounds,
+        "wrapped_sums": wrapped,
+    }
+
+
+def _error_row(dimension: int, name: str, kilobytes: float, is_quick: bool) -> dict[str, Any]:
+    """Predicted and measured error of a plan for a size."""
+    plan = _TARGET.plan(
+        dimension, mechanism=name, max_bits=_MOST_BITS, most_kilobytes=kilobytes, aggregation=TRUSTING
     )
+    rounds = math.ceil(2.0 / (plan.encoding.kept(dimension) * _PRECISION**2))
+    rounds = min(max(rounds, _FEWEST_ROUNDS), _MOST_MEASURED)
+    return measured(plan, 2 if is_quick else rounds)
 
 
-def _errors(scale: Scale, tell: Tell) -> pd.DataFrame:
-    """Predicted and measured errors of plans for a size."""
-
-    def row(dimension: int, name: str, kilobytes: float) -> dict[str, Any]:
-        plan = _TARGET.plan(
-            dimension, mechanism=name, max_bits=_MOST_BITS, most_kilobytes=kilobytes, aggregation=TRUSTING
-        )
-        rounds = math.ceil(2.0 / (plan.encoding.kept(dimension) * _PRECISION**2))
-        rounds = min(max(rounds, _FEWEST_ROUNDS), _MOST_MEASURED)
-        return asdict(measured(plan, 2 if scale.trials == QUICK.trials else rounds))
-
-    cells = (
-        (dimension, name, kilobytes)
-        for dimension, sizes in _MEASURED.items()
-        for name in MECHANISMS
-        for kilobytes in sizes
-    )
-    return rows_of(cells, row, tell)
+def _error_cells(scale: Scale) -> Iterator[tuple[Any, ...]]:
+    for dimension, sizes in _MEASURED.items():
+        for name, kilobytes in itertools.product(MECHANISMS, sizes):
+            yield dimension, name, kilobytes, scale.trials == QUICK.trials
 
 
 PARTS = (
-    Computed(
+    Grid(
         name=PAYLOADS,
         title="The fewest kilobytes at an error of 1.1 central Gaussians'",
-        function=lambda scale, tell: rows_of(
-            ((*setting, limit) for setting, limit in LIMITS.items()), _payload, tell
-        ),
+        cells=lambda scale: [(*setting, limit) for setting, limit in LIMITS.items()],
+        rows=_payload,
         note="run epsilon, epsilon reached: client total, aggregate view of all clients",
     ),
-    Computed(
+    Grid(
         name=NEEDED,
         title="The fewest kilobytes of each mechanism at an error of 1.1 central Gaussians'",
-        function=lambda scale, tell: rows_of(itertools.product(_MEASURED, MECHANISMS), _needed, tell),
+        cells=lambda scale: itertools.product(_MEASURED, MECHANISMS),
+        rows=_needed,
         note=_NOTE,
     ),
-    Computed(
-        name=ERRORS, title="Predicted and measured errors of plans for a size", function=_errors, note=_NOTE
+    Grid(
+        name=ERRORS,
+        title="Predicted and measured errors of plans for a size",
+        cells=_error_cells,
+        rows=_error_row,
+        note=_NOTE,
     ),
 )

@@ -7,8 +7,8 @@ mechanism chooses its clip and uses codes of at most so many bits: what a client
 included.
 
 ``optm_aggregate`` is designed, and so certified on what it samples; the accountant counts its run. The others
-are given the benefit of the doubt: the Poisson binomial mechanism is probed at two cases of the other
-clients, and integer noise is counted as normal noise, its rounding by the mean
+are first counted in their favour: the loss of the Poisson binomial mechanism is computed for two cases of the
+other clients only, and integer noise is counted as normal noise, with the mean of its rounding
 (:func:`fl_privquant.design.noise_lattice.best_lattice`). Where such a figure is clearly below that of
 ``optm_aggregate``, it is replaced by a certified one.
 """
@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.special import ndtri
 
 import fl_privquant as pq
@@ -41,7 +41,7 @@ from fl_privquant.law.lattice import coarse_count
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
 from fl_privquant.mechanisms.pbm import binomial_bits
-from simulations.studies.study import Computed, Scale, Tell
+from simulations.studies.study import Grid
 
 ROUNDS, DELTA = 50, 1e-5
 DIMENSIONS, CLIENTS, EPSILONS = (650, 7850, 1_000_000), (50, 100, 1000, 10_000), (1.0, 4.0, 10.0)
@@ -197,12 +197,8 @@ def _certified_noise(setting: Setting, cell: Cell) -> tuple[int, float]:
     return lattice.levels, certified_lattice(kind, target, lattice).error
 
 
-def _table(settings: list[Setting], tell: Tell, widths: Iterable[int] = WIDTHS) -> pd.DataFrame:
-    cells: list[Cell] = []
-    for place, setting in enumerate(settings):
-        tell(place / len(settings), str(setting))
-        cells += cells_of(setting, widths)
-    return pd.DataFrame([asdict(cell) for cell in cells])
+def _rows(widths: Iterable[int], *setting: Any) -> Iterator[dict[str, Any]]:
+    return map(asdict, cells_of(Setting(*setting), widths))
 
 
 def grid_name(dimension: int, num_clients: int) -> str:
@@ -210,27 +206,28 @@ def grid_name(dimension: int, num_clients: int) -> str:
     return f"sums-{dimension}-{num_clients}"
 
 
-def _grid(dimension: int, num_clients: int) -> Computed:
-    def compute(scale: Scale, tell: Tell) -> pd.DataFrame:
-        return _table([Setting(dimension, num_clients, epsilon) for epsilon in EPSILONS], tell)
-
-    title = f"Errors over a central Gaussian's, {dimension} coordinates, {num_clients} clients"
-    return Computed(name=grid_name(dimension, num_clients), title=title, function=compute, note=_NOTE)
+def _grid(dimension: int, num_clients: int) -> Grid:
+    return Grid(
+        name=grid_name(dimension, num_clients),
+        title=f"Errors over a central Gaussian's, {dimension} coordinates, {num_clients} clients",
+        cells=lambda scale: [(WIDTHS, dimension, num_clients, epsilon) for epsilon in EPSILONS],
+        rows=_rows,
+        note=_NOTE,
+    )
 
 
 _NOTE = (
     f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
     f"δ = {DELTA:g}; spread: coordinate clip in standard deviations of a coordinate"
 )
-
-
-def _wide(scale: Scale, tell: Tell) -> pd.DataFrame:
-    settings = [Setting(*sizes) for sizes in itertools.product(DIMENSIONS, WIDE_CLIENTS, EPSILONS)]
-    return _table(settings, tell, (WIDEST,))
-
-
 WIDE = f"sums-{WIDEST}-bits"
 PARTS = (
     *itertools.starmap(_grid, itertools.product(DIMENSIONS, CLIENTS)),
-    Computed(name=WIDE, title=f"The same with {WIDEST} bits", function=_wide, note=_NOTE),
+    Grid(
+        name=WIDE,
+        title=f"The same with {WIDEST} bits",
+        cells=lambda scale: itertools.product([(WIDEST,)], DIMENSIONS, WIDE_CLIENTS, EPSILONS),
+        rows=_rows,
+        note=_NOTE,
+    ),
 )

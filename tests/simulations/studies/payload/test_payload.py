@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import fl_privquant as pq
@@ -56,7 +58,7 @@ def test_a_cell_measured_anew() -> None:
     target = pq.Target(epsilon=4.0, rounds=20, num_clients=40)
     everybody = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
     plan = target.plan(1500, max_bits=1, keep=150, aggregation=everybody)
-    cell = measured(plan, 20, seed=3)
+    cell = SimpleNamespace(**measured(plan, 20, seed=3))
     assert cell.measured == pytest.approx(cell.predicted, abs=4.0 * cell.error)
     assert cell.error < 0.06 * cell.predicted
     assert cell.wrapped_sums == 0
