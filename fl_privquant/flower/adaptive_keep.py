@@ -39,7 +39,7 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments, noise_at_norm_bound
 from fl_privquant.encoding import Encoding, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.flower.policies import Policy, checked_smoothing
+from fl_privquant.flower.policies import Policy
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.norms import Norms
@@ -89,7 +89,7 @@ class AdaptiveKeep(Policy):
                 f"with keep or most_error"
             )
         self.halvings = checks.whole("halvings", halvings, 0, 20)
-        self.smoothing = checked_smoothing(smoothing)
+        self.smoothing = checks.inside("smoothing", smoothing, "[0, 1)")
         # The squared norm of the mean, in units of the squared L2 clip: at first the worst case.
         self.energy = 1.0
         # What was planned for fewer coordinates; None where that is not within the target.

@@ -19,6 +19,7 @@ one after the other.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -93,21 +94,21 @@ class Share:
     Parameters
     ----------
     most_rounds
-        Rounds that it takes part in, at most; None for any number.
+        Rounds that it takes part in, at most.
     rounds_apart
         Of how many rounds in a row it takes part in one at most, by the server's own numbers of rounds: these
-        may be lies, so that a bound on the total is ``most_rounds`` alone.
+        may be lies, so that only ``most_rounds`` bounds the total.
     """
 
-    most_rounds: int | None = None
+    most_rounds: float = math.inf
     rounds_apart: int = 1
 
     def check(self, number: int, rounds: Sequence[int]) -> None:
         """Refuse a round in which the client must not take part, after those in which it did."""
-        if self.most_rounds is not None and len(rounds) >= self.most_rounds:
+        if len(rounds) + 1 > self.most_rounds:
             raise BudgetExhaustedError(
                 f"round {number}: this client has taken part in {len(rounds)} rounds of this run, and takes "
-                f"part in {self.most_rounds} at most"
+                f"part in {self.most_rounds:g} at most"
             )
         if self.rounds_apart > 1 and rounds and number < max(rounds) + self.rounds_apart:
             raise LedgerMismatchError(
@@ -159,7 +160,7 @@ class ClientLedger:
         """What was spent, local view: over all runs if a file keeps them."""
         if self._spending is not None:
             return self._spending.statement(delta)
-        return self._accountant().statement(delta)
+        return self._accountant.statement(delta)
 
     def spend(
         self,
@@ -204,7 +205,7 @@ class ClientLedger:
                     check=lambda rounds: (share or Share()).check(number, rounds),
                 )
             elif not all(budget.unlimited for budget in budgets):
-                self._accountant().check(number, release, budgets, chosen=True)
+                self._accountant.check(number, release, budgets, chosen=True)
             # Appended without parsing earlier rounds, which may be thousands, often without a budget.
             record[release.text] = f"{rounds} {number}".lstrip()
             record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.blob)
@@ -221,11 +222,9 @@ class ClientLedger:
             if not isinstance(kept, ConfigRecord) or values_of(kept) != record:
                 records[RECORD_LEDGER] = made(ConfigRecord, dict(record))
 
+    @property
     def _accountant(self) -> Accountant:
-        accountant = Accountant()
-        for release, count in Counter(release for _, release in self.releases).items():
-            accountant.add(release, count)
-        return accountant
+        return Accountant(release for _, release in self.releases)
 
 
 def ledger_path(context: Context, given: Path | None, limited: bool, node_limited: bool) -> Path | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from flwr.app import Message
@@ -35,6 +35,8 @@ from fl_privquant.secagg.handshake import handshake_bytes
 
 # These strategies compare the updates of single clients, which a sum does not show.
 _NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
+
+_Read = TypeVar("_Read")
 
 Decoded = Mapping[str, Callable[[], NDArray[Any]]]
 """Functions that compute the arrays of one client's decoded update, by their names."""
@@ -86,13 +88,7 @@ class Exchange:
 
         Raises SecureAggregationError if no sum may be opened, or none can be.
         """
-        decoded: dict[int, Decoded] = {}
-        failures: dict[int, str] = {}
-        for node, reply in replies.items():
-            try:
-                decoded[node] = codec.apply_on_demand(reply.payload, model)
-            except PrivQuantError as error:
-                failures[node] = str(error)
+        decoded, failures = _read(replies, lambda payload: codec.apply_on_demand(payload, model))
         return Opened(tuple(decoded), None, decoded, failures)
 
     def check(self, opened: Opened, codec: UpdateCodec) -> None:
@@ -114,17 +110,24 @@ class SummingExchange(Exchange):
         if not codec.mechanism.summable:
             return super().open(replies, codec, model)
         total = np.zeros(codec.dimension, dtype=np.int64)
-        nodes: list[int] = []
-        failures: dict[int, str] = {}
-        for node, reply in replies.items():
-            try:
-                codec.add_codes(reply.payload, total)
-                nodes.append(node)
-            except PrivQuantError as error:
-                failures[node] = str(error)
-        if nodes:
-            total &= (1 << codec.mechanism.sum_bits(len(nodes))) - 1
-        return Opened(tuple(nodes), total, failures=failures)
+        added, failures = _read(replies, lambda payload: codec.add_codes(payload, total))
+        if added:
+            total &= (1 << codec.mechanism.sum_bits(len(added))) - 1
+        return Opened(tuple(added), total, failures=failures)
+
+
+def _read(
+    replies: Mapping[int, Reply], read: Callable[[bytes], _Read]
+) -> tuple[dict[int, _Read], dict[int, str]]:
+    """What ``read`` makes of the payload of each reply, and why it refused the others, both by node."""
+    accepted: dict[int, _Read] = {}
+    refused: dict[int, str] = {}
+    for node, reply in replies.items():
+        try:
+            accepted[node] = read(reply.payload)
+        except PrivQuantError as error:
+            refused[node] = str(error)
+    return accepted, refused
 
 
 class HonestSumExchange(Exchange):

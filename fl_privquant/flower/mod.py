@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
@@ -145,19 +145,17 @@ class PrivQuantMod:
         ledger_file: str | Path | None = None,
         threads: int = 1,
     ) -> None:
-        if not checks.number("max_epsilon", max_epsilon) > 0.0:
-            raise InvalidSpecError(f"max_epsilon: {max_epsilon} is not a number above 0")
-        if not 0.0 <= checks.number("max_delta", max_delta) < 1.0:
-            raise InvalidSpecError(f"max_delta: {max_delta} is outside [0, 1)")
         if isinstance(metrics, str):
             raise InvalidSpecError(
                 f"metrics: {metrics!r} is one name, expected a collection such as [{metrics!r}]"
             )
-        self.max_epsilon = float(max_epsilon)
-        self.max_delta = float(max_delta)
+        self.max_epsilon = checks.inside("max_epsilon", max_epsilon, "(0, inf]")
+        self.max_delta = checks.inside("max_delta", max_delta, "[0, 1)")
         self.budget = budget if budget is None or isinstance(budget, Budget) else Budget(budget)
         most = (
-            None if max_participations is None else checks.whole("max_participations", max_participations, 1)
+            math.inf
+            if max_participations is None
+            else checks.whole("max_participations", max_participations, 1)
         )
         self.share = Share(most, checks.whole("rounds_apart", rounds_apart, 1))
         self.metrics = tuple(metrics)
@@ -260,9 +258,8 @@ class PrivQuantMod:
 
     def _share(self, ctxt: Context) -> Share:
         """How often the client takes part: the lower bound of the app's and the node's configuration."""
-        own = math.inf if self.share.most_rounds is None else self.share.most_rounds
-        most = min(own, _node_limit(ctxt, NODE_MAX_PARTICIPATIONS))
-        return Share(None if math.isinf(most) else int(most), self.share.rounds_apart)
+        most = min(self.share.most_rounds, _node_limit(ctxt, NODE_MAX_PARTICIPATIONS))
+        return replace(self.share, most_rounds=most)
 
     def _open_file(self, ctxt: Context, limited: bool) -> SpendingLedger | None:
         by_node = any(key in ctxt.node_config for key in (NODE_BUDGET, NODE_MAX_PARTICIPATIONS))

@@ -176,17 +176,13 @@ class QuantileClip(Policy):
         most: float = 1e6,
     ) -> None:
         super().__init__(base)
-        shares = {"coordinate_quantile": coordinate_quantile, "client_quantile": client_quantile}
-        for name, share in shares.items():
-            if not 0.0 < share < 1.0:
-                raise InvalidSpecError(f"{name}: {share} is outside (0, 1)")
         self.rate = checks.positive("rate", rate, "; 0.2 is typical")
         self.least, self.most = checks.positive("least", least), checks.positive("most", most)
         self.clip = self.unchanged(1).clip
         if not self.least <= self.clip <= self.most:
             raise InvalidSpecError(f"clip: {self.clip} is outside least {least:g} and most {most:g}")
-        self.coordinate_quantile = coordinate_quantile
-        self.client_quantile = client_quantile
+        self.coordinate_quantile = checks.inside("coordinate_quantile", coordinate_quantile, "(0, 1)")
+        self.client_quantile = checks.inside("client_quantile", client_quantile, "(0, 1)")
 
     def changed(self, encoding: Encoding, server_round: int) -> Encoding:
         """The encoding with the present clip."""
@@ -348,14 +344,10 @@ class DoublingMechanism(Policy):
         metric: str = "loss",
     ) -> None:
         super().__init__(base)
-        if not 2 <= levels <= most_levels:
-            raise InvalidSpecError(f"levels: {levels} is outside 2 and most_levels {most_levels}")
-        if window < 1:
-            raise InvalidSpecError(f"window: {window} is below 1")
-        self.smoothing = checked_smoothing(smoothing)
-        self.levels = levels
+        self.levels = checks.whole("levels", levels, 2, most_levels, ", which is most_levels")
         self.most_levels = most_levels
-        self.window = window
+        self.window = checks.whole("window", window, 1)
+        self.smoothing = checks.inside("smoothing", smoothing, "[0, 1)")
         self.metric = metric
         self._mechanism = lru_cache(maxsize=None)(design)
         self._last_round = -1
@@ -391,10 +383,3 @@ class DoublingMechanism(Policy):
         self.levels = int(state["levels"])
         self._last_round = int(state["last_round"])
         self._means = [float(mean) for mean in state["means"]]
-
-
-def checked_smoothing(smoothing: float) -> float:
-    """The weight of the past in a running mean, if it is in [0, 1)."""
-    if not 0.0 <= smoothing < 1.0:
-        raise InvalidSpecError(f"smoothing: {smoothing} is outside [0, 1)")
-    return smoothing

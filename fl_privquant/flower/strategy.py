@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
+from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.accounting.client_sampling import ClientSampling
@@ -140,10 +141,6 @@ class PrivQuantStrategy(StrategyWrapper):
         super().__init__(strategy)
         if any(isinstance(wrapped, PrivQuantStrategy) for wrapped in strategy_stack(strategy)):
             raise InvalidSpecError("strategy: it holds a PrivQuantStrategy already; updates are encoded once")
-        if max_failed_rounds < 0:
-            raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
-        if not 0 <= rotation_seed < 1 << 31:
-            raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
         clip, scales = single_clip(clip, clip_scales)
         fields = {"mechanism": mechanism, "clip": clip, "l2_clip": l2_clip, "keep": keep}
         # rotate=False is the default, and contradicts no other argument.
@@ -151,12 +148,12 @@ class PrivQuantStrategy(StrategyWrapper):
         self.plan = arguments.plan
         self.policy = as_policy(arguments.encoding)
         self.arrays = ArrayChoice(include, exclude, scales)
-        self.rotation_seed = rotation_seed
+        self.rotation_seed = checks.whole("rotation_seed", rotation_seed, 0, (1 << 31) - 1)
         self.report_clipping = report_clipping
         self.private_metrics = metric_ranges(private_metrics, self.plan, self.weighted_by_key)
         # Names of what clients send beside their updates, outside of all accounting.
         self.uncounted_metrics: set[str] = set()
-        self.max_failed_rounds = max_failed_rounds
+        self.max_failed_rounds = checks.whole("max_failed_rounds", max_failed_rounds, 0)
         self.aggregation = arguments.aggregation
         self.sampling = sampling_of(sampling, self.aggregation, self.plan, simulated)
         self.budget = arguments.budget

@@ -15,18 +15,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
-
-__all__ = [
-    "Engine",
-    "Federation",
-    "GridWrapper",
-    "MessageGrid",
-    "RunResult",
-    "load_app",
-    "node_config",
-    "seeded_sampling",
-]
 
 Config = Mapping[str, bool | int | float | str]
 
@@ -57,8 +47,7 @@ class Federation:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.num_clients < 1:
-            raise InvalidSpecError(f"num_clients: {self.num_clients} is below 1")
+        checks.whole("num_clients", self.num_clients, 1)
         for name in ("run_config", "node_config"):
             for key, value in getattr(self, name).items():
                 if not isinstance(value, bool | int | float | str):
@@ -109,7 +98,7 @@ class Engine(Protocol):
 
 
 class MessageGrid(Grid):
-    """A grid whose messages are ordinary ones; the rest is for engines to say."""
+    """A grid that makes ordinary messages; engines add how these are sent and answered."""
 
     def create_message(
         self,
@@ -119,7 +108,6 @@ class MessageGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """A message to a node."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 
@@ -130,30 +118,24 @@ class GridWrapper(MessageGrid):
         self._grid = grid
 
     def set_run(self, run: Run) -> None:
-        """Set the run that messages belong to."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Run:
-        """The run that messages belong to."""
         return self._grid.run
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes that are connected."""
         return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages, whose ids are returned."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to messages that are there."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages, and wait for their replies."""
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
@@ -180,10 +162,10 @@ def node_config(federation: Federation, partition: int) -> dict[str, bool | int 
 
 @contextlib.contextmanager
 def frozen_objects() -> Iterator[None]:
-    """Keep the garbage collector away from all objects that are there by now, while a run lasts.
+    """Exclude all objects that exist now from garbage collection, while a run lasts.
 
-    Libraries such as torch have hundreds of thousands of them, and a run of many messages has the collector
-    look at all of them again and again.
+    Libraries such as torch have hundreds of thousands of them, and a run of many messages would have the
+    collector look at all of them again and again.
     """
     if gc.get_freeze_count():
         # Somebody else has frozen objects, and may count on their staying so.

@@ -106,12 +106,10 @@ class InlineGrid(MessageGrid):
             self._pool.close()
 
     def set_run(self, run: Run) -> None:
-        """Set the run that messages belong to."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """The run that messages belong to."""
         return self._run
 
     def get_node_ids(self) -> Iterable[int]:

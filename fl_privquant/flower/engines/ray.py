@@ -14,6 +14,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.engines.engine import (
     Federation,
@@ -53,10 +54,8 @@ class RayEngine:
     client_gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.client_cpus > 0.0 or not self.client_gpus >= 0.0:
-            raise InvalidSpecError(
-                f"client_cpus {self.client_cpus} and client_gpus {self.client_gpus}: out of range"
-            )
+        checks.inside("client_cpus", self.client_cpus, "(0, inf)")
+        checks.inside("client_gpus", self.client_gpus, "[0, inf)")
 
     def run(
         self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
@@ -153,17 +152,14 @@ class _OrderedGrid(GridWrapper):
             raise TimeoutError(f"Ray did not run a first client in {_START_SECONDS:g} s; its log says why")
 
     def get_node_ids(self) -> Iterable[int]:
-        """Node ids, in the order of partitions."""
         return list(self._nodes)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Delegate, and put in order."""
         return self._in_order(self._grid.pull_messages(message_ids))
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Delegate, and put in order."""
         return self._in_order(self._grid.send_and_receive(messages, timeout=timeout))
 
     def _in_order(self, replies: Iterable[Message]) -> list[Message]:

@@ -43,14 +43,7 @@ from flwr.common.constant import ErrorCode
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.flower.arrays import read_arrays
 from fl_privquant.flower.engines.internals import flattened, set_message_id, unflattened
-from fl_privquant.flower.records import (
-    bare_message,
-    copied_metadata,
-    made,
-    made_metadata,
-)
-
-__all__ = ["WorkerPool"]
+from fl_privquant.flower.records import bare_message, copied_metadata, made, made_metadata
 
 Deliver = Callable[[Message, str], Message]
 """Delivers a message to its node under an id, and gives the reply."""
