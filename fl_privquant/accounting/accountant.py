@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
@@ -23,7 +24,7 @@ from itertools import product
 
 from fl_privquant import checks
 from fl_privquant.accounting.release import Release
-from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.compose import (
     Bound,
@@ -74,11 +75,8 @@ class Budget:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        epsilon, delta = checks.number("budget", self.epsilon), checks.number("delta", self.delta)
-        if not (epsilon >= 0.0 and 0.0 <= delta < 1.0):
-            raise InvalidSpecError(
-                f"budget: epsilon {self.epsilon}, delta {self.delta}; expected epsilon >= 0, delta in [0, 1)"
-            )
+        checks.inside("budget", self.epsilon, "[0, inf]")
+        checks.inside("budget's delta", self.delta, "[0, 1)")
 
     @property
     def unlimited(self) -> bool:
@@ -105,17 +103,18 @@ class _Way:
 class Accountant:
     """Counts the releases of one client.
 
-    Adding a release is cheap, and so is a statement after each round: losses are cached by mechanism and
-    view, and equal releases are counted together.
+    It begins with ``releases``: single ones, or a mapping of releases to how often each was made. Adding a
+    release is cheap, and so is a statement after each round: losses are cached by mechanism and view, and
+    equal releases are counted together.
 
-    Guarantee: the epsilon of a statement is never below the exact one, for inputs that depend on all that was
-    released before.
+    Guarantee: the epsilon of a statement is never below the exact one, even if the inputs depend on all that
+    was released before.
     Assumes: that every release of the client was added, and that the *kinds* of releases (mechanism,
-    dimension, norms) were not chosen by what earlier ones showed. The second is not needed where delta is 0,
-    or where all kinds are counted as normal pairs: then totals bound every choice. Elsewhere, whoever sees a
-    large loss could go on with the kind that is worse from there on, and delta would be too small (1.9 times
-    in an example of two releases). Statements of several kinds name the assumption; :meth:`check` holds a
-    budget without it.
+    dimension, norms) were not chosen by what earlier releases showed. The second assumption is not needed
+    where delta is 0, or where all kinds are counted as pairs of normal distributions: then totals bound every
+    choice. Elsewhere, whoever sees a large loss could go on with the kind that is worse from there on, and
+    the true delta would be larger than the stated one (1.9 times in an example of two releases). Statements
+    of several kinds name the assumption; :meth:`check` enforces a budget without it.
 
     Examples
     --------
@@ -127,22 +126,14 @@ class Accountant:
     ('client total', 'local', 'pld', True)
     """
 
-    def __init__(self, releases: Iterable[Release] = ()) -> None:
+    def __init__(self, releases: Mapping[Release, int] | Iterable[Release] = ()) -> None:
         self._counts: dict[Release, int] = {}
-        for release in releases:
-            self.add(release)
+        for release, count in Counter(releases).items():
+            self.add(release, count)
 
     def add(self, release: Release, count: int = 1) -> None:
         """Record that a release happened, ``count`` times."""
-        if count < 1:
-            raise InvalidSpecError(f"count: {count} is below 1")
-        self._counts[release] = self._counts.get(release, 0) + count
-
-    def copy(self) -> Accountant:
-        """Another accountant with the same releases, to ask what one more would cost."""
-        other = Accountant()
-        other._counts = dict(self._counts)
-        return other
+        self._counts[release] = self._counts.get(release, 0) + checks.whole("count", count, 1)
 
     @property
     def num_releases(self) -> int:
@@ -170,7 +161,7 @@ class Accountant:
         Rényi filter, which bounds every adaptive choice (Feldman, Zrnic 2021). Or else the largest losses
         must add up to epsilon at most.
         """
-        after = self.copy()
+        after = Accountant(self._counts)
         after.add(release)
         for budget in budgets:
             if budget.unlimited or after._quick(budget, chosen) <= budget.epsilon:
@@ -250,11 +241,7 @@ def statement_levels(release: Release, rounds: int, delta: float) -> list[Privac
     views = [local] if release.view.is_local else [local, release]
     levels = [coordinate_statement(release.mechanism)]
     levels += [round_statement(seen, delta) for seen in views]
-    for seen in views:
-        accountant = Accountant()
-        accountant.add(seen, rounds)
-        levels.append(accountant.statement(delta))
-    return levels
+    return levels + [Accountant({seen: rounds}).statement(delta) for seen in views]
 
 
 def _smallest(

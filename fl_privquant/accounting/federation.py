@@ -179,12 +179,12 @@ class FederationLedger:
         histories = {known.get(node, self._unasked(node)) for node in nodes}
         for counts in self._worst(histories, attrgetter("release" if in_sum else "local")):
             try:
-                _accountant(counts).check(number, planned, [budget])
+                Accountant(counts).check(number, planned, [budget])
             except BudgetExhaustedError:
                 # Counting each sum as the smallest one costs no less, but equal releases compose on one grid,
                 # without what the composition of different ones gives away. Plans are counted in this way.
                 smallest = _smallest_sums([*counts, planned])
-                floored = _accountant(_floored(counts, smallest))
+                floored = Accountant(_floored(counts, smallest))
                 # The error states what the whole run has cost, not the counts of these clients.
                 least = _at_least(planned, smallest)
                 floored.check(number, least, [budget], lambda delta: self.statement(delta, in_sum))
@@ -440,15 +440,8 @@ def _least_statement(counts: Mapping[Release, int], delta: float, refine: bool) 
     Both are upper bounds, and the smaller one is stated (see :meth:`FederationLedger.check`).
     """
     ways = {frozenset(way.items()) for way in (counts, _floored(counts, _smallest_sums(counts)))}
-    stated = [_accountant(dict(way)).statement(delta, Unit.TOTAL, refine) for way in ways]
+    stated = [Accountant(dict(way)).statement(delta, Unit.TOTAL, refine) for way in ways]
     return min(stated, key=lambda statement: statement.epsilon)
-
-
-def _accountant(counts: Mapping[Release, int]) -> Accountant:
-    accountant = Accountant()
-    for release, count in counts.items():
-        accountant.add(release, count)
-    return accountant
 
 
 def _in_sum(num_honest: int) -> View:

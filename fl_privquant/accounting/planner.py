@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -41,10 +42,9 @@ _MOST_OF_A_ROUND = 1024.0
 def run_statement(wish: Wish, mechanism: Mechanism, refine: bool = True) -> PrivacyStatement:
     """What the run costs with a mechanism, in the unit of its target; see :meth:`Accountant.statement`."""
     dimension = 1 if wish.unit is Unit.COORDINATE else wish.dimension
-    accountant = Accountant()
     release = Release(mechanism, dimension, wish.view, norms=wish.norms)
-    accountant.add(release, wish.rounds if wish.unit is Unit.TOTAL else 1)
-    return accountant.statement(wish.delta, wish.unit, refine)
+    rounds = wish.rounds if wish.unit is Unit.TOTAL else 1
+    return Accountant({release: rounds}).statement(wish.delta, wish.unit, refine)
 
 
 @dataclass(frozen=True)
@@ -316,9 +316,13 @@ def _advice(wish: Wish) -> Advice:
     def meets(changed: Wish) -> bool:
         return run_statement(changed, mechanism, refine=False).epsilon <= wish.epsilon
 
+    def too_many(rounds: int) -> bool:
+        return not meets(dataclasses.replace(wish, rounds=rounds))
+
     rounds = None
     if wish.unit is Unit.TOTAL and wish.rounds > 1:
-        rounds = _last(lambda number: meets(dataclasses.replace(wish, rounds=number)), wish.rounds)
+        # Of 1, 2, ... rounds, so many are not too many.
+        rounds = bisect_left(range(1, wish.rounds + 1), True, key=too_many) or None
     clients = None
     if wish.in_sum:
         clients = _first(
@@ -327,17 +331,6 @@ def _advice(wish: Wish) -> Advice:
             MOST_CLIENTS,
         )
     return Advice(least, rounds, clients)
-
-
-def _last(holds: Callable[[int], bool], most: int) -> int | None:
-    """The largest number from 1 to ``most`` for which it holds, if it holds up to some number."""
-    if not holds(1):
-        return None
-    low, high = 1, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
