@@ -9,7 +9,7 @@ from typing import Annotated, Final, Self
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError, other_version
 from fl_privquant.secagg import keys, shamir
-from fl_privquant.secagg.messages import Invitation, RoundId
+from fl_privquant.secagg.messages import Invitation
 from fl_privquant.secagg.pair_keys import PairKeys
 from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.policy import ClientPolicy
@@ -21,6 +21,7 @@ from fl_privquant.secagg.wire import (
     Format,
     Octets,
     Reader,
+    RoundId,
     optional,
     pack_table,
     packed,

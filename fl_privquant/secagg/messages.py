@@ -25,55 +25,25 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from fl_privquant.errors import InvalidUpdateError
-from fl_privquant.secagg.keys import (
-    DIGEST_BYTES,
-    KEY_BYTES,
-    SEED_BYTES,
-    SIGNATURE_BYTES,
-    digest,
-)
+from fl_privquant.secagg.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, digest
 from fl_privquant.secagg.shamir import SHARE_BYTES
 from fl_privquant.secagg.wire import (
     FLAG,
     IDS,
     PAYLOAD,
-    SESSION_BYTES,
     SUBSET,
     UINT32,
     UINT64,
     ClientMessage,
     Format,
     Message,
-    RoundId,
     Subset,
     blocks,
     fixed,
     last_blocks,
     optional,
-    pack_ids,
     uint,
 )
-
-__all__ = [
-    "CORRECTION_BYTES",
-    "SESSION_BYTES",
-    "ClientMessage",
-    "Confirmation",
-    "Invitation",
-    "KeyAdvertisement",
-    "MaskRequest",
-    "MaskedInput",
-    "Message",
-    "Roster",
-    "RosterEntry",
-    "RoundId",
-    "SharedSeeds",
-    "Subset",
-    "SurvivorList",
-    "UnmaskReply",
-    "UnmaskRequest",
-    "pack_ids",
-]
 
 CORRECTION_BYTES: Final = 2 * SHARE_BYTES
 """What a holder's derived shares of the two seeds are off by (:mod:`fl_privquant.secagg.sharing`)."""

@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fl_privquant import checks
 from fl_privquant.cohort import checked_fraction, count_of, honest_clients
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg import keys
-from fl_privquant.secagg.messages import ClientMessage, Confirmation, Invitation
+from fl_privquant.secagg.messages import Confirmation, Invitation
 from fl_privquant.secagg.parameters import MIN_NEIGHBORS, GraphParameters, security_failure
 from fl_privquant.secagg.transcript import known_digest
+from fl_privquant.secagg.wire import ClientMessage
 from fl_privquant.secagg.witnesses import quorum_of, witness_failure
 
 
@@ -48,22 +51,15 @@ class ClientPolicy:
         were told alike; without, it trusts the server not to invent clients.
     """
 
-    min_clients: int = 3
-    corrupt_fraction: float = 0.1
-    dropout_fraction: float = 0.1
-    max_security_failure: float = 2.0**-40
+    min_clients: Annotated[int, checks.whole_in(2, 1 << 32)] = 3
+    corrupt_fraction: Annotated[float, checked_fraction] = 0.1
+    dropout_fraction: Annotated[float, checked_fraction] = 0.1
+    max_security_failure: Annotated[float, checks.number_in("(0, inf]")] = 2.0**-40
     identity: Ed25519PrivateKey | None = field(default=None, repr=False)
     known_identities: Mapping[int, keys.Identity] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.min_clients < 2:
-            raise InvalidSpecError(f"min_clients: {self.min_clients}, expected 2 or more")
-        checked_fraction("corrupt_fraction", self.corrupt_fraction)
-        checked_fraction("dropout_fraction", self.dropout_fraction)
-        if not self.max_security_failure > 0.0:
-            raise InvalidSpecError(
-                f"max_security_failure: {self.max_security_failure}, expected odds above 0"
-            )
+        checks.check_declared(self)
 
     @property
     def signed(self) -> bool:

@@ -26,10 +26,11 @@ from fl_privquant.secagg import (
 )
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.graph import Graph
-from fl_privquant.secagg.messages import Roster, SharedSeeds, Subset, SurvivorList, UnmaskRequest
+from fl_privquant.secagg.messages import Roster, SharedSeeds, SurvivorList, UnmaskRequest
 from fl_privquant.secagg.roster_tree import root_of
 from fl_privquant.secagg.sharing import derived_share
 from fl_privquant.secagg.transcript import graph_digest, listing_digest
+from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, at, open_round, shown
 
 VICTIM = 3
