@@ -183,9 +183,8 @@ def deals_wrongly(round_: Round, culprit: int, wrong: Collection[int]) -> None:
             shamir.difference(correction, bytes([1, 0, 0, 0] * 10)) if holder in wrong else correction
             for holder, correction in zip(corrected, message.corrections, strict=True)
         ]
-        return round_.clients[culprit]._signed(
-            replace(message, corrections=tuple(corrections), signature=b"")
-        )
+        commitments = message.seed_commitment, message.wrapping_commitment
+        return round_.clients[culprit]._signed(SharedSeeds, *commitments, message.wrapped, tuple(corrections))
 
     round_.wire = wire
 
