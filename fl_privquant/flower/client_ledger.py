@@ -118,9 +118,9 @@ class Share:
 
 
 class ClientLedger:
-    """What one client has released: in this run, which the state in ``context`` keeps, and in all runs.
+    """The releases of one client: those of this run in the state of its ``context``, those of all in a file.
 
-    ``spending`` keeps those of all runs, and budgets are for them; None: this run's are all there are.
+    ``spending`` is the ledger of all runs, which budgets then apply to; without it they apply to this run.
     """
 
     def __init__(self, context: Context, spending: SpendingLedger | None = None) -> None:
@@ -136,7 +136,7 @@ class ClientLedger:
 
     @property
     def releases(self) -> list[tuple[int, Release]]:
-        """The releases of this run, each with its round, equal ones together."""
+        """The releases of this run, each with its round; equal releases stand together."""
         try:
             known = {
                 key.removeprefix(_MECHANISM_PREFIX): certified(value)
@@ -157,7 +157,7 @@ class ClientLedger:
             ) from error
 
     def statement(self, delta: float) -> PrivacyStatement:
-        """What was spent, local view: over all runs if a file keeps them."""
+        """The privacy loss so far in the local view: over all runs if a file keeps them."""
         if self._spending is not None:
             return self._spending.statement(delta)
         return self._accountant.statement(delta)
@@ -172,8 +172,8 @@ class ClientLedger:
     ) -> None:
         """Record a release, if the server has counted those before and all budgets allow it.
 
-        Only then may the client look at its data for it. Check and record are one step: of several copies
-        of the client none can spend what another has spent.
+        Only then may the client read its data. Check and record are one step, so that no two copies of the
+        client can spend the same part of a budget.
 
         Raises
         ------

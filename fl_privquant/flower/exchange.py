@@ -104,7 +104,7 @@ class Exchange:
 
 
 class SummingExchange(Exchange):
-    """Adds codes up as they come, in the memory of one update; codes that have no sum are decoded."""
+    """Adds codes to a running total; the codes of mechanisms that cannot be summed are decoded one by one."""
 
     def open(self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Arrays) -> Opened:
         if not codec.mechanism.summable:
@@ -131,7 +131,7 @@ def _read(
 
 
 class HonestSumExchange(Exchange):
-    """Opens one sum, which has no fewer honest clients than the view of the round promises."""
+    """Opens one sum, and only if it has as many honest clients as the view of the round promises."""
 
     def __init__(self, aggregation: Aggregation) -> None:
         super().__init__(aggregation)
@@ -147,7 +147,7 @@ class HonestSumExchange(Exchange):
         return messages
 
     def check(self, opened: Opened, codec: UpdateCodec) -> None:
-        """Refuse a sum that honest clients cannot have sent. It was opened, so it is counted all the same."""
+        """Refuse a sum that honest clients cannot have sent; its privacy loss is counted all the same."""
         if opened.total is not None:
             honest_sum_test(codec, len(opened.nodes)).check(opened.total)
 
@@ -229,7 +229,7 @@ class SecureExchange(HonestSumExchange):
         nodes = [message.metadata.dst_node_id for message in messages]
 
         def ring(num_clients: int) -> SumRing:
-            # The clients that take part may be fewer: nodes that are excluded, or not known, do not count.
+            # Fewer clients may take part than were asked, as excluded and unknown nodes are left out.
             self._summed_in = self._ring(codec, num_clients)
             return self._summed_in
 

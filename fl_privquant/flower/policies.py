@@ -87,7 +87,7 @@ class Policy:
             self._inner.observe_sum(codec, total, num_clients)
 
     def observe_votes(self, share: float) -> None:
-        """Take note of the share of clients that voted for the clip; noise may carry it beyond 0 and 1."""
+        """Take note of the share of clients that voted for the clip, which noise may put outside [0, 1]."""
         if self._inner is not None:
             self._inner.observe_votes(share)
 
@@ -152,7 +152,7 @@ class QuantileClip(Policy):
     client_quantile
         The share of clients for which it is to do so.
     rate
-        How fast the clip moves: by at most this, in logarithm, but for the noise of the votes.
+        How fast the clip moves: the largest change of its logarithm in a round without noise.
     least, most
         Bounds of the clip.
 
@@ -293,9 +293,9 @@ class ScheduledKeep(_Schedule[int | float | None]):
 class DoublingMechanism(Policy):
     """A mechanism whose number of levels doubles when the loss stalls.
 
-    Early on few levels are enough; near the end the error of quantization is what keeps the loss up. After
-    each round a running mean of the loss is updated, mean = smoothing * mean + (1 - smoothing) * loss. Where
-    it is no lower than ``window`` observations ago, with no change of levels since, they double.
+    Early on few levels are enough; near the end the loss is limited by the error of quantization. After each
+    round a running mean of the loss is updated, mean = smoothing * mean + (1 - smoothing) * loss. If it is no
+    lower than ``window`` observations ago, and the levels have not changed since, their number doubles.
 
     The loss is the server's: that of a central evaluation, which calls :meth:`observe_metrics`, or the
     aggregated metric of federated evaluation, which PrivQuantStrategy hands over. Both are public already;
@@ -367,7 +367,7 @@ class DoublingMechanism(Policy):
         self._means = [*self._means[-self.window :], mean]
         if len(self._means) > self.window and mean >= self._means[0] and 2 * self.levels <= self.most_levels:
             self.levels *= 2
-            # The new levels get a whole window to show what they are worth.
+            # With the new levels, the loss gets a whole window to fall.
             self._means = [mean]
 
     def observe_metrics(self, server_round: int, metrics: Mapping[str, Any] | None) -> None:

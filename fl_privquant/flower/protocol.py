@@ -195,8 +195,8 @@ class Request:
     def of_model(self, model: Arrays) -> tuple[UpdateCodec, Release]:
         """The codec of updates of a model, and what one of them releases.
 
-        The clients of a process often have the very same arrays, for which both are found without looking at
-        names, shapes and types again.
+        The clients of a process often have the very same array objects; then names, shapes and types are not
+        compared again.
         """
         last = self.__dict__.get("_last_model")
         if last is None or not last.is_of(model):
@@ -445,14 +445,14 @@ def _is_number(value: Any) -> bool:
 
 
 class _Known(NamedTuple):
-    """What was found for a model that consists of certain arrays."""
+    """The codec and the release of a model that consists of certain arrays."""
 
     arrays: dict[str, weakref.ref[Any]]
     codec: UpdateCodec
     release: Release
 
     def is_of(self, model: Arrays) -> bool:
-        """Whether a model has the same arrays, as objects, under the same names and in the same order."""
+        """Whether a model consists of the same array objects, with the same names in the same order."""
         return list(self.arrays) == list(model) and all(
             reference() is array
             for reference, array in zip(self.arrays.values(), model.values(), strict=True)

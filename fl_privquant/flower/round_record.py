@@ -12,7 +12,7 @@ from fl_privquant.statement import PrivacyStatement, View
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What was asked of clients in a round, what came of it, and what clients have spent by then.
+    """What a round asked of its clients, what it resulted in, and what clients have spent since the start.
 
     The error of the mean is not in it: only a simulation knows the true updates.
 
@@ -27,7 +27,7 @@ class RoundRecord:
     survivors
         Clients whose updates are in the aggregate; 0 if the round failed.
     bytes_up
-        Bytes of the updates in the aggregate, the payload; with secure aggregation as wide as their sum.
+        Bytes of the updates in the aggregate; with secure aggregation each code is as wide as their sum.
     bytes_down
         Bytes of models and requests that were sent.
     bytes_handshake

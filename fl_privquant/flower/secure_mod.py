@@ -50,10 +50,11 @@ class SecureAggregationMod:
     message that is not part of a secure aggregation is refused, so that a server cannot turn it off.
 
     Guarantee and threat model: :mod:`fl_privquant.secagg`. What was agreed on in a round is kept in the
-    client's state until the round ends, and erased with it; the keys that its identity shares with those of
-    other clients stay there for the next round. Assumes: one process at a time answers for a
-    client. Flower stores a state after the reply was sent, and within a process a stage is answered once,
-    from whichever copy; several processes that answer for the same client do not know of each other.
+    client's state until the round ends, and is erased then; the keys that its identity shares with those of
+    other clients stay there for the next round.
+    Assumes: one process at a time answers for a client. Flower stores a state after the reply was sent.
+    Within a process each stage is answered only once, from whichever copy of the state; several processes
+    that answer for the same client do not know of each other.
 
     Parameters
     ----------
@@ -114,9 +115,9 @@ class SecureAggregationMod:
         delivery = deliveries[0]
         asked = Asked.read(msg)
         state = self._state(ctxt)
-        # Before the training: what cannot be masked need not be computed.
+        # Before the training, which would be in vain if the codes could not be masked.
         ring = _invited_ring(state.invitation, asked.codec)
-        # Masks depend on what a client is asked for: where clients are asked otherwise, they do not cancel.
+        # Masks depend on the request: those of clients that got different requests do not cancel.
         _keeping(state, ctxt, lambda: state.settle(delivery, asked.digest))
         masked: list[bytes] = []
 
@@ -132,7 +133,7 @@ class SecureAggregationMod:
         try:
             reply = Reply.from_content(out.content)
         except Exception:
-            # The app has seen the data by now: the reason stays here. With PrivQuantMod below there is none.
+            # The app has seen the data by now, so that the reason must not leave the client.
             log(WARNING, "SecureAggregationMod: %s", traceback.format_exc())
             reply = None
         if reply is None or [reply.payload] != masked:
@@ -155,9 +156,9 @@ class SecureAggregationMod:
 def _invited_ring(invitation: Invitation, codec: UpdateCodec) -> SumRing:
     """The ring of integers that the sum is taken in, if it is one for the codes of the request.
 
-    Another one is refused: before codes are drawn, not after. Otherwise some codes would fit and others not,
-    so that a refusal would tell them. Of the two that are left, the one for all sums and the narrower one for
-    honest sums, the server may choose: a residue reveals no more than the sum.
+    Another ring is refused before codes are drawn. If it were refused afterwards, because the codes do not
+    fit, the refusal would reveal something about them. The server may choose between the ring for all sums
+    and the narrower one for honest sums, as a residue reveals no more than the sum.
     """
     mechanism = codec.mechanism
     if not mechanism.summable:

@@ -66,9 +66,9 @@ class SecureRounds:
         self._server: ServerRound | None = None
         self._grid: Grid | None = None
         self._round = 0
-        # Nodes by the ids of the clients in them: the same, unless clients go by their names.
+        # The node of each client id; the two numbers are equal unless clients have names.
         self._nodes: dict[int, int] = {}
-        # Clients by the nodes that have proved to be them.
+        # The client id of each node that has proved who it is.
         self._met: dict[int, int] = {}
         # Nodes that failed in the stages under way, by the reason.
         self._failures: dict[str, list[int]] = {}
@@ -85,8 +85,8 @@ class SecureRounds:
     ) -> dict[int, bytes]:
         """Agree on masks with these nodes; returns what each participant gets with its train message.
 
-        ``ring`` is what the codes of so many clients are added up in: some of the nodes may not take part.
-        ``context`` is the digest of what they are asked for.
+        ``ring`` gives the integers in which the codes of so many clients are added up, as some of the nodes
+        may not take part. ``context`` is the digest of the request.
         """
         self._server, self._grid, self._round = None, grid, server_round
         self.handshake_bytes = 0
@@ -165,7 +165,7 @@ class SecureRounds:
             self._fail(self._nodes[client], reason)
 
     def _clients(self, nodes: list[int]) -> list[int]:
-        """The clients in these nodes; with a list of known clients, those that prove to be on it."""
+        """The ids of the clients on these nodes; with a list of known clients, only of those on the list."""
         known = self._settings.get("identities")
         if not isinstance(known, KnownClients):
             self._nodes = {node: node for node in nodes}

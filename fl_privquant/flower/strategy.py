@@ -49,7 +49,8 @@ class PrivQuantStrategy(StrategyWrapper):
 
     Every reply is checked (node, round, version, mechanism, length, range of codes). A bad reply is dropped,
     and logged with the id of its node. All clients have the same weight: the number of examples that the
-    wrapped strategy weighs by is replaced by 1, because weights would change the sensitivity and leak it.
+    wrapped strategy weighs by is replaced by 1, because weights would change the sensitivity, and would
+    reveal how many examples a client has.
 
     Guarantee: with :class:`~fl_privquant.flower.PrivQuantMod` on the clients, what the server sees of a
     client's update has the mechanism's certified privacy, for each coordinate and release (local view).
@@ -230,7 +231,7 @@ class PrivQuantStrategy(StrategyWrapper):
         return self._account.statements(mechanism, refine)
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
-        """The statements, and what they do not cover, in lines; no epsilon stands without its unit."""
+        """The statements as lines, and what they do not cover; every epsilon is given with its unit."""
         lines = [str(statement) for statement in self.statements(refine)]
         last = self.ledger.last_release
         voted = self.policy.clip_quantile
@@ -351,7 +352,7 @@ class PrivQuantStrategy(StrategyWrapper):
         return replies_by_node
 
     def _open(self, current: RoundState, replies: Mapping[int, Reply]) -> Opened:
-        """What the replies add up to; nothing if no sum may be opened, or if it must not be applied."""
+        """The opened replies; empty if no sum may be opened, or if the sum must not be applied."""
         server_round, num_asked = current.request.round, len(current.asked)
         try:
             opened = self._exchange.open(replies, current.codec, current.model)
