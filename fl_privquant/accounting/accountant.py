@@ -395,7 +395,6 @@ class _Known:
 
     @classmethod
     def of(cls, release: Release) -> _Known:
-        """The mechanism of a release."""
         return cls(release.fingerprint, release.mechanism)
 
 

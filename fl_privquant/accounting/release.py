@@ -57,12 +57,10 @@ class Release:
 
     @cached_property
     def blob(self) -> bytes:
-        """The mechanism's bytes."""
         return self.mechanism.to_bytes()
 
     @cached_property
     def fingerprint(self) -> str:
-        """The fingerprint of the mechanism."""
         return fingerprint(self.blob)
 
     @cached_property

@@ -76,7 +76,6 @@ class DecodedArray(Array):
         return bytes(self.__dict__["_data"])
 
     def numpy(self) -> NDArray[Any]:
-        """The values, in an array of their own."""
         return np.asarray(self.__dict__["_compute"]())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,7 +90,6 @@ class ReceivedArray(Array):
         self.__dict__.update(array.__dict__)
 
     def numpy(self) -> NDArray[Any]:
-        """The values, in an array of their own."""
         return np.array(read_array(self))
 
 

@@ -55,7 +55,6 @@ class Policy:
         self._inner = base if isinstance(base, Policy) else None
 
     def __call__(self, server_round: int) -> Encoding:
-        """The encoding of the round."""
         return self.changed(self.unchanged(server_round), server_round)
 
     def unchanged(self, server_round: int) -> Encoding:
@@ -185,7 +184,6 @@ class QuantileClip(Policy):
         self.client_quantile = checks.inside("client_quantile", client_quantile, "(0, 1)")
 
     def changed(self, encoding: Encoding, server_round: int) -> Encoding:
-        """The encoding with the present clip."""
         return replace(encoding, clip=self.clip)
 
     @property

@@ -22,7 +22,7 @@ from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.asked import Asked, hand_over
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
-from fl_privquant.flower.protocol import Reply
+from fl_privquant.flower.protocol import RECORD_SECAGG, Reply
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation
@@ -30,7 +30,6 @@ from fl_privquant.secagg.messages import Invitation
 KEY_STAGE: Final = "secagg-stage"
 KEY_DATA: Final = "secagg-data"
 KEY_DELIVERY: Final = "secagg-delivery"
-RECORD: Final = "secagg"
 
 IDENTIFY: Final = "identify"
 ADVERTISE: Final = "advertise"
@@ -75,7 +74,7 @@ class SecureAggregationMod:
         stage = protocol_record(msg)
         try:
             if stage is not None:
-                return _answer(msg, self._step(stage, ctxt))
+                return Message(protocol_content(self._step(stage, ctxt)), reply_to=msg)
             return self._train(msg, ctxt, call_next)
         except PrivQuantError as error:
             reason = f"{type(error).__name__}: {error}"
@@ -177,12 +176,16 @@ def _invited_ring(invitation: Invitation, codec: UpdateCodec) -> SumRing:
 
 def protocol_record(message: Message) -> ConfigRecord | None:
     """The record of the protocol in a message, if it has one."""
-    record = message.content.get(RECORD) if message.has_content() else None
+    record = message.content.get(RECORD_SECAGG) if message.has_content() else None
     return record if isinstance(record, ConfigRecord) else None
 
 
-def _answer(message: Message, data: bytes) -> Message:
-    return Message(RecordDict({RECORD: ConfigRecord({KEY_DATA: data})}), reply_to=message)
+def protocol_content(data: bytes, stage: str | None = None) -> RecordDict:
+    """The content of a message of the protocol: its data and, in requests, the stage that it asks for."""
+    record = ConfigRecord({KEY_DATA: data})
+    if stage is not None:
+        record[KEY_STAGE] = stage
+    return RecordDict({RECORD_SECAGG: record})
 
 
 def _load(ctxt: Context, policy: ClientPolicy) -> ClientRound | None:

@@ -14,19 +14,12 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import packed_size, unpack_codes
-from fl_privquant.secagg import keys, messages, shamir
+from fl_privquant.secagg import keys, messages, shamir, transcript
 from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
 from fl_privquant.secagg.roster_tree import levels_of, path_of
 from fl_privquant.secagg.round_config import RoundConfig
 from fl_privquant.secagg.sharing import DealtShares, Seed, correctable, members_left
-from fl_privquant.secagg.transcript import (
-    agreement_digest,
-    graph_digest,
-    known_digest,
-    listing_digest,
-    masks_digest,
-)
 from fl_privquant.secagg.wire import ClientMessage, Octets, RoundId, Subset, pack_ids
 
 
@@ -212,8 +205,8 @@ class ServerRound:
         everyone = sorted(self._entries)
         num_witnesses = self._config.num_witnesses(len(everyone))
         levels = levels_of([self._entries[client].leaf for client in everyone])
-        listing = listing_digest(everyone, levels[-1][0])
-        self._graph_digest = graph_digest(self._digest, parameters, num_witnesses, listing)
+        listing = transcript.listing_digest(everyone, levels[-1][0])
+        self._graph_digest = transcript.graph_digest(self._digest, parameters, num_witnesses, listing)
         self.graph_parameters = parameters
         graph = graph_of(self._graph_digest, parameters)
         self._witnesses = [everyone[place] for place in sorted(graph.witnesses(num_witnesses))]
@@ -259,7 +252,7 @@ class ServerRound:
 
     @cached_property
     def _known_here(self) -> bytes:
-        return known_digest(self._config.identities or {})
+        return transcript.known_digest(self._config.identities or {})
 
     @cached_property
     def _present(self) -> Subset:
@@ -284,7 +277,7 @@ class ServerRound:
         self._stage = ServerStage.MASK
         told_all = self._complete or self._config.signed
         members = tuple(self._members) if told_all else ()
-        self._masks_digest = masks_digest(self._graph_digest, members, context)
+        self._masks_digest = transcript.masks_digest(self._graph_digest, members, context)
         if told_all:
             request = messages.MaskRequest(self._round_id, Subset.of(members, list(self._graph)))
             return dict.fromkeys(members, request.to_bytes())
@@ -317,7 +310,7 @@ class ServerRound:
         if self._config.identities is None:
             return {}
         survivors = tuple(sorted(self._active))
-        self._agreement = agreement_digest(self._masks_digest, survivors)
+        self._agreement = transcript.agreement_digest(self._masks_digest, survivors)
         named = Subset.of(survivors, list(self._graph))
         return dict.fromkeys(survivors, messages.SurvivorList(self._round_id, named).to_bytes())
 

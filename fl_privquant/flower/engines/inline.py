@@ -95,11 +95,6 @@ class InlineGrid(MessageGrid):
             self._pool.restore_states()
         return self._contexts
 
-    @property
-    def worker_ids(self) -> list[int]:
-        """Ids of the worker processes that are left."""
-        return [] if self._pool is None else self._pool.process_ids
-
     def close(self) -> None:
         """End the workers, if there are any."""
         if self._pool is not None:
@@ -113,7 +108,6 @@ class InlineGrid(MessageGrid):
         return self._run
 
     def get_node_ids(self) -> Iterable[int]:
-        """Node ids, in the order of partitions."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -202,7 +196,6 @@ class InlineEngine:
     def run(
         self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
     ) -> RunResult:
-        """Run the app, to its end."""
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
         start = time.perf_counter()
         # Before workers are forked, which then share the memory of these objects.
