@@ -18,6 +18,7 @@ from flwr.supercore.run import Run
 
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower.engines import internals
 from fl_privquant.flower.engines.engine import (
     Federation,
     MessageGrid,
@@ -26,13 +27,6 @@ from fl_privquant.flower.engines.engine import (
     load_app,
     node_config,
     seeded_sampling,
-)
-from fl_privquant.flower.engines.internals import (
-    copied_records,
-    create_run,
-    delivered,
-    server_identity,
-    set_message_id,
 )
 from fl_privquant.flower.engines.workers import WorkerPool
 
@@ -68,7 +62,7 @@ class InlineGrid(MessageGrid):
         self._client_app = client_app
         self._threads = threads
         run_id = next(_RUN_IDS)
-        self._run = create_run(run_id)
+        self._run = internals.create_run(run_id)
         self._contexts = {
             _FIRST_NODE_ID + partition: Context(
                 run_id=run_id,
@@ -85,7 +79,7 @@ class InlineGrid(MessageGrid):
         self._pool: WorkerPool | None = None
         self._in_workers = processes > 1
         if self._in_workers:
-            with server_identity(run_id):
+            with internals.server_identity(run_id):
                 self._pool = WorkerPool(self._deliver, self._contexts, processes)
 
     @property
@@ -143,7 +137,7 @@ class InlineGrid(MessageGrid):
     def _deliver(self, message: Message, message_id: str) -> Message:
         node = message.metadata.dst_node_id
         # The same content object may go to many nodes: each must get its own.
-        arrived = delivered(message, message_id)
+        arrived = internals.delivered(message, message_id)
         context = self._contexts.get(node)
         if context is None:
             reply = Message(
@@ -152,7 +146,7 @@ class InlineGrid(MessageGrid):
         else:
             with self._locks[node]:
                 reply = self._answer(arrived, context)
-        set_message_id(reply, f"{message_id}-reply")
+        internals.set_message_id(reply, f"{message_id}-reply")
         return reply
 
     def _answer(self, message: Message, context: Context) -> Message:
@@ -160,7 +154,7 @@ class InlineGrid(MessageGrid):
             reply = self._client_app(message, context)
             # What a worker replies is copied for the server's process.
             if reply.has_content() and not self._in_workers:
-                reply.content = copied_records(reply.content)
+                reply.content = internals.copied_records(reply.content)
             return reply
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
@@ -209,7 +203,7 @@ class InlineEngine:
                 run_config=dict(federation.run_config),
             )
             try:
-                with server_identity(grid.run.run_id), seeded_sampling(federation.seed):
+                with internals.server_identity(grid.run.run_id), seeded_sampling(federation.seed):
                     server(grid, context)
             finally:
                 grid.close()
