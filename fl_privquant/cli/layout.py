@@ -41,7 +41,8 @@ class Column:
     words
         Whether it holds words, which are set to the left.
     dropped
-        When it is left out of a table that is too wide: the lowest number first. 0: never.
+        The order in which columns are left out of a table that is too wide, the lowest number first; 0 for a
+        column that is never left out.
     """
 
     heading: str

@@ -14,12 +14,12 @@ bytes  holds   meaning
 ====== ======= ====================================================================
 
 **Fixed width.** Value i occupies the bits i*width to (i+1)*width - 1 of the body, bit b of the body being bit
-b % 8 of byte b // 8; the bits that remain in the last byte are 0. Codes and masked sums are sent so, and
-indices of m levels, at ceil(log2 m) bits.
+b % 8 of byte b // 8; the bits that remain in the last byte are 0. Codes and masked sums are sent in this way,
+and so are indices of m levels, at ceil(log2 m) bits.
 
-**Grouped.** Where m is no power of two, as many base-m digits as fit a 64-bit word share one (the first is
-the least significant), if that takes fewer bits: 1.6 instead of 2 for m = 3, 2.37 instead of 3 for m = 5. The
-digits left over at the end take the fewest bytes that can hold them.
+**Grouped.** If m is not a power of two, the indices are digits in base m, and as many digits as fit share a
+64-bit word (the first is the least significant), if that takes fewer bits: 1.6 per index instead of 2 for
+m = 3, 2.37 instead of 3 for m = 5. The digits left over at the end take the fewest bytes that can hold them.
 
 The layout follows from the header, and every vector has exactly one payload: a payload with another size, a
 digit out of range or a padding bit that is set is refused. Sizes depend on the number of coordinates and
@@ -59,7 +59,7 @@ _CHUNK: Final = 1 << 16
 _WORD: Final = np.dtype("<u8")
 
 Payload = bytes | bytearray | memoryview | NDArray[np.uint8]
-"""What an encoded update can come as."""
+"""The types in which an encoded update may arrive."""
 
 Ints = NDArray[Any]
 

@@ -39,16 +39,17 @@ class ClientPolicy:
     corrupt_fraction
         Share of the clients of a round that may work together with the server, rounded up.
     dropout_fraction
-        Share of the clients of a round that may be lost, rounded up; a sum without more is not opened.
+        Share of the clients of a round that may be lost, rounded up. If more are lost, this client does not
+        help to open the sum.
     max_security_failure
         Largest odds that the graph fails to protect a round. ``math.inf`` takes any graph: for measurements
         and tests, as nobody is protected.
     identity
         The client's own Ed25519 key: signs what it sends.
     known_identities
-        Raw Ed25519 public keys of the clients, by id, obtained other than from the server. With
-        them the client masks only towards the owners of these keys, and unmasks only what enough of them
-        were told alike; without, it trusts the server not to invent clients.
+        Raw Ed25519 public keys of the clients, by id, which must not come from the server. With them the
+        client shares masks only with the owners of these keys, and unmasks only if enough of them confirm
+        that they were told the same. Without them it trusts the server not to invent clients.
     """
 
     min_clients: Annotated[int, checks.whole_in(2, 1 << 32)] = 3
@@ -76,7 +77,7 @@ class ClientPolicy:
         return honest_clients(self.min_clients, self.corrupt_fraction, self.dropout_fraction)
 
     def least_survivors(self, num_clients: int) -> int:
-        """Clients of ``num_clients`` whose inputs must have arrived before anything is opened."""
+        """How many inputs of ``num_clients`` clients must have arrived before anything is opened."""
         return num_clients - count_of(self.dropout_fraction, num_clients)
 
     def quorum(self, num_clients: int, num_witnesses: int) -> int:
@@ -174,9 +175,9 @@ class ClientPolicy:
         return told
 
     def vouches(self, message: ClientMessage, told: bytes) -> bool:
-        """Whether the sender signed this and was told the same; without identities the server's word counts.
+        """Whether the sender signed this message together with ``told``, the digest of the graph.
 
-        ``told`` is the digest of the graph.
+        Without known identities this cannot be checked, and every message is accepted.
         """
         if self.known_identities is None:
             return True

@@ -32,7 +32,7 @@ class RoundConfig:
     session, number
         16 bytes that name the run (:func:`new_session`), and the round in it, increasing.
     dimension
-        Codes of a client.
+        Number of codes that a client sends.
     width
         The sum is taken modulo 2^width, 1 to 32: ``codebook.sum_bits(number of invited clients)``.
     max_code
@@ -75,7 +75,7 @@ class RoundConfig:
         return self.identities is not None
 
     def least_survivors(self, num_clients: int) -> int:
-        """The fewest inputs for which clients help to open the sum."""
+        """The fewest inputs that must have arrived for clients to help to open the sum."""
         if math.isinf(self.max_security_failure):
             return 0
         return num_clients - count_of(self.dropout_fraction, num_clients)

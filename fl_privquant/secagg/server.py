@@ -1,4 +1,4 @@
-"""The server's side of one round: it passes messages on, drops bad ones, and ends with a sum or without."""
+"""The server's side of one round: it passes messages on, drops invalid ones, and opens a sum if it can."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class ServerRound:
         server.unmask_requests()   -> {client: bytes}; clients send UnmaskReplies
         server.finish()            -> OpenedSum
 
-    A sender of which nothing was taken counts as lost. Closing a stage raises SecureAggregationError when too
-    few are left: nothing was released, and this round is over.
+    A client from which no valid message came in a stage counts as lost. Closing a stage raises
+    SecureAggregationError when too few clients are left: nothing was released, and this round is over.
 
     Attributes
     ----------
@@ -66,7 +66,8 @@ class ServerRound:
     graph_parameters
         Neighbours and threshold: of the round once rosters are out, before as if all invited clients came.
     culprits
-        Clients that broke the protocol, whatever others say: leave them out of later rounds.
+        Clients whose dealt shares do not open, which counts as breaking the protocol: leave them out of later
+        rounds.
     """
 
     def __init__(self, config: RoundConfig, client_ids: Iterable[int]) -> None:
@@ -81,7 +82,7 @@ class ServerRound:
                 f"width: {config.width} bits are too few for the sum of {len(invited)} codes up to "
                 f"{config.max_code}; use codebook.sum_bits({len(invited)})"
             )
-        # Fails now, rather than after clients have answered, if no graph meets the settings.
+        # If no graph meets the settings, this fails now, and not after clients have answered.
         self.graph_parameters = config.graph(len(invited))
         self.rejected: dict[int, str] = {}
         self.culprits: set[int] = set()
@@ -148,7 +149,7 @@ class ServerRound:
         return True
 
     def _awaited(self) -> tuple[type[ClientMessage], Container[int], Container[int], Callable[[Any], None]]:
-        """What clients send in the present stage, who does, who has done so, and what takes it."""
+        """The messages of the present stage: their class, who sends one, who has, and what takes it."""
         dealt = self._dealt
         if self._stage is ServerStage.ADVERTISE:
             return messages.KeyAdvertisement, self._invited, self._entries, self._take_key
@@ -392,7 +393,7 @@ class ServerRound:
         """One of the seeds of a client; whoever revealed wrong shares is named."""
         opened = self._dealt.opened(client, revealed, which, self.rejected)
         if opened is None:
-            # Too many wrong shares to be the holders': whoever dealt them is to blame.
+            # More shares are wrong than is assumed of corrupt holders, so the dealer counts as corrupt.
             self.culprits.add(client)
             threshold = self.graph_parameters.threshold
             raise self._failure(
