@@ -53,6 +53,10 @@ class _Guess:
     sum_bits: float
 
 
+_Wanted = Callable[[int, Estimate, Estimate], int]
+"""A better number of kept coordinates, from a number with its estimate and the estimate for all of them."""
+
+
 @dataclass(frozen=True)
 class JointSearch:
     """Plans for updates of ``dimension`` coordinates, by bits and kept coordinates."""
@@ -77,7 +81,14 @@ class JointSearch:
         """
         # Without an estimate, as if the mechanism had the error of a central Gaussian.
         unknown = self.dimension / (1.0 + max(most_error - 1.0, 0.0) / self.signal)
-        guesses = self._guesses(lambda bits: self._for_error(bits, most_error), unknown)
+
+        def enough(kept: int, estimate: Estimate, every: Estimate) -> int:
+            # But for a constant, the error of the mechanism is proportional to 1 / k, or falls more slowly.
+            own = (estimate.ratio_to_central - every.ratio_to_central) * kept
+            room = most_error - _ROOM - every.ratio_to_central + self.signal
+            return math.ceil((own + self.dimension * self.signal) / room) if room > 0.0 else self.dimension
+
+        guesses = self._guesses(enough, 0.005, unknown)
         guesses.sort(key=lambda guess: guess.kept * guess.sum_bits)
         return _feasible(lambda guess: self._fewest_kept(guess, most_error), guesses)
 
@@ -88,54 +99,36 @@ class JointSearch:
         InfeasibleDesignError if no number of bits fits.
         """
         unknown = 8 * _BYTES * most_kilobytes / _USUAL_WIDTH
-        guesses = self._guesses(lambda bits: self._for_size(bits, most_kilobytes), unknown)
+
+        def fitting(kept: int, estimate: Estimate, every: Estimate) -> int:
+            return int(8 * _BYTES * most_kilobytes / estimate.sum_bits)
+
+        guesses = self._guesses(fitting, 0.0, unknown)
         guesses.sort(key=lambda guess: guess.ratio)
         return _feasible(lambda guess: self._most_kept(guess, most_kilobytes), guesses)
 
-    def _guesses(self, guess: Callable[[int], _Guess | None], unknown: float) -> list[_Guess]:
+    def _guesses(self, wanted: _Wanted, tolerance: float, unknown: float) -> list[_Guess]:
         """A guess for each number of bits; one of ``unknown`` coordinates where nothing can be estimated."""
-        guesses = [guessed for bits in range(1, self.most_bits + 1) if (guessed := guess(bits))]
+        guesses = [self._guess(bits, wanted, tolerance) for bits in range(1, self.most_bits + 1)]
         kept = min(max(int(unknown), 1), self.dimension)
-        return guesses or [_Guess(self.most_bits, kept, math.nan, math.nan)]
+        return [guess for guess in guesses if guess is not None] or [
+            _Guess(self.most_bits, kept, math.nan, math.nan)
+        ]
 
-    def _ratio(self, estimate: Estimate, kept: float) -> float:
-        return estimate.ratio_to_central + (self.dimension / kept - 1.0) * self.signal
-
-    def _for_error(self, bits: int, most_error: float) -> _Guess | None:
-        """An estimate of how many coordinates are enough."""
-        dimension, lost = self.dimension, self.dimension * self.signal
-        every = self.estimated(bits, dimension)
+    def _guess(self, bits: int, wanted: _Wanted, tolerance: float) -> _Guess | None:
+        """Coordinates to keep with that many bits, from the estimate for all and those for better guesses."""
+        kept, every = self.dimension, self.estimated(bits, self.dimension)
         if every is None:
             return None
-        kept, estimate, aim = dimension, every, most_error - _ROOM
+        estimate = every
         for _ in range(_MOST_ESTIMATES):
-            # But for a constant, the error of the mechanism is proportional to 1 / k, or falls more slowly.
-            own = (estimate.ratio_to_central - every.ratio_to_central) * kept
-            room = aim - every.ratio_to_central + self.signal
-            wanted = math.ceil((own + lost) / room) if room > 0.0 else dimension
-            wanted = min(max(wanted, 1), dimension)
-            if abs(wanted - kept) <= 0.005 * kept:
-                break
-            estimated = self.estimated(bits, wanted)
+            better = min(max(wanted(kept, estimate, every), 1), self.dimension)
+            estimated = None if abs(better - kept) <= tolerance * kept else self.estimated(bits, better)
             if estimated is None:
                 break
-            kept, estimate = wanted, estimated
-        return _Guess(bits, kept, self._ratio(estimate, kept), estimate.sum_bits)
-
-    def _for_size(self, bits: int, most_kilobytes: float) -> _Guess | None:
-        """An estimate of how many coordinates fit."""
-        kept, estimate = self.dimension, self.estimated(bits, self.dimension)
-        for _ in range(_MOST_ESTIMATES):
-            if estimate is None:
-                return None
-            fitting = int(8 * _BYTES * most_kilobytes / estimate.sum_bits)
-            wanted = min(max(fitting, 1), self.dimension)
-            if wanted == kept:
-                break
-            kept, estimate = wanted, self.estimated(bits, wanted)
-        if estimate is None:
-            return None
-        return _Guess(bits, kept, self._ratio(estimate, kept), estimate.sum_bits)
+            kept, estimate = better, estimated
+        ratio = estimate.ratio_to_central + (self.dimension / kept - 1.0) * self.signal
+        return _Guess(bits, kept, ratio, estimate.sum_bits)
 
     def _plan(self, bits: int, kept: int) -> Plan:
         self.progress(f"{bits} of {self.most_bits} bits, {kept} coordinates")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -32,15 +33,21 @@ class Stage(IntEnum):
 
 
 def _table(kind: type[bytes] | type[bytearray], *sizes: int) -> Format:
-    """Values by client id, each of one of these sizes."""
+    """Values by client id, each of one of these sizes: the ids, the size of each value, and the values."""
+
+    def pack(table: dict[int, bytes | bytearray]) -> list[bytes | bytearray]:
+        ids = sorted(table)
+        values = [table[client] for client in ids]
+        return [wire.pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values]
 
     def read(reader: Reader) -> dict[int, bytes | bytearray]:
-        table = {client: kind(value) for client, value in reader.table().items()}
-        if not {len(value) for value in table.values()} <= set(sizes):
+        ids = reader.ids()
+        found = [reader.number(4) for _ in ids]
+        if not set(found) <= set(sizes):
             raise InvalidUpdateError(f"{reader.name}: the state is damaged")
-        return table
+        return {client: kind(reader.take(size)) for client, size in zip(ids, found, strict=True)}
 
-    return Format(wire.pack_table, read)
+    return Format(pack, read)
 
 
 def _secret(size: int) -> Format:
