@@ -42,10 +42,10 @@ def _table(kind: type[bytes] | type[bytearray], *sizes: int) -> Format:
 
     def read(reader: Reader) -> dict[int, bytes | bytearray]:
         ids = reader.ids()
-        found = [reader.number(4) for _ in ids]
-        if not set(found) <= set(sizes):
+        lengths = [reader.number(4) for _ in ids]
+        if not set(lengths) <= set(sizes):
             raise InvalidUpdateError(f"{reader.name}: the state is damaged")
-        return {client: kind(reader.take(size)) for client, size in zip(ids, found, strict=True)}
+        return {client: kind(reader.take(length)) for client, length in zip(ids, lengths, strict=True)}
 
     return Format(pack, read)
 
