@@ -89,19 +89,13 @@ def _shared(context: Context) -> _Shared:
 
 @dataclass(frozen=True)
 class Share:
-    """How often a client takes part in one run, whatever the server asks.
-
-    Parameters
-    ----------
-    most_rounds
-        Rounds that it takes part in, at most.
-    rounds_apart
-        Of how many rounds in a row it takes part in one at most, by the server's own numbers of rounds: these
-        may be lies, so that only ``most_rounds`` bounds the total.
-    """
+    """How often a client takes part in one run, whatever the server asks."""
 
     most_rounds: float = math.inf
+    """Rounds that it takes part in, at most."""
     rounds_apart: int = 1
+    """Of how many rounds in a row it takes part in one at most, by the server's own numbers of rounds: these
+    may be lies, so that only ``most_rounds`` bounds the total."""
 
     def check(self, number: int, rounds: Sequence[int]) -> None:
         """Refuse a round in which the client must not take part, after those in which it did."""

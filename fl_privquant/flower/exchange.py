@@ -44,28 +44,19 @@ Decoded = Mapping[str, Callable[[], NDArray[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """The result of opening a round's replies.
-
-    Parameters
-    ----------
-    nodes
-        The nodes whose updates are in it.
-    total
-        The sum of their codes; None if updates were decoded one by one.
-    decoded
-        The decoded update of each node; empty if there is a sum.
-    failures
-        Why replies could not be used, by node.
-    wrapped
-        How many coordinates of the sum were opened wrongly, because they left the window of the modulus
-        (:mod:`fl_privquant.mechanisms.sum_ring`). Known only where codes are added up in the open.
-    """
+    """The result of opening a round's replies."""
 
     nodes: tuple[int, ...] = ()
+    """The nodes whose updates are in it."""
     total: NDArray[Any] | None = None
+    """The sum of their codes; None if updates were decoded one by one."""
     decoded: Mapping[int, Decoded] = field(default_factory=dict)
+    """The decoded update of each node; empty if there is a sum."""
     failures: Mapping[int, str] = field(default_factory=dict)
+    """Why replies could not be used, by node."""
     wrapped: int | None = None
+    """How many coordinates of the sum were opened wrongly, because they left the window of the modulus
+    (:mod:`fl_privquant.mechanisms.sum_ring`). Known only where codes are added up in the open."""
 
 
 class Exchange:

@@ -105,21 +105,14 @@ def mean_reply(server_round: int, content: RecordDict | None = None) -> Message:
 
 @dataclass
 class StoppedResult(Result):
-    """The result of a run whose budget did not last until the last round.
-
-    Parameters
-    ----------
-    stopped
-        Which round was not begun, and what was spent (``stopped.statement``).
-    rounds
-        Number of the last round that was finished.
-    planned_rounds
-        Rounds that were asked for.
-    """
+    """The result of a run whose budget did not last until the last round."""
 
     stopped: BudgetExhaustedError | None = None
+    """Which round was not begun, and what was spent (``stopped.statement``)."""
     rounds: int = 0
+    """Number of the last round that was finished."""
     planned_rounds: int = 0
+    """Rounds that were asked for."""
 
     @property
     def reason(self) -> str:

@@ -58,22 +58,14 @@ class Federation:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run.
-
-    Parameters
-    ----------
-    engine
-        The engine's name.
-    state
-        The server app's ``context.state``: what its main function puts there comes back, from every
-        engine.
-    wall_seconds
-        Time of the whole run, with the engine's start.
-    """
+    """The result of a run."""
 
     engine: str
+    """The engine's name."""
     state: RecordDict
+    """The server app's ``context.state``: what its main function puts there comes back, from every engine."""
     wall_seconds: float
+    """Time of the whole run, with the engine's start."""
 
     @property
     def arrays(self) -> ArrayRecord:

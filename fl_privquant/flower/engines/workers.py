@@ -72,24 +72,16 @@ class _Parcel:
 
 @dataclass(frozen=True)
 class _Order:
-    """A parcel as a worker gets it.
-
-    Parameters
-    ----------
-    nodes
-        Its nodes.
-    states
-        The states of those whose state the worker does not have.
-    messages
-        Each message; a number stands for a record that many messages share.
-    shared
-        These records; None if the worker has them from an earlier parcel of the same push.
-    """
+    """A parcel as a worker gets it."""
 
     nodes: list[int]
+    """Its nodes."""
     states: dict[int, RecordDict]
+    """The states of those whose state the worker does not have."""
     messages: list[_Sent]
+    """Each message; a number stands for a record that many messages share."""
     shared: list[Any] | None
+    """These records; None if the worker has them from an earlier parcel of the same push."""
 
 
 @dataclass(eq=False)
