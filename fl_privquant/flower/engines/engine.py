@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
@@ -54,6 +54,20 @@ class Federation:
                     raise InvalidSpecError(
                         f"{name} {key}: {type(value).__name__}, expected a bool, number or text"
                     )
+
+    def context(
+        self, run_id: int, node_id: int, partition: int | None = None, state: RecordDict | None = None
+    ) -> Context:
+        """The context of the client that holds a partition; without a partition, that of the server."""
+        config: dict[str, bool | int | float | str] = {}
+        if partition is not None:
+            config = {
+                key: value.replace("{partition-id}", str(partition)) if isinstance(value, str) else value
+                for key, value in self.node_config.items()
+            }
+            config |= {"partition-id": partition, "num-partitions": self.num_clients}
+        own_state = RecordDict() if state is None else state
+        return Context(run_id, node_id, config, own_state, run_config=dict(self.run_config))
 
 
 @dataclass(frozen=True)
@@ -141,15 +155,6 @@ def load_app(app: Any, kind: type[_App]) -> _App:
     if not isinstance(app, kind):
         raise InvalidSpecError(f"app: {type(app).__name__}, expected a {kind.__name__}")
     return app
-
-
-def node_config(federation: Federation, partition: int) -> dict[str, bool | int | float | str]:
-    """The node config of the client that holds a partition."""
-    own = {
-        key: value.replace("{partition-id}", str(partition)) if isinstance(value, str) else value
-        for key, value in federation.node_config.items()
-    }
-    return {**own, "partition-id": partition, "num-partitions": federation.num_clients}
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import ServerApp
@@ -25,7 +25,6 @@ from fl_privquant.flower.engines.engine import (
     RunResult,
     frozen_objects,
     load_app,
-    node_config,
     seeded_sampling,
 )
 from fl_privquant.flower.engines.workers import WorkerPool
@@ -64,13 +63,7 @@ class InlineGrid(MessageGrid):
         run_id = next(_RUN_IDS)
         self._run = internals.create_run(run_id)
         self._contexts = {
-            _FIRST_NODE_ID + partition: Context(
-                run_id=run_id,
-                node_id=_FIRST_NODE_ID + partition,
-                node_config=node_config(federation, partition),
-                state=RecordDict(),
-                run_config=dict(federation.run_config),
-            )
+            _FIRST_NODE_ID + partition: federation.context(run_id, _FIRST_NODE_ID + partition, partition)
             for partition in range(federation.num_clients)
         }
         self._locks: dict[int, threading.Lock] = defaultdict(threading.Lock)
@@ -195,13 +188,7 @@ class InlineEngine:
         # Before workers are forked, which then share the memory of these objects.
         with frozen_objects():
             grid = InlineGrid(client, federation, self.threads, self.processes)
-            context = Context(
-                run_id=grid.run.run_id,
-                node_id=SUPERLINK_NODE_ID,
-                node_config={},
-                state=RecordDict(),
-                run_config=dict(federation.run_config),
-            )
+            context = federation.context(grid.run.run_id, SUPERLINK_NODE_ID)
             try:
                 with internals.server_identity(grid.run.run_id), seeded_sampling(federation.seed):
                     server(grid, context)

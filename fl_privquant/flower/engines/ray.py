@@ -21,7 +21,6 @@ from fl_privquant.flower.engines.engine import (
     GridWrapper,
     RunResult,
     load_app,
-    node_config,
     seeded_sampling,
 )
 
@@ -70,13 +69,7 @@ class RayEngine:
 
         @wrapped.main()
         def main(grid: Grid, context: Context) -> None:
-            run_context = Context(
-                run_id=context.run_id,
-                node_id=context.node_id,
-                node_config=context.node_config,
-                state=state,
-                run_config=dict(federation.run_config),
-            )
+            run_context = federation.context(context.run_id, context.node_id, state=state)
             ordered = _OrderedGrid(grid, federation.num_clients)
             # Ray draws from Python's random while it starts: seeding has to wait for that.
             ordered.wait_until_ready()
@@ -120,13 +113,7 @@ class _ConfiguredClientApp(ClientApp):
             return Message(RecordDict(), reply_to=message)
         partition = int(context.node_config["partition-id"])
         # A context of its own: Flower refuses one whose run config was changed.
-        own = Context(
-            run_id=context.run_id,
-            node_id=context.node_id,
-            node_config=node_config(self._federation, partition),
-            state=context.state,
-            run_config=dict(self._federation.run_config),
-        )
+        own = self._federation.context(context.run_id, context.node_id, partition, context.state)
         reply = self._app(message, own)
         context.state = own.state
         return reply
