@@ -33,23 +33,16 @@ class Release:
 
     Two releases are equal if all that their privacy loss depends on is equal: mechanism, dimension, view and
     norms.
-
-    Parameters
-    ----------
-    mechanism
-        The mechanism that encoded the update. One that depends on the dimension is adapted to it here.
-    dimension
-        Number of coordinates.
-    view
-        What the adversary sees of the release.
-    norms
-        The norms that updates were clipped to before they were encoded, in units of the coordinate clip.
     """
 
     mechanism: Mechanism
+    """The mechanism that encoded the update. One that depends on the dimension is adapted to it here."""
     dimension: int
+    """Number of coordinates."""
     view: View = LOCAL
+    """What the adversary sees of the release."""
     norms: Norms = NO_NORMS
+    """The norms that updates were clipped to before they were encoded, in units of the coordinate clip."""
 
     def __post_init__(self) -> None:
         checks.whole("dimension", self.dimension, 1, _MOST_COORDINATES)

@@ -281,37 +281,28 @@ class Plan:
     """An encoding that meets a target under an aggregation, with its privacy loss, error and size.
 
     ``PrivQuantStrategy(FedAvg(), plan)`` runs it, and cannot spend more than the target.
-
-    Parameters
-    ----------
-    target
-        The target that the plan meets.
-    encoding, aggregation
-        How updates are encoded, and what the server sees of them.
-    dimension
-        Number of coordinates of the model; a strategy with this plan refuses models of another size.
-    statement
-        The privacy loss of a client's whole run if every round loses as many clients as it may lose.
-    mean_squared_error
-        The expected squared error of one coordinate of the mean update, if all clients have the same update
-        and it is at the L2 clip. It is made up of the noise, the distortion by clipping rotated coordinates
-        (which are nearly normal, :mod:`fl_privquant.design.spread`), and the loss of coordinates that are not
-        kept.
-    bytes_per_round
-        Bytes that one client sends in a round, without headers and keys.
-    central_error
-        The same error of a central Gaussian, that is of a trusted server that adds the noise; None in the
-        local view.
     """
 
     target: Target
+    """The target that the plan meets."""
     encoding: Encoding
+    """How updates are encoded."""
     aggregation: Aggregation
+    """What the server sees of the encoded updates."""
     dimension: int
+    """Number of coordinates of the model; a strategy with this plan refuses models of another size."""
     statement: PrivacyStatement
+    """The privacy loss of a client's whole run if every round loses as many clients as it may lose."""
     mean_squared_error: float
+    """The expected squared error of one coordinate of the mean update, if all clients have the same update
+    and it is at the L2 clip. It is made up of the noise, the distortion by clipping rotated coordinates
+    (which are nearly normal, :mod:`fl_privquant.design.spread`), and the loss of coordinates that are not
+    kept."""
     bytes_per_round: int
+    """Bytes that one client sends in a round, without headers and keys."""
     central_error: float | None = None
+    """The same error of a central Gaussian, that is of a trusted server that adds the noise; None in the
+    local view."""
 
     @classmethod
     def of(

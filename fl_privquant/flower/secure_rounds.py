@@ -38,18 +38,13 @@ class SecureRounds:
         Seconds that a stage of the protocol may take.
     settings
         Fields of :class:`~fl_privquant.secagg.RoundConfig` that are the same in all rounds.
-
-    Attributes
-    ----------
-    excluded
-        Nodes that broke the protocol in a former round, and are not asked again.
-    handshake_bytes
-        Bytes of the protocol's messages in the last round, both directions together, without packed codes.
     """
 
     def __init__(self, timeout: float = 600.0, **settings: Any) -> None:
         self.timeout = timeout
+        # Nodes that broke the protocol in a former round, and are not asked again.
         self.excluded: set[int] = set()
+        # Bytes of the protocol's messages in the last round, both directions together, without packed codes.
         self.handshake_bytes = 0
         self._settings = settings
         self._session = new_session()

@@ -62,13 +62,6 @@ class IdentityKey:
 class KnownClients(Mapping[int, tuple[bytes, ...]]):
     """The known clients: for each id the public keys that it may sign with on a given day.
 
-    Parameters
-    ----------
-    clients
-        Keys by name.
-    today
-        The day (UTC) for which keys are looked up; expired ones are left out, and those not yet added.
-
     Examples
     --------
     >>> key = IdentityKey(bytes(range(32)), datetime.date(2026, 1, 1), datetime.date(2026, 3, 1))
@@ -80,7 +73,9 @@ class KnownClients(Mapping[int, tuple[bytes, ...]]):
     """
 
     clients: Mapping[str, tuple[IdentityKey, ...]]
+    """Keys by name."""
     today: datetime.date
+    """The day (UTC) for which keys are looked up; expired ones are left out, and those not yet added."""
 
     def __post_init__(self) -> None:
         owners: dict[object, str] = {}

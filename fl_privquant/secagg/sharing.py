@@ -99,15 +99,7 @@ class Seed(IntEnum):
 
 
 class DealtShares:
-    """The messages by which the clients on a graph shared their seeds.
-
-    Attributes
-    ----------
-    points
-        For each client the point at which each holder of its seeds has its shares, by increasing ids.
-    messages
-        What each client sent.
-    """
+    """The messages by which the clients on a graph shared their seeds."""
 
     def __init__(
         self,
@@ -116,10 +108,12 @@ class DealtShares:
         threshold: int,
         round_digest: bytes,
     ) -> None:
+        # For each client the point at which each holder of its seeds has its shares, by increasing ids.
         self.points = {
             client: {holder: i + 1 for i, holder in enumerate(sorted([*neighbours, client]))}
             for client, neighbours in graph.items()
         }
+        # What each client sent.
         self.messages: dict[int, SharedSeeds] = {}
         self._entries = entries
         self._graph = graph
