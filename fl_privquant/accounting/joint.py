@@ -70,7 +70,7 @@ class JointSearch:
     """Makes the certified plan with at most so many bits and so many coordinates, None for all of them."""
     estimated: Callable[[int, int], Estimate | None]
     """Estimates that plan; None where the mechanism has no estimate."""
-    progress: Callable[[str], None] = lambda doing: None
+    progress: Callable[[str], None]
     """Called with what is being designed and certified."""
 
     def within_error(self, most_error: float) -> Iterator[Plan]:

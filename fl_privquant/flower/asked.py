@@ -63,6 +63,7 @@ class Asked:
 
     @property
     def codec(self) -> UpdateCodec:
+        """The codec of the update."""
         return self.codec_and_release[0]
 
     @cached_property

@@ -113,6 +113,7 @@ class ClientState:
 
     @property
     def round_id(self) -> RoundId:
+        """The round and its session."""
         return self._invitation.round_id
 
     @property

@@ -183,6 +183,7 @@ class InlineEngine:
     def run(
         self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
     ) -> RunResult:
+        """Run the app, to its end."""
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
         start = time.perf_counter()
         # Before workers are forked, which then share the memory of these objects.

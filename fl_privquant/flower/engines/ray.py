@@ -59,6 +59,7 @@ class RayEngine:
     def run(
         self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
     ) -> RunResult:
+        """Run the app, to its end."""
         _check_reachable(self.address)
         os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
         from flwr.simulation import run_simulation
