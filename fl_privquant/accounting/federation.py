@@ -144,7 +144,7 @@ class FederationLedger:
             self._stated.clear()
 
     def cancel(self) -> None:
-        """Remove the last release, of which nothing was sent to anybody."""
+        """Remove the last release, for which no request was sent."""
         if self._open is not None:
             self._open, self._open_nodes = None, frozenset()
             self._asked.pop()

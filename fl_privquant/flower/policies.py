@@ -147,9 +147,9 @@ class QuantileClip(Policy):
     base
         The encoding, whose clip is that of the first round; or another policy.
     coordinate_quantile
-        The share of a client's coordinates that the clip is to hold.
+        The share of a client's coordinates that should lie within the clip.
     client_quantile
-        The share of clients for which it is to do so.
+        The share of clients for which that should be so.
     rate
         How fast the clip moves: the largest change of its logarithm in a round without noise.
     least, most

@@ -1,4 +1,4 @@
-"""Identity keys of clients, and the list by which clients know one another: files, not the server's word.
+"""Identity keys of clients, and the list by which clients know one another, in files of their own.
 
 A client's *identity* is an Ed25519 key in a file of its own. A *list of known clients* gives each client a
 name and one or more public keys. The operator of the federation writes it, and brings it to every client by
