@@ -1,8 +1,8 @@
 """The client's own ledger: in Flower's client state for one run, and in a file for all runs.
 
-Nothing in it relies on what the server says. It keeps the bytes of each mechanism that was certified here, and
-the norm that the codec of this client clipped updates to, so that the accountant counts what was released. A
-release is recorded before the client reads its data, so that the record says nothing about them.
+Nothing in it relies on what the server says. It keeps the bytes of each mechanism that was certified here,
+and the norm that the codec of this client clipped updates to, so that the accountant counts what was
+released. A release is recorded before the client reads its data, so that the record says nothing about them.
 
 **The server's count.** A request says how many releases of its kind the server has counted for this client in
 this run. If the client has made more, the server's figures would be too small, and the client refuses. If it
